@@ -1,0 +1,59 @@
+"""tokenstore: a pre-sharded, memory-mapped token store with a sampling index, for training language models.
+
+    batch = f(stores, plan, step, rank)        nothing is remembered between batches, so one integer resumes a run
+
+    import tokenstore
+    plan = tokenstore.Plan.of({"web": "stores/web", "code": "stores/code"}, sequence_length=2048, global_batch_size=64)
+    for batch in tokenstore.TokenLoader(plan, rank=0, world_size=1, step=0):
+        ...                                    # {"input_ids": int64[64, 2048], "targets": int64[64, 2048]}
+
+Floors, each importing only lower ones (`tests/unit/test_floors.py` holds them):
+    errors, jit   0  every error raised on purpose; the policy for numba kernels
+    format/       1  values <-> bytes. Its docstring is the specification of the store
+    order/        1  integers -> integers. Its docstring is the specification of the order
+    tokenizer/    1  text <-> ids
+    store/        2  files: reader, writer, verify
+    build/        3  sources -> a store
+    sampling/     3  a plan over stores -> batches as numpy arrays
+    torch_data/   4  the same as torch tensors; the only folder that imports torch
+    commands/     5  the command line
+
+Names below are imported when first used: importing `tokenstore` imports neither torch nor a builder's library.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "open_store": "store",
+    "verify": "store",
+    "Store": "store",
+    "Finding": "store",
+    "PlanConfig": "sampling",
+    "Plan": "sampling",
+    "Piece": "sampling",
+    "TokenLoader": "torch_data",
+    "TokenDataset": "torch_data",
+    "TokenStoreError": "errors",
+}
+__all__ = [*_HOMES, "__version__"]
+
+if TYPE_CHECKING:
+    from tokenstore.errors import TokenStoreError
+    from tokenstore.sampling import Piece, Plan, PlanConfig
+    from tokenstore.store import Finding, Store, open_store, verify
+    from tokenstore.torch_data import TokenDataset, TokenLoader
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tokenstore' has no attribute {name!r}")
+    value = getattr(import_module(f"tokenstore.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

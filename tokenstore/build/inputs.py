@@ -1,0 +1,95 @@
+"""Which input files there are, and in which order: the order of documents in the store follows from it."""
+
+import glob
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenstore.errors import ConfigError
+
+FORMATS = (".jsonl", ".txt")
+COMPRESSIONS = (".gz", ".zst")
+_MOST_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """One input. `name` is its path below the folder all inputs share: it does not change when that folder moves."""
+
+    path: Path
+    name: str
+    format: str
+    compression: str
+    num_bytes: int
+    modified_ns: int
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The files in order, and how many files of folders were passed over, by ending."""
+
+    files: tuple[InputFile, ...]
+    passed_over: dict[str, int]
+
+
+def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = ()) -> Inputs:
+    """The input files, in the order of the arguments; inside a folder or glob sorted by path, folder by folder.
+
+    A folder gives all its .txt and .jsonl files (also .gz, .zst) at any depth; hidden ones are passed over. A file named
+    twice is taken once, at its first place. Files that end in one of `text_endings` (".py") are read like .txt.
+    Raises: ConfigError: an argument that names nothing, or a file of no known format; all of them at once.
+    """
+    formats = {ending: ending for ending in FORMATS} | {ending.lower(): ".txt" for ending in text_endings}
+    found: dict[Path, None] = {}
+    passed_over: Counter[str] = Counter()
+    wrong: list[str] = []
+    for argument in arguments:
+        path = Path(argument)
+        if path.is_dir():
+            paths = _sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(path)))
+            passed_over.update(p.suffix or "no ending" for p in paths if _format_of(p, formats) is None)
+            paths = [p for p in paths if _format_of(p, formats)]
+        elif path.is_file():
+            paths = [path]
+        elif path.exists():
+            wrong.append(f"input: expected a file or folder, found something else ({argument})")
+            continue
+        else:
+            paths = _sorted(p for p in map(Path, glob.glob(argument, recursive=True)) if p.is_file())
+        known = f"{', '.join(formats)} or these with {', '.join(COMPRESSIONS)}"
+        wrong += [f"input: expected {known}, found {p.name!r} ({p})" for p in paths if _format_of(p, formats) is None]
+        if not paths:
+            wrong.append(f"input: expected files ({known}), found none ({argument})")
+        found.update(dict.fromkeys(p.absolute() for p in paths))
+    if wrong:
+        more = f"\nand {len(wrong) - _MOST_SHOWN} more like these" if len(wrong) > _MOST_SHOWN else ""
+        raise ConfigError("\n".join(wrong[:_MOST_SHOWN]) + more + "; --text-endings .py reads other files as text")
+    return Inputs(tuple(_describe(list(found), formats)), dict(passed_over))
+
+
+def _describe(paths: list[Path], formats: dict[str, str]) -> list[InputFile]:
+    shared = min((p.parent.parts for p in paths), key=len)
+    while not all(p.parts[: len(shared)] == shared for p in paths):
+        shared = shared[:-1]
+    files = []
+    for path in paths:
+        stat = path.stat()
+        fmt, compression = _format_of(path, formats)  # type: ignore[misc]  # only files of a known format come here
+        name = "/".join(path.parts[len(shared) :])
+        files.append(InputFile(path, name, fmt, compression, stat.st_size, stat.st_mtime_ns))
+    return files
+
+
+def _format_of(path: Path, formats: dict[str, str]) -> tuple[str, str] | None:
+    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+    compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
+    return (formats[suffixes[-1]], compression) if suffixes and suffixes[-1] in formats else None
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)
+
+
+def _sorted(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=lambda path: path.parts)

@@ -1,0 +1,294 @@
+"""A whole build (P8): lock, make or find the parts, put them together in order, commit.
+
+<output>.lock             held while building; the kernel frees it when the builder dies
+<output>.building/        the work: recipe.json, parts/ (durable, resumed from), store/ (made anew each run)
+<output>.rejects.jsonl    the bad records, if any
+<output>                  appears in one rename, whole (FMT-7)
+"""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import tokenstore
+from tokenstore.build.inputs import InputFile, find_inputs
+from tokenstore.build.options import BuildOptions, BuildProgress, BuildResult
+from tokenstore.build.part import Part, load_part, part_key, special_ids
+from tokenstore.build.units import Unit, cut_units
+from tokenstore.build.workers import run_units
+from tokenstore.errors import BadRecordsError, BuildError, ConfigError, FormatError
+from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME, TOKENIZER_NAME
+from tokenstore.format.manifest import Manifest, TokenizerEntry, canonical_json
+from tokenstore.store.files import (
+    commit_directory,
+    exclusive_lock,
+    free_bytes,
+    read_bytes,
+    remove_tree,
+    write_atomically,
+)
+from tokenstore.store.reader import BUILDING_SUFFIX, open_store
+from tokenstore.store.writer import StoreWriter
+from tokenstore.tokenizer import Tokenizer, load_tokenizer
+
+_ANY_SIZE = 1 << 62
+
+
+def build_store(
+    options: BuildOptions,
+    progress: Callable[[BuildProgress], None] = lambda progress: None,
+    note: Callable[[str], None] = lambda text: None,
+) -> BuildResult:
+    """Tokenize the inputs into a store, or find it already made by the same command.
+
+    Args:
+        options: what to build.
+        progress: called a few times a second while tokenizing.
+        note: called with one line of text on what a person should know.
+
+    Raises:
+        ConfigError: options that cannot be met, or others than those of the store or unfinished build that is there.
+        StoreBusyError: another process is building the same output.
+        BadRecordsError: more bad records than allowed; they stand in the rejects file.
+        BuildError: an input is damaged, the disk is full, a worker died. The same command resumes.
+    """
+    output = Path(options.output).absolute()
+    inputs = find_inputs(options.inputs, options.text_endings)
+    if inputs.passed_over:
+        most = sorted(inputs.passed_over.items(), key=lambda item: (-item[1], item[0]))
+        shown = ", ".join(f"{number} {ending}" for ending, number in most[:5]) + (", ..." if len(most) > 5 else "")
+        note(f"passed over {sum(inputs.passed_over.values())} files with other endings ({shown})")
+    tokenizer = load_tokenizer(options.tokenizer, options.eos_token, None, options.special_text)
+    special_ids(tokenizer, options)
+    recipe = _recipe(options, tokenizer)
+    with _disk_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with exclusive_lock(_beside(output, ".lock")):
+            if not options.overwrite and (found := _finished(output, inputs.files, recipe)):
+                remove_tree(_beside(output, BUILDING_SUFFIX))
+                return found
+            return _build(options, output, inputs.files, tokenizer, recipe, progress, note)
+
+
+def _build(
+    options: BuildOptions,
+    output: Path,
+    files: Sequence[InputFile],
+    tokenizer: Tokenizer,
+    recipe: dict[str, Any],
+    progress: Callable[[BuildProgress], None],
+    note: Callable[[str], None],
+) -> BuildResult:
+    building = _beside(output, BUILDING_SUFFIX)
+    _open_work(building, recipe, options.overwrite)
+    units = cut_units(files)
+    keys = [part_key(unit, files, recipe) for unit in units]
+    stems = [building / "parts" / f"{number:08d}" for number in range(len(units))]
+    done = [load_part(stem, key) for stem, key in zip(stems, keys, strict=True)]
+    if any(done):
+        note(f"resuming: {sum(part is not None for part in done)} of {len(units)} parts are done")
+    tally = _Tally(files)
+    working = building / "store"
+    remove_tree(working)
+    working.mkdir()
+    with StoreWriter(working, tokenizer.vocab_size, options.shard_bytes) as writer:
+        for unit, part in zip(
+            units, run_units(options, files, units, keys, stems, done, tokenizer, progress), strict=True
+        ):
+            tally.add(unit, part)
+            if len(tally.bad) > options.max_bad:
+                _fail_bad(tally, options, output)
+            for tokens, lengths in part.documents(writer.dtype):
+                writer.append(tokens, lengths)
+        if tokenizer.file is not None:
+            writer.add_file(TOKENIZER_NAME, tokenizer.file.read_bytes())
+        manifest = _finish(writer, tally, recipe)
+    _commit(working, output)
+    rejects = tally.write_rejects(output)
+    remove_tree(building)
+    return _result(output, manifest, rejects, was_there=False)
+
+
+def _finish(writer: StoreWriter, tally: "_Tally", recipe: dict[str, Any]) -> Manifest:
+    if writer.num_documents == 0:
+        counts = ", ".join(f"{number} {name}" for name, number in tally.counts().items())
+        raise BuildError(f"documents: expected at least one, found none ({counts}); nothing was written")
+    return writer.finish(
+        inputs=tally.inputs_file(),
+        ends_with_eos=recipe["options"]["eos"],
+        tokenizer=TokenizerEntry(**recipe["tokenizer"]),
+        options=recipe["options"],
+        counts=tally.counts(),
+        versions=recipe["versions"],
+    )
+
+
+class _Tally:
+    """What the parts held, by input file: lines, documents, and the bad records with their line numbers in the file."""
+
+    def __init__(self, files: Sequence[InputFile]):
+        self.files = files
+        self.rows = [{"lines": 0, "documents": 0, "empty": 0, "bad": 0} for _ in files]
+        self.bad: list[dict[str, Any]] = []
+
+    def add(self, unit: Unit, part: Part) -> None:
+        for piece, summary in zip(unit, part.slices):  # a part that stopped early has fewer slices
+            row = self.rows[piece.file_number]
+            for number, reason, start in summary.bad:
+                file = self.files[piece.file_number].name
+                self.bad.append({"file": file, "record": row["lines"] + number, "reason": reason, "start": start})
+            row["lines"] += summary.num_lines
+            row["documents"] += summary.num_documents
+            row["empty"] += summary.num_empty
+            row["bad"] += len(summary.bad)
+
+    def counts(self) -> dict[str, int]:
+        totals = {name: sum(row[name] for row in self.rows) for name in ("documents", "empty", "bad")}
+        return {"input files": len(self.files), **totals}
+
+    def inputs_file(self) -> bytes:
+        """inputs.jsonl: a line an input file."""
+        rows = zip(self.files, self.rows, strict=True)
+        lines = [canonical_json({"file": file.name, "num_bytes": file.num_bytes, **row}) for file, row in rows]
+        return "".join(line + "\n" for line in lines).encode()
+
+    def write_rejects(self, output: Path) -> Path | None:
+        """Write the bad records beside the output; without any, remove an older list."""
+        path = _beside(output, ".rejects.jsonl")
+        if not self.bad:
+            path.unlink(missing_ok=True)
+            return None
+        write_atomically(path, "".join(json.dumps(bad) + "\n" for bad in self.bad).encode())
+        return path
+
+
+def _fail_bad(tally: _Tally, options: BuildOptions, output: Path) -> None:
+    path = tally.write_rejects(output)
+    first = tally.bad[0]
+    raise BadRecordsError(
+        f"bad records: expected at most {options.max_bad}, found {len(tally.bad)} so far; the first is record {first['record']}"
+        f" of {first['file']}: {first['reason']} (all in {path}); mend them, or allow more with --max-bad; no store was written"
+    )
+
+
+def _recipe(options: BuildOptions, tokenizer: Tokenizer) -> dict[str, Any]:
+    """All that decides the store's bytes beside the inputs: recorded, and compared when a build is run again."""
+    import hashlib
+
+    import orjson
+    import zstandard
+
+    data = tokenizer.file.read_bytes() if tokenizer.file else None
+    entry = {
+        "kind": tokenizer.kind,
+        "file": TOKENIZER_NAME if data is not None else None,
+        "sha256": hashlib.sha256(data).hexdigest() if data is not None else None,
+        "eos_id": tokenizer.eos_id,
+        "bos_id": tokenizer.bos_id,
+        "pad_id": tokenizer.pad_id,
+        "engine": tokenizer.engine,
+        "engine_version": tokenizer.engine_version,
+    }
+    versions = {"tokenstore": tokenstore.__version__, "orjson": orjson.__version__, "zstandard": zstandard.__version__}
+    return {"options": options.recorded(), "tokenizer": entry, "versions": versions}
+
+
+def _finished(output: Path, files: Sequence[InputFile], recipe: dict[str, Any]) -> BuildResult | None:
+    """The store at `output`, if the same command made it; None if nothing is there; ConfigError for anything else."""
+    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+        return None
+    try:
+        store = open_store(output)
+    except FormatError as error:
+        raise ConfigError(
+            f"output: expected a new path or a store, found something else ({output}); choose another"
+        ) from error
+    manifest = store.manifest
+    old = {"options": manifest.options, "tokenizer": vars(manifest.tokenizer), "versions": manifest.versions}
+    lines = read_bytes(output / INPUTS_NAME, _ANY_SIZE).splitlines()
+    old["inputs"] = [[row["file"], row["num_bytes"]] for row in map(json.loads, lines)]
+    new = {**recipe, "inputs": [[file.name, file.num_bytes] for file in files]}
+    if different := _differences(old, new):
+        raise ConfigError(
+            f"output: expected the store of this command, found one made otherwise ({output}): {different}; use --overwrite or another output"
+        )
+    rejects = _beside(output, ".rejects.jsonl")
+    return _result(output, manifest, rejects if rejects.exists() else None, was_there=True)
+
+
+def _open_work(building: Path, recipe: dict[str, Any], overwrite: bool) -> None:
+    """Make the work folder, or take up an unfinished one made by the same recipe."""
+    recipe_file = building / "recipe.json"
+    if overwrite:
+        remove_tree(building)
+    if recipe_file.exists():
+        old = json.loads(read_bytes(recipe_file, _ANY_SIZE))
+        if different := _differences(old, recipe):
+            raise ConfigError(
+                f"output: expected to resume this command, found an unfinished build of another ({building}): {different}; use the same options, or --overwrite to begin anew"
+            )
+    (building / "parts").mkdir(parents=True, exist_ok=True)
+    write_atomically(recipe_file, canonical_json(recipe).encode())
+
+
+def _differences(old: Any, new: Any, place: str = "") -> str:
+    """Where two JSON values differ, field by field."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        found = [
+            _differences(old.get(key), new.get(key), f"{place}.{key}" if place else key) for key in sorted({*old, *new})
+        ]
+        return ", ".join(text for text in found if text)
+    if old == new:
+        return ""
+    if isinstance(old, list) and isinstance(new, list):
+        at = next(i for i in count() if i >= min(len(old), len(new)) or old[i] != new[i])
+        shown = [values[at] if at < len(values) else "nothing" for values in (old, new)]
+        return f"{place}[{at}] was {shown[0]}, is {shown[1]}"
+    return f"{place} was {old!r}, is {new!r}"
+
+
+def _commit(working: Path, output: Path) -> None:
+    replaced = _beside(output, ".replaced")
+    remove_tree(replaced)
+    if (output / MANIFEST_NAME).exists():
+        output.rename(replaced)
+    commit_directory(working, output)
+    remove_tree(replaced)
+
+
+def _result(output: Path, manifest: Manifest, rejects: Path | None, was_there: bool) -> BuildResult:
+    return BuildResult(
+        path=output,
+        num_documents=manifest.num_documents,
+        num_tokens=manifest.num_tokens,
+        dtype=manifest.dtype,
+        vocab_size=manifest.vocab_size,
+        digest=manifest.digest,
+        num_shards=len(manifest.shards),
+        counts=manifest.counts,
+        rejects=rejects,
+        was_there=was_there,
+    )
+
+
+def _beside(output: Path, suffix: str) -> Path:
+    return output.with_name(output.name + suffix)
+
+
+@contextmanager
+def _disk_errors(output: Path) -> Iterator[None]:
+    """Say what a failing disk means for the build."""
+    try:
+        yield
+    except OSError as error:
+        try:
+            free = f"{free_bytes(output.parent) >> 20} MB free there"
+        except OSError:
+            free = "its free space unknown"
+        place = error.filename or output
+        raise BuildError(
+            f"disk: expected to write {place}, found {error.strerror or error} ({free}); no store was written; mend it and run the same command again, it resumes"
+        ) from error

@@ -1,0 +1,39 @@
+"""Inputs -> units of work, the same whatever the number of workers: a unit is what one worker tokenizes into one part."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokenstore.build.inputs import InputFile
+
+UNIT_BYTES = 16 << 20  # seconds of tokenizing: little is lost when killed, little is spent on files
+UNIT_FILES = 4096
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The lines of input `file_number` that begin in bytes [start, stop); stop None: to the end."""
+
+    file_number: int
+    start: int = 0
+    stop: int | None = None
+
+
+Unit = tuple[Slice, ...]
+
+
+def cut_units(files: Sequence[InputFile], unit_bytes: int = UNIT_BYTES) -> list[Unit]:
+    """Cut `files` into units, in order: small files together, a large plain .jsonl by byte ranges, others whole."""
+    units: list[Unit] = []
+    group: list[Slice] = []
+    room = unit_bytes
+    for number, file in enumerate(files):
+        if group and (file.num_bytes > room or len(group) == UNIT_FILES):
+            units.append(tuple(group))
+            group, room = [], unit_bytes
+        if file.format == ".jsonl" and not file.compression and file.num_bytes > unit_bytes:
+            starts = range(0, file.num_bytes, unit_bytes)
+            units += [(Slice(number, start, min(start + unit_bytes, file.num_bytes)),) for start in starts]
+            continue
+        group.append(Slice(number))
+        room -= file.num_bytes
+    return [*units, tuple(group)] if group else units

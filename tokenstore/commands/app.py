@@ -1,0 +1,60 @@
+"""The `tokenstore` command: its subcommands, and errors -> messages and exit codes."""
+
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import cyclopts
+from rich.console import Console
+
+import tokenstore
+from tokenstore.commands.build import build
+from tokenstore.commands.verify import verify
+from tokenstore.errors import BadRecordsError, ConfigError, TokenStoreError
+
+FAILED, USAGE, BAD_RECORDS, DAMAGE, INTERRUPTED = 1, 2, 3, 4, 130
+
+app = cyclopts.App(
+    name="tokenstore",
+    help="Build, check and read token stores for training language models.",
+    version=tokenstore.__version__,
+    help_format="plaintext",
+)
+app.command(build)
+app.command(verify)
+
+
+def main() -> None:
+    """Entry point of `tokenstore`."""
+    sys.exit(run(app))
+
+
+def run_command(command: Callable, name: str) -> None:
+    """Entry point of one command under its own name (`python -m tools.build_store`)."""
+    single = cyclopts.App(name=name, version=tokenstore.__version__, help_format="plaintext")
+    single.default(command)
+    sys.exit(run(single))
+
+
+def run(application: Any, arguments: list[str] | None = None) -> int:
+    """Run a command line; return its exit code. Errors go to standard error as one message, without a traceback."""
+    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        code = application(arguments, error_console=errors, exit_on_error=False, result_action="return_value")
+        return code if isinstance(code, int) else 0
+    except cyclopts.CycloptsError:
+        return USAGE  # cyclopts has printed what was wrong
+    except KeyboardInterrupt:
+        errors.print("interrupted; the same command resumes")
+        return INTERRUPTED
+    except TokenStoreError as error:
+        errors.print(f"error: {error}")
+        return (
+            BAD_RECORDS if isinstance(error, BadRecordsError) else USAGE if isinstance(error, ConfigError) else FAILED
+        )
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,69 @@
+"""Progress of long work: a bar on a terminal, plain lines every few seconds when piped."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+_LINE_SECONDS = 10.0
+
+
+class Meter:
+    """Shows how far work is: `show(done, total, rates)`, rates being (amount, unit) for which a rate a second is shown."""
+
+    def __init__(self, console: Console, title: str, bar: Progress | None):
+        self._console, self._title, self._bar = console, title, bar
+        self._task = bar.add_task(title, total=None, rates="") if bar else None
+        self._start = self._last = time.monotonic()
+        self._first: tuple[int, ...] | None = None
+
+    def show(self, done: int, total: int, *amounts: tuple[int, str]) -> None:
+        now = time.monotonic()
+        if self._first is None:  # what an earlier run had done does not count for the speed of this one
+            self._first = tuple(amount for amount, _ in amounts)
+            self._first_done = done
+        seconds = max(now - self._start, 1e-9)
+        rates = ", ".join(
+            f"{_short((amount - first) / seconds)}{unit}/s"
+            for (amount, unit), first in zip(amounts, self._first, strict=True)
+        )
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total, rates=rates)
+        elif now - self._last >= _LINE_SECONDS:
+            self._last = now
+            left = (total - done) * seconds / max(done - self._first_done, 1)
+            share = 100 * done // max(total, 1)
+            self._console.print(f"{self._title}: {share} %, {rates}, {_clock(left)} left")
+
+
+@contextmanager
+def meter(title: str, quiet: bool = False) -> Iterator[Meter]:
+    """A Meter on standard error."""
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    if not console.is_terminal or quiet:
+        yield Meter(console, title, None)
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %  {task.fields[rates]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield Meter(console, title, bar)
+
+
+def _short(value: float) -> str:
+    for unit in ("", " k", " M", " G"):
+        if value < 1000:
+            return f"{value:.3g}{unit}" if unit else f"{value:.0f}"
+        value /= 1000
+    return f"{value:.3g} T"
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"

@@ -1,0 +1,55 @@
+"""The store format, version 1. Floor 1: values <-> bytes, pure; files are opened by `tokenstore.store`.
+
+FMT-1 Purpose. A store is a directory holding one corpus as token ids, cut into documents. It is written once, never
+changed, and read through memory maps. All integers are little-endian. No file has a header: every array begins at
+byte 0, so `numpy.memmap(file, dtype)` just works; what a file holds stands in the manifest.
+
+    manifest.json       what is here, written last                                                     FMT-5
+    tokens-00000.bin    shards: token ids, dtype uint16 or uint32                                       FMT-2
+    boundaries.bin      int64[num_documents + 1], then int64[lookup entries]                            FMT-3
+    inputs.jsonl        what the store was made of, one line an input file                              FMT-4
+    tokenizer.json      the tokenizer's own file, where it has one                                      FMT-4
+
+FMT-2 Tokens. The ids of all documents, one document after the other. uint16 when vocab_size <= 65,536, else uint32;
+every id is below vocab_size, and a writer MUST refuse one that is not. The stream of num_tokens tokens is cut into
+shards: a new shard begins before the document that would make the current one larger than the target size, so a
+document never straddles two shards and only a document larger than the target makes a shard larger than it.
+A document's end-of-text token, if the store has them, is its last token and part of it.
+
+FMT-3 Boundaries. starts[i] is the stream position of document i's first token; starts[num_documents] = num_tokens.
+Strictly increasing from 0: a document has at least one token. Behind it stands the lookup table: lookup[j] is the
+document that holds token j * LOOKUP_STRIDE, for j = 0 .. (num_tokens - 1) div LOOKUP_STRIDE. The document of token t
+is found by binary search between lookup[t div S] and lookup[t div S + 1] (or the last document).
+
+FMT-4 Side files. `inputs.jsonl` and the tokenizer's file stand in the manifest's `files` with size and checksum, like
+`boundaries.bin`. A reader needs neither to give tokens.
+
+FMT-5 Manifest. One JSON object, UTF-8, keys sorted, no key twice, no floats; see `manifest.py` for each field. It
+holds no times, hosts or absolute paths. Every count is derived from the ones before it (a shard's first token is the
+sum of the sizes before it) and MUST agree. `digest` identifies the content: sha256 of the canonical JSON of dtype,
+vocab_size, the tokenizer's kind and sha256, each shard's (num_tokens, checksum) and the checksum of `boundaries.bin`;
+so it does not change with versions, options or names. `checksum` is the sha256 of the canonical JSON of all other
+fields: any flipped bit of the manifest is seen at open. File checksums are xxh3-128 in hex; they are read by
+`verify`, not at open.
+
+FMT-6 Names. A file name is one path component of [A-Za-z0-9._-], at most 100 characters, not beginning with a dot.
+A reader MUST refuse any other before touching the disk.
+
+FMT-7 Commit, by cases. A writer makes all files in another directory, syncs them, writes the manifest there last,
+and renames that directory to the store's name. Killed before the rename: no directory of that name, so no store.
+Killed after it: the whole store, every file synced before. The rename is one step, so there is no third case.
+
+FMT-8 Not promised. Damage inside a shard is not seen at open (opening never reads one); `verify` finds it, and an id
+not below vocab_size met while reading is an error. Cutting a file while it is mapped is outside any promise.
+
+Worked example: documents [7, 1] and [5, 5, 1], vocab_size 8 ->
+    tokens-00000.bin  07 00 01 00 05 00 05 00 01 00
+    boundaries.bin    0, 2, 5 then lookup [0]: 00.. 02.. 05.. 00.. (four int64)
+
+Versions. 1: the first.
+Why not one file with a header? A header is one more thing to skip for every other tool, and cannot hold what is known
+only at the end. Why is the digest made of shard checksums? So that appending never has to read old shards again; the
+price is that a store cut into shards of another size is another store.
+"""
+
+FORMAT_VERSION = 1

@@ -1,0 +1,55 @@
+"""Names, sizes and limits of a store's files (FMT-1, FMT-2, FMT-3, FMT-6): the numbers reader and writer share."""
+
+import re
+
+import numpy as np
+
+MANIFEST_NAME = "manifest.json"
+BOUNDARIES_NAME = "boundaries.bin"
+INPUTS_NAME = "inputs.jsonl"
+TOKENIZER_NAME = "tokenizer.json"
+
+LOOKUP_STRIDE = 4096  # tokens a lookup entry: 8 bytes for 4,096 tokens is 0.1 % of a uint16 store
+MAX_TOKENS = 1 << 60  # byte offsets of uint32 tokens stay below 2**63
+MAX_VOCAB = 1 << 32
+MAX_MANIFEST_BYTES = 1 << 30  # 200 bytes a shard: five million shards
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
+
+
+def shard_name(index: int) -> str:
+    """File name of shard `index` (from 0)."""
+    return f"tokens-{index:05d}.bin"
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether `name` is a file name that cannot leave its directory (FMT-6)."""
+    return _NAME.fullmatch(name) is not None
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """uint16 when every id below `vocab_size` fits, else uint32 (FMT-2)."""
+    return np.dtype("<u2") if vocab_size <= 1 << 16 else np.dtype("<u4")
+
+
+def num_lookup_entries(num_tokens: int) -> int:
+    """Entries of the lookup table for a stream of `num_tokens` tokens (FMT-3)."""
+    return -(-num_tokens // LOOKUP_STRIDE)
+
+
+def boundaries_bytes(num_documents: int, num_tokens: int) -> int:
+    """Size of `boundaries.bin` in bytes."""
+    return 8 * (num_documents + 1 + num_lookup_entries(num_tokens))
+
+
+def lookup_entries(starts: np.ndarray, first: int, stop: int, first_document: int) -> np.ndarray:
+    """Lookup entries whose token lies in [first, stop), for the documents that fill that range.
+
+    Args:
+        starts: int64[n], first token of each of those documents, increasing, starts[0] == first.
+        first, stop: stream positions.
+        first_document: number of the document starts[0] belongs to.
+    Returns: int64[entries].
+    """
+    marks = np.arange(-(-first // LOOKUP_STRIDE), -(-stop // LOOKUP_STRIDE), dtype=np.int64)
+    return np.searchsorted(starts, marks * LOOKUP_STRIDE, side="right") - 1 + first_document

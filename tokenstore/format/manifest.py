@@ -1,0 +1,266 @@
+"""manifest.json <-> frozen dataclasses (FMT-5). `decode_manifest` is the one check on outside bytes: all of it, once."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tokenstore.errors import CorruptionError, FormatError
+from tokenstore.format import FORMAT_VERSION
+from tokenstore.format.layout import (
+    BOUNDARIES_NAME,
+    MAX_TOKENS,
+    MAX_VOCAB,
+    boundaries_bytes,
+    is_plain_name,
+    token_dtype,
+)
+
+_FORMAT = "tokenstore"
+_DTYPES = {"uint16": 2, "uint32": 4}
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A side file: size in bytes and xxh3-128 of its bytes, in hex."""
+
+    num_bytes: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class ShardEntry:
+    """A shard: its file and the part of the stream and of the documents it holds."""
+
+    file: str
+    num_bytes: int
+    num_tokens: int
+    first_token: int
+    num_documents: int
+    first_document: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class TokenizerEntry:
+    """Identity of the tokenizer: kind (`bytes`, `huggingface`), its file here and sha256, special ids, engine."""
+
+    kind: str
+    file: str | None
+    sha256: str | None
+    eos_id: int | None
+    bos_id: int | None
+    pad_id: int | None
+    engine: str
+    engine_version: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What a store holds. `options`, `counts` and `versions` are for people: how it was built, with what, from how much."""
+
+    dtype: str
+    vocab_size: int
+    num_tokens: int
+    num_documents: int
+    ends_with_eos: bool
+    tokenizer: TokenizerEntry
+    shards: tuple[ShardEntry, ...]
+    files: dict[str, FileEntry]
+    options: dict[str, Any]
+    counts: dict[str, int]
+    versions: dict[str, str]
+
+    @property
+    def digest(self) -> str:
+        """Identity of the content (FMT-5): the same for the same tokens, boundaries, vocabulary and cut into shards."""
+        return _sha256(
+            {
+                "dtype": self.dtype,
+                "vocab_size": self.vocab_size,
+                "tokenizer": [self.tokenizer.kind, self.tokenizer.sha256],
+                "shards": [[shard.num_tokens, shard.checksum] for shard in self.shards],
+                "boundaries": self.files[BOUNDARIES_NAME].checksum,
+            }
+        )
+
+
+def canonical_json(value: Any) -> str:
+    """The one JSON text of `value`: sorted keys, no spaces, ASCII, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Bytes of manifest.json; `decode_manifest` gives the manifest back."""
+    body = {"format": _FORMAT, "format_version": FORMAT_VERSION, **asdict(manifest), "digest": manifest.digest}
+    text = json.dumps({**body, "checksum": _sha256(body)}, sort_keys=True, indent=1, ensure_ascii=True)
+    return text.encode() + b"\n"
+
+
+def decode_manifest(data: bytes, place: str) -> Manifest:
+    """The manifest in `data`, checked field by field and count by count.
+
+    Args:
+        data: the file's bytes.
+        place: the file's path, for messages.
+
+    Raises:
+        FormatError: not a manifest of ours, or of another version.
+        CorruptionError: ours, but damaged or contradicting itself.
+    """
+    body = _parse(data, place)
+    if body.get("format") != _FORMAT:
+        raise FormatError(
+            f"manifest: expected the format {_FORMAT!r}, found {body.get('format')!r} ({place}); is this path a token store?"
+        )
+    version = body.get("format_version")
+    if version != FORMAT_VERSION:
+        newer = isinstance(version, int) and version > FORMAT_VERSION
+        todo = "install a newer tokenstore" if newer else "build the store again"
+        raise FormatError(f"manifest: expected format version {FORMAT_VERSION}, found {version!r} ({place}); {todo}")
+    checksum = body.pop("checksum", None)
+    if checksum != _sha256(body):
+        raise CorruptionError(
+            f"manifest checksum: expected the sha256 of its fields, found {checksum!r} ({place}); copy or build the store again"
+        )
+    check = _Checker(place)
+    manifest = check.manifest({key: body[key] for key in body if key not in ("format", "format_version", "digest")})
+    check.counts(manifest)
+    if body.get("digest") != manifest.digest:
+        check.fail("digest", manifest.digest, body.get("digest"))
+    return manifest
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def _parse(data: bytes, place: str) -> dict:
+    def unique(pairs: list) -> dict:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a key stands twice")
+        return found
+
+    def refuse(text: str) -> None:
+        raise ValueError(f"{text} is not allowed")
+
+    try:
+        body = json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse, parse_float=refuse)
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError(
+            f"manifest: expected JSON, found {_short(error)} ({place}); copy or build the store again"
+        ) from error
+    if not isinstance(body, dict):
+        raise CorruptionError(
+            f"manifest: expected a JSON object, found {type(body).__name__} ({place}); copy or build the store again"
+        )
+    return body
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+class _Checker:
+    """Checks of one manifest; every failure names the file and the field."""
+
+    def __init__(self, place: str):
+        self.place = place
+
+    def fail(self, field: str, expected: object, found: object) -> None:
+        raise CorruptionError(
+            f"manifest {field}: expected {_short(expected)}, found {_short(found)} ({self.place}); copy or build the store again"
+        )
+
+    def record(self, cls: type, value: Any, field: str) -> dict:
+        if not isinstance(value, dict):
+            self.fail(field, "an object", type(value).__name__)
+        names = {f.name for f in fields(cls)}
+        if set(value) != names:
+            self.fail(field, f"the fields {sorted(names)}", sorted(value))
+        return value
+
+    def number(self, value: Any, field: str, low: int = 0, high: int = MAX_TOKENS * 4) -> None:
+        if type(value) is not int or not low <= value <= high:
+            self.fail(field, f"an integer in {low}..{high}", repr(value))
+
+    def text(self, value: Any, field: str) -> None:
+        if not isinstance(value, str):
+            self.fail(field, "a string", repr(value))
+
+    def name(self, value: Any, field: str) -> None:
+        if not isinstance(value, str) or not is_plain_name(value):
+            self.fail(field, "a plain file name inside the store", repr(value))
+
+    def manifest(self, body: dict) -> Manifest:
+        self.record(Manifest, body, "fields")
+        for field in ("options", "counts", "versions", "files"):
+            if not isinstance(body[field], dict):
+                self.fail(field, "an object", type(body[field]).__name__)
+        if not isinstance(body["shards"], list):
+            self.fail("shards", "a list", type(body["shards"]).__name__)
+        if type(body["ends_with_eos"]) is not bool:
+            self.fail("ends_with_eos", "true or false", repr(body["ends_with_eos"]))
+        self.number(body["vocab_size"], "vocab_size", 1, MAX_VOCAB)
+        self.number(body["num_tokens"], "num_tokens", 1, MAX_TOKENS)
+        self.number(body["num_documents"], "num_documents", 1, MAX_TOKENS)
+        shards = tuple(self.shard(shard, f"shards[{i}]") for i, shard in enumerate(body["shards"]))
+        files = {name: self.file(name, entry) for name, entry in body["files"].items()}
+        tokenizer = self.tokenizer(body["tokenizer"], body["vocab_size"])
+        return Manifest(**{**body, "shards": shards, "files": files, "tokenizer": tokenizer})
+
+    def shard(self, value: Any, field: str) -> ShardEntry:
+        value = self.record(ShardEntry, value, field)
+        self.name(value["file"], f"{field}.file")
+        self.text(value["checksum"], f"{field}.checksum")
+        for key in ("num_bytes", "num_tokens", "first_token", "num_documents", "first_document"):
+            self.number(value[key], f"{field}.{key}")
+        return ShardEntry(**value)
+
+    def file(self, name: str, value: Any) -> FileEntry:
+        self.name(name, "files")
+        value = self.record(FileEntry, value, f"files[{name}]")
+        self.number(value["num_bytes"], f"files[{name}].num_bytes")
+        self.text(value["checksum"], f"files[{name}].checksum")
+        return FileEntry(**value)
+
+    def tokenizer(self, value: Any, vocab_size: int) -> TokenizerEntry:
+        value = self.record(TokenizerEntry, value, "tokenizer")
+        for key in ("kind", "engine", "engine_version"):
+            self.text(value[key], f"tokenizer.{key}")
+        if value["file"] is not None:
+            self.name(value["file"], "tokenizer.file")
+        for key in ("eos_id", "bos_id", "pad_id"):
+            if value[key] is not None:
+                self.number(value[key], f"tokenizer.{key}", 0, vocab_size - 1)
+        return TokenizerEntry(**value)
+
+    def counts(self, manifest: Manifest) -> None:
+        """Every count that follows from others agrees with them (FMT-5)."""
+        if manifest.dtype not in _DTYPES or manifest.dtype != token_dtype(manifest.vocab_size).name:
+            self.fail("dtype", f"{token_dtype(manifest.vocab_size).name} for {manifest.vocab_size} ids", manifest.dtype)
+        token, document = 0, 0
+        for i, shard in enumerate(manifest.shards):
+            found = (shard.first_token, shard.first_document, shard.num_bytes)
+            expected = (token, document, shard.num_tokens * _DTYPES[manifest.dtype])
+            if found != expected or not 1 <= shard.num_documents <= shard.num_tokens:
+                self.fail(f"shards[{i}]", f"first_token, first_document, num_bytes = {expected}", found)
+            token, document = token + shard.num_tokens, document + shard.num_documents
+        if (token, document) != (manifest.num_tokens, manifest.num_documents):
+            self.fail(
+                "totals",
+                f"{manifest.num_tokens} tokens in {manifest.num_documents} documents",
+                f"{token} in {document} in the shards",
+            )
+        if len({shard.file for shard in manifest.shards} | set(manifest.files)) != len(manifest.shards) + len(
+            manifest.files
+        ):
+            self.fail("files", "every file once", "a name that stands twice")
+        size = boundaries_bytes(manifest.num_documents, manifest.num_tokens)
+        entry = manifest.files.get(BOUNDARIES_NAME)
+        if entry is None or entry.num_bytes != size:
+            self.fail(f"files[{BOUNDARIES_NAME}]", f"{size} bytes", entry)
+        if manifest.tokenizer.file is not None and manifest.tokenizer.file not in manifest.files:
+            self.fail("tokenizer.file", f"one of {sorted(manifest.files)}", manifest.tokenizer.file)

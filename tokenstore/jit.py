@@ -1,0 +1,44 @@
+"""Floor 0: the one policy for numba kernels.
+
+nogil, no fastmath, no parallel, cached on disk. Two traps of numba's cache are closed here. It checks only the file of
+the kernel itself, not of the kernels that one calls, so a changed callee would leave a stale result: our stamp is a
+hash of every source file of the package that holds kernels. And where the package's directory and the user's cache
+directory are both read-only there is no cache at all: then the kernel is compiled in memory.
+
+Kernels take plain arrays and integers, `out` last; they allocate nothing, raise nothing, and are always called with
+the same types, so each has one compiled form and processes that compile at once write the same file (numba #4807).
+"""
+
+import hashlib
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+
+_KERNEL_FOLDERS = ("order", "sampling")
+
+
+@cache
+def _source_stamp() -> str:
+    root = Path(__file__).parent
+    digest = hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(p for folder in _KERNEL_FOLDERS for p in (root / folder).glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def kernel(function: Callable) -> Any:
+    """Compile `function` under the package's policy; its plain Python stays at `.py_func`."""
+    try:
+        compiled = njit(nogil=True, cache=True)(function)
+        compiled._cache._cache_file._source_stamp = _source_stamp()
+    except RuntimeError:  # no directory numba could write to
+        compiled = njit(nogil=True)(function)
+    return compiled
+
+
+def inline_kernel(function: Callable) -> Any:
+    """A kernel that only other kernels call: compiled into them, so it needs no file of its own."""
+    return njit(nogil=True, inline="never")(function)

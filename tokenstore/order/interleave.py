@@ -1,0 +1,122 @@
+"""Which source each slot of a period goes to (ORD-4): Tijdeman's chairman assignment.
+
+R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32 (1980). O(P log k) with release buckets and a heap:
+a source waits in the bucket of the first slot at which it may be taken, then in the heap by its deadline.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenstore.jit import inline_kernel, kernel
+
+
+@dataclass(frozen=True)
+class Interleave:
+    """One period of P slots over k sources.
+
+    Attributes:
+        source: int32[P], source of each slot.
+        rank: int32[P], slots of the same source before it.
+        places: int32[P], the slots of source 0 in order, then those of source 1, ...
+        first: int64[k + 1], where each source's slots begin in `places`.
+    """
+
+    source: np.ndarray
+    rank: np.ndarray
+    places: np.ndarray
+    first: np.ndarray
+
+    @property
+    def period(self) -> int:
+        return self.source.size
+
+    def count(self, source: int, num_slots: int) -> int:
+        """Slots of `source` among the first `num_slots` of the endless repetition of this period."""
+        share = int(self.first[source + 1] - self.first[source])
+        periods, rest = divmod(num_slots, self.period)
+        places = self.places[self.first[source] : self.first[source + 1]]
+        return periods * share + int(np.searchsorted(places, rest))
+
+    def place(self, source: int, number: int) -> int:
+        """The slot, from 0 and over all periods, of sequence `number` (from 0) of `source`."""
+        share = int(self.first[source + 1] - self.first[source])
+        periods, rest = divmod(number, share)
+        return periods * self.period + int(self.places[self.first[source] + rest])
+
+
+def interleave(shares: tuple[int, ...]) -> Interleave:
+    """Lay out one period for integer shares, each >= 1, of sources sorted by name; the sum is at most MAX_PERIOD."""
+    weights = np.array(shares, np.int64)
+    period, num_sources = int(weights.sum()), weights.size
+    first = np.concatenate([[0], np.cumsum(weights)])
+    source = np.zeros(period, np.int32)
+    if num_sources > 1:
+        work = np.zeros(period + 2 + 2 * num_sources, np.int64)
+        _interleave_kernel(weights, period, np.zeros((num_sources, 2), np.int64), work, source)
+    places = np.argsort(source, kind="stable").astype(np.int32)
+    rank = np.empty(period, np.int32)
+    rank[places] = np.arange(period) - np.repeat(first[:-1], weights)
+    return Interleave(source, rank, places, first)
+
+
+@kernel
+def _interleave_kernel(c: np.ndarray, period: int, heap: np.ndarray, work: np.ndarray, out: np.ndarray) -> None:
+    """heap: int64[k, 2], (deadline, source). work: int64[P + 2 + 2k], zeroed: bucket heads, their links, counts."""
+    k = c.size
+    d = 2 * k - 2
+    head, link, x = work[: period + 2], work[period + 2 : period + 2 + k], work[period + 2 + k :]
+    for s in range(k):  # head and link hold source + 1, 0 for none
+        release = -((-period) // (d * c[s]))
+        link[s] = head[release]
+        head[release] = s + 1
+    size = 0
+    for n in range(1, period + 1):
+        s = head[n] - 1
+        while s >= 0:
+            deadline = (period * (d * x[s] + d - 1)) // (d * c[s]) + 1
+            size = _push(heap, size, deadline, s)
+            s = link[s] - 1
+        s = heap[0, 1]
+        size = _pop(heap, size)
+        out[n - 1] = s
+        x[s] += 1
+        if x[s] < c[s]:
+            release = -((-period * (1 + d * x[s])) // (d * c[s]))
+            release = max(release, n + 1)
+            link[s] = head[release]
+            head[release] = s + 1
+
+
+@inline_kernel
+def _push(heap: np.ndarray, size: int, deadline: int, source: int) -> int:
+    at = size
+    while at > 0:
+        up = (at - 1) // 2
+        if heap[up, 0] < deadline or (heap[up, 0] == deadline and heap[up, 1] < source):
+            break
+        heap[at, 0], heap[at, 1] = heap[up, 0], heap[up, 1]
+        at = up
+    heap[at, 0], heap[at, 1] = deadline, source
+    return size + 1
+
+
+@inline_kernel
+def _pop(heap: np.ndarray, size: int) -> int:
+    """Drop the smallest."""
+    size -= 1
+    deadline, source = heap[size, 0], heap[size, 1]
+    at = 0
+    while 2 * at + 1 < size:
+        child = 2 * at + 1
+        right = child + 1
+        if right < size and (
+            heap[right, 0] < heap[child, 0] or (heap[right, 0] == heap[child, 0] and heap[right, 1] < heap[child, 1])
+        ):
+            child = right
+        if deadline < heap[child, 0] or (deadline == heap[child, 0] and source < heap[child, 1]):
+            break
+        heap[at, 0], heap[at, 1] = heap[child, 0], heap[child, 1]
+        at = child
+    heap[at, 0], heap[at, 1] = deadline, source
+    return size

@@ -1,0 +1,46 @@
+"""Keys (ORD-1): the user's seed and labels -> uint64. uint64 meets only uint64 here, or numba would make it a float."""
+
+import hashlib
+import json
+
+import numpy as np
+
+from tokenstore.jit import inline_kernel, kernel
+
+_MUL1 = np.uint64(0xBF58476D1CE4E5B9)
+_MUL2 = np.uint64(0x94D049BB133111EB)
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
+
+
+def base_key(seed: int, purpose: str, name: str = "") -> np.uint64:
+    """The base key of (seed, purpose, name), see ORD-1. Any integer is a seed."""
+    text = json.dumps([seed, purpose, name])
+    return np.uint64(int.from_bytes(hashlib.blake2b(text.encode("ascii"), digest_size=8).digest(), "little"))
+
+
+@inline_kernel
+def mix(x: np.uint64) -> np.uint64:
+    """The SplitMix64 finaliser: a bijection of uint64 in which every input bit reaches every output bit."""
+    x ^= x >> _S30
+    x *= _MUL1
+    x ^= x >> _S27
+    x *= _MUL2
+    return x ^ (x >> _S31)
+
+
+@inline_kernel
+def counted_key(base: np.uint64, counter: int) -> np.uint64:
+    """Key number `counter` (>= 0) of the stream that begins at `base`."""
+    return mix(base + (np.uint64(counter) + np.uint64(1)) * _GOLDEN)
+
+
+@kernel
+def counted_key_bits(base_bits: int, counter: int) -> int:
+    """`counted_key` for callers in Python: key in and out as the int64 with the same bits."""
+    return np.int64(counted_key(np.uint64(base_bits), counter))
+
+
+def as_bits(key: np.uint64) -> int:
+    """The int64 with the key's bits: numba takes a Python int above 2**63 only at 50 microseconds a call."""
+    return int(np.uint64(key).astype(np.int64))

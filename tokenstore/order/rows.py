@@ -1,0 +1,76 @@
+"""Rows of a step -> (source, number of the sequence within the source) (ORD-5, ORD-6): the order's hot kernel."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenstore.jit import kernel
+from tokenstore.order.keys import counted_key
+from tokenstore.order.permutation import permute
+from tokenstore.order.schedule import Segment
+
+
+@dataclass(frozen=True)
+class SegmentTables:
+    """The segments that a step touches (nearly always one), as arrays.
+
+    Attributes:
+        spans: int64[m, 3], start of each segment's cursor, its period, where its slots begin in `slots`.
+        counts: int64[2, m, num_sources], sequences before the segment, and shares.
+        slots: int32[2, sum of periods], source number and rank of each slot.
+    """
+
+    spans: np.ndarray
+    counts: np.ndarray
+    slots: np.ndarray
+
+
+def segment_tables(segments: Sequence[Segment], numbers: Mapping[str, int]) -> SegmentTables:
+    """Tables of `segments` for the kernel; `numbers` gives every source of the plan its number."""
+    tables = [segment.table for segment in segments]
+    counts = np.zeros((2, len(segments), len(numbers)), np.int64)
+    slots = []
+    for i, (segment, table) in enumerate(zip(segments, tables, strict=True)):
+        for name, number in numbers.items():
+            counts[:, i, number] = segment.base.get(name, 0), segment.shares.get(name, 0)
+        here = np.array([numbers[name] for name in segment.names], np.int32)
+        slots.append(np.stack([here[table.source], table.rank]))
+    periods = [table.period for table in tables]
+    first = np.cumsum([0, *periods[:-1]])
+    starts = [segment.start for segment in segments]
+    return SegmentTables(
+        np.array([starts, periods, first], np.int64).T.copy(),
+        counts,
+        np.ascontiguousarray(np.concatenate(slots, axis=1)),
+    )
+
+
+@kernel
+def locate_rows(
+    first_row: int,
+    step: int,
+    cursor: int,
+    batch_size: int,
+    key_bits: int,
+    shuffle: bool,
+    spans: np.ndarray,
+    counts: np.ndarray,
+    slots: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """Rows first_row, first_row + 1, ... of a step -> out int64[rows, 2]: source number, sequence number in the source."""
+    step_key = counted_key(np.uint64(key_bits), step)
+    for row in range(out.shape[0]):
+        place = first_row + row
+        if shuffle:
+            place = permute(place, batch_size, step_key)
+        n = cursor + place
+        m = spans.shape[0] - 1
+        while m > 0 and n < spans[m, 0]:
+            m -= 1
+        periods = (n - spans[m, 0]) // spans[m, 1]
+        slot = spans[m, 2] + (n - spans[m, 0]) - periods * spans[m, 1]
+        source = slots[0, slot]
+        out[row, 0] = source
+        out[row, 1] = counts[0, m, source] + periods * counts[1, m, source] + slots[1, slot]

@@ -1,0 +1,208 @@
+"""Steps, stages, segments, exhaustion and skips (ORD-5): which source is at which cursor, in O(1) from small tables.
+
+Plain Python integers: this is asked once a step, not once a token. Only interleave tables are arrays.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from tokenstore.order.interleave import Interleave, interleave
+
+DROP, STOP, ERROR = "drop", "stop", "error"
+
+_cached_interleave = lru_cache(maxsize=2)(interleave)  # this segment's table and the next one's, at most 12 MB each
+
+
+@dataclass(frozen=True)
+class Stage:
+    """From `from_step` on: sequences a step, and integer shares by source name."""
+
+    from_step: int
+    global_batch_size: int
+    shares: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run [start, end) of the cursor with one set of shares; `base` counts each source's sequences before it."""
+
+    start: int
+    end: int | None
+    shares: Mapping[str, int]
+    base: Mapping[str, int]
+    names: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "names", tuple(sorted(self.shares)))
+
+    @property
+    def table(self) -> Interleave:
+        return _cached_interleave(tuple(self.shares[name] for name in self.names))
+
+    def at(self, cursor: int) -> tuple[str, int]:
+        """The source of sequence `cursor` of the run, and how many of that source came before it."""
+        periods, slot = divmod(cursor - self.start, self.table.period)
+        name = self.names[self.table.source[slot]]
+        return name, self.base.get(name, 0) + periods * self.shares[name] + int(self.table.rank[slot])
+
+    def count(self, name: str, cursor: int) -> int:
+        """Sequences of `name` in [start, cursor)."""
+        return self.table.count(self.names.index(name), cursor - self.start) if name in self.shares else 0
+
+    def place(self, name: str, number: int) -> int:
+        """Cursor of the source's sequence `number`, counted from this segment's start, were the segment endless."""
+        return self.start + self.table.place(self.names.index(name), number)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The laid-out run. `end` is its cursor and `num_steps` its whole steps (None: endless).
+
+    `drops` are the (cursor, source) at which sources ran out. `exhausted` is set where `on_exhausted` is `error` and a
+    source would be asked for one sequence too many: (cursor, source) of that; the schedule then ends there.
+    """
+
+    stages: tuple[Stage, ...]
+    segments: tuple[Segment, ...]
+    drops: tuple[tuple[int, str], ...]
+    skip_steps: tuple[tuple[int, int], ...]
+    end: int | None
+    exhausted: tuple[int, str] | None
+
+    @property
+    def num_steps(self) -> int | None:
+        return None if self.end is None else self.step_of(self.end)
+
+    def stage(self, step: int) -> Stage:
+        return self.stages[bisect_right([stage.from_step for stage in self.stages], step) - 1]
+
+    def cursor(self, step: int) -> int:
+        """Sequences of the run before `step`."""
+        return cursor_of(self.stages, step)
+
+    def step_of(self, cursor: int) -> int:
+        """The step that holds sequence `cursor`."""
+        starts = [self.cursor(stage.from_step) for stage in self.stages]
+        i = bisect_right(starts, cursor) - 1
+        return self.stages[i].from_step + (cursor - starts[i]) // self.stages[i].global_batch_size
+
+    def is_skipped(self, step: int) -> bool:
+        return any(start <= step < stop for start, stop in self.skip_steps)
+
+    def num_skipped(self, step: int) -> int:
+        """Skipped steps before `step`."""
+        return sum(min(stop, step) - start for start, stop in self.skip_steps if start < step)
+
+    def next_step(self, step: int) -> int:
+        """The first step at or after `step` that is not skipped."""
+        for start, stop in self.skip_steps:
+            step = stop if start <= step < stop else step
+        return step
+
+    def segments_in(self, start: int, stop: int) -> tuple[Segment, ...]:
+        """The segments that overlap the cursors [start, stop)."""
+        first = max(bisect_right(self.segments, start, key=lambda segment: segment.start) - 1, 0)
+        last = bisect_right(self.segments, stop - 1, key=lambda segment: segment.start)
+        return self.segments[first:last]
+
+    def counts(self, cursor: int) -> dict[str, int]:
+        """Sequences of each source in [0, cursor)."""
+        if not self.segments or cursor <= 0:
+            return {}
+        segment = self.segments_in(cursor - 1, cursor)[-1]
+        names = set(segment.base) | set(segment.names)
+        return {name: segment.base.get(name, 0) + segment.count(name, cursor) for name in sorted(names)}
+
+
+def cursor_of(stages: Sequence[Stage], step: int) -> int:
+    """Sequences before `step`: the stages' steps times their batch sizes."""
+    stops = [stage.from_step for stage in stages[1:]] + [step]
+    return sum(
+        max(min(stop, step) - stage.from_step, 0) * stage.global_batch_size
+        for stage, stop in zip(stages, stops, strict=True)
+    )
+
+
+def lay_out(
+    stages: Sequence[Stage],
+    limits: Mapping[str, int],
+    on_exhausted: str,
+    num_steps: int | None,
+    skip_steps: Sequence[tuple[int, int]] = (),
+) -> Schedule:
+    """Lay the segments out from the left, in O(stages + drops).
+
+    Args:
+        stages: by rising from_step, the first at 0.
+        limits: the most sequences of a source, for those that have a limit.
+        on_exhausted: DROP, STOP or ERROR.
+        num_steps: steps of the plan; None: endless, or until the sources run out.
+        skip_steps: disjoint [start, stop) ranges, rising.
+    """
+    builder = _Builder(limits, on_exhausted)
+    last = None if num_steps is None else cursor_of(stages, num_steps)
+    end = last
+    for i, stage in enumerate(stages):
+        border = cursor_of(stages, stages[i + 1].from_step) if i + 1 < len(stages) else None
+        stops = [x for x in (border, last) if x is not None]
+        stopped = builder.add_stage(cursor_of(stages, stage.from_step), min(stops, default=None), stage.shares)
+        if stopped is not None:
+            end = stopped
+            break
+    return Schedule(
+        tuple(stages), tuple(builder.segments), tuple(builder.drops), tuple(skip_steps), end, builder.exhausted
+    )
+
+
+class _Builder:
+    """Segments so far, sequences of each source before the next one, and who has run out."""
+
+    def __init__(self, limits: Mapping[str, int], on_exhausted: str):
+        self.limits, self.on_exhausted = limits, on_exhausted
+        self.segments: list[Segment] = []
+        self.drops: list[tuple[int, str]] = []
+        self.exhausted: tuple[int, str] | None = None
+        self.counts: dict[str, int] = {}
+
+    def add_stage(self, start: int, border: int | None, shares: Mapping[str, int]) -> int | None:
+        """Add the segments of one stage; return the cursor where the whole plan ends, if it ends inside."""
+        gone = {name for _, name in self.drops}
+        while border is None or start < border:
+            shares = {name: share for name, share in shares.items() if name not in gone}
+            if not shares:
+                return start
+            segment = Segment(start, border, shares, dict(self.counts))
+            at, name = min(self._ends(segment), default=(None, ""))
+            if at is None or (border is not None and at >= border):
+                self._append(segment)
+                return None
+            self._append(Segment(start, at, shares, segment.base))
+            if self.on_exhausted != DROP:
+                self.exhausted = (at, name) if self.on_exhausted == ERROR else None
+                return at
+            self.drops.append((at, name))
+            gone.add(name)
+            start = at
+        return None
+
+    def _ends(self, segment: Segment) -> list[tuple[int, str]]:
+        """Where each limited source runs out in `segment`, were it endless."""
+        ends = []
+        for name in segment.names:
+            if name in self.limits:
+                left = self.limits[name] - self.counts.get(name, 0)
+                if self.on_exhausted == DROP:
+                    ends.append((segment.place(name, left - 1) + 1 if left else segment.start, name))
+                else:
+                    ends.append((segment.place(name, left), name))
+        return ends
+
+    def _append(self, segment: Segment) -> None:
+        if segment.end is not None and segment.end <= segment.start:
+            return
+        self.segments.append(segment)
+        if segment.end is not None:
+            for name in segment.names:
+                self.counts[name] = self.counts.get(name, 0) + segment.count(name, segment.end)

@@ -1,0 +1,59 @@
+"""Weights -> integer shares (ORD-3), exactly, with no float in between."""
+
+from collections.abc import Mapping
+from decimal import Decimal
+from fractions import Fraction
+from math import gcd, lcm
+
+MAX_PERIOD = 1 << 20
+
+
+def integer_shares(weights: Mapping[str, object]) -> dict[str, int]:
+    """Shares c_s >= 1 with gcd 1 and sum at most MAX_PERIOD, in the proportions of `weights`.
+
+    Args:
+        weights: by source name; ints, Fractions, Decimals, decimal strings, or numbers whose str() is the decimal meant
+            (a YAML 0.6 is read as 6/10). Sources of weight 0 are left out.
+    Returns: {name: share}. Exact when the weights' common denominator gives a sum <= MAX_PERIOD.
+    Raises: ValueError: no weight is above 0, one is negative or not a number, or there are more than MAX_PERIOD of them.
+    """
+    exact = {name: _fraction(name, weight) for name, weight in sorted(weights.items())}
+    exact = {name: weight for name, weight in exact.items() if weight > 0}
+    if not exact:
+        raise ValueError("expected at least one weight above 0, found none")
+    if len(exact) > MAX_PERIOD:
+        raise ValueError(f"expected at most {MAX_PERIOD} sources, found {len(exact)}")
+    scale = lcm(*(weight.denominator for weight in exact.values()))
+    shares = {name: int(weight * scale) for name, weight in exact.items()}
+    divisor = gcd(*shares.values())
+    shares = {name: share // divisor for name, share in shares.items()}
+    return shares if sum(shares.values()) <= MAX_PERIOD else _rounded(shares)
+
+
+def _fraction(name: str, weight: object) -> Fraction:
+    try:
+        value = weight if isinstance(weight, Fraction) else Fraction(Decimal(str(weight)))
+    except (ArithmeticError, ValueError, OverflowError):
+        raise ValueError(f"weight of {name}: expected a decimal number, found {weight!r}") from None
+    if value < 0:
+        raise ValueError(f"weight of {name}: expected 0 or more, found {weight!r}")
+    return value
+
+
+def _rounded(weights: dict[str, int]) -> dict[str, int]:
+    """Shares with sum MAX_PERIOD: at least one slot each, the larger ones by largest remainder."""
+    shares: dict[str, int] = {}
+    rest = dict(weights)
+    while True:
+        room, total = MAX_PERIOD - len(shares), sum(rest.values())
+        below = [name for name, weight in rest.items() if weight * room < total]
+        if not below:
+            break
+        for name in below:
+            shares[name] = 1
+            del rest[name]
+    whole = {name: weight * room // total for name, weight in rest.items()}
+    by_remainder = sorted(rest, key=lambda name: (-(rest[name] * room % total), name))
+    for name in by_remainder[: room - sum(whole.values())]:
+        whole[name] += 1
+    return dict(sorted({**shares, **whole}.items()))

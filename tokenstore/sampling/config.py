@@ -1,0 +1,164 @@
+"""PlanConfig: what a run's data should be, from plan.yaml or from Python. Frozen; all mistakes are reported at once."""
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tokenstore.errors import ConfigError
+
+# Decimal, not float: a weight of 0.6 in YAML means 6/10, and shares are made from that exactly (ORD-3).
+Weight = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, strict=True)]
+Step = Annotated[int, Field(ge=0, strict=True)]
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SourceConfig(_Frozen):
+    """A source: the store's path, its share of the sequences (stages may override it), most passes over it."""
+
+    path: str
+    weight: Weight | None = None
+    max_epochs: Count | None = None
+
+
+class StageConfig(_Frozen):
+    """From `from_step` on, these weights replace all earlier ones; and the batch size, if given."""
+
+    from_step: Annotated[int, Field(ge=1, strict=True)]
+    weights: dict[str, Weight]
+    global_batch_size: Count | None = None
+
+
+class PlanConfig(_Frozen):
+    """A run's data. Paths are relative to the working directory, in `load` to the file.
+
+    Attributes:
+        sequence_length: tokens a sequence.
+        global_batch_size: sequences a step, over all ranks.
+        sources: by name. Names, not paths, decide the order. Weights are given for all sources or for none; for none
+            they are proportional to the sources' sequences, so that all end their epochs together.
+        packing: how documents become sequences. `concat`: windows of the stream, at another offset every epoch.
+        seed: any integer.
+        shuffle: false gives every source in its own order.
+        num_steps: a number; `first_exhausted` or `all_exhausted`: one epoch, until the first or the last source ends;
+            left out: endless.
+        on_exhausted: what happens where a source would pass its max_epochs: `error` (refused at load), `drop` (the others
+            go on without it), `stop` (the plan ends).
+        stages: changes of weights and batch size, by rising from_step.
+        skip_steps: [start, stop) ranges of steps that no rank is given.
+        cross_document_targets: predict a document's first token from the last one of the document before.
+    """
+
+    sequence_length: Count
+    global_batch_size: Count
+    sources: Annotated[dict[str, SourceConfig], Field(min_length=1)]
+    packing: Literal["concat"] = "concat"
+    seed: Annotated[int, Field(strict=True)] = 0
+    shuffle: bool = True
+    num_steps: Count | Literal["first_exhausted", "all_exhausted"] | None = None
+    on_exhausted: Literal["error", "drop", "stop"] | None = None
+    stages: tuple[StageConfig, ...] = ()
+    skip_steps: tuple[tuple[Step, Step], ...] = ()
+    cross_document_targets: bool = False
+
+    def __init__(self, **fields: Any):
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise ConfigError("plan: " + _all_mistakes(error)) from None
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The plan in a YAML (or JSON) file; paths in it are relative to the file's folder."""
+        path = Path(path)
+        fields = _read_yaml(path)
+        for source in (fields.get("sources") or {}).values() if isinstance(fields.get("sources"), dict) else ():
+            if isinstance(source, dict) and isinstance(source.get("path"), str):
+                source["path"] = str(path.parent / source["path"])
+        try:
+            return cls(**fields)
+        except ConfigError as error:
+            raise ConfigError(f"{error} ({path})") from None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        wrong = [*self._wrong_weights(), *self._wrong_steps()]
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
+
+    def _wrong_weights(self) -> list[str]:
+        given = {name: source.weight for name, source in self.sources.items() if source.weight is not None}
+        wrong = []
+        if given and not any(given.values()):
+            wrong.append("sources: expected a weight above 0, found none")
+        for i, stage in enumerate(self.stages):
+            if unknown := sorted(set(stage.weights) - set(self.sources)):
+                wrong.append(
+                    f"stages[{i}].weights: expected names of sources ({', '.join(self.sources)}), found {unknown}"
+                )
+            if not any(stage.weights.values()):
+                wrong.append(f"stages[{i}].weights: expected one above 0, found none")
+        if self.stages and not given:
+            wrong.append("sources: expected weights when there are stages, found none")
+        if isinstance(self.num_steps, str) and self.on_exhausted is not None:
+            wrong.append(
+                f"on_exhausted: expected it left out with num_steps {self.num_steps}, found {self.on_exhausted}"
+            )
+        return wrong
+
+    def _wrong_steps(self) -> list[str]:
+        wrong = []
+        starts = [stage.from_step for stage in self.stages]
+        if starts != sorted(set(starts)):
+            wrong.append(f"stages: expected rising from_step, found {starts}")
+        if any(start >= stop for start, stop in self.skip_steps):
+            wrong.append("skip_steps: expected [start, stop] with start below stop")
+        ranges = sorted(self.skip_steps)
+        if any(a[1] > b[0] for a, b in zip(ranges, ranges[1:], strict=False)):
+            wrong.append("skip_steps: expected ranges that do not overlap")
+        return wrong
+
+
+def _all_mistakes(error: ValidationError) -> str:
+    rows = []
+    for row in error.errors(include_url=False):
+        place = ".".join(str(part) for part in row["loc"] if part not in ("function-after[_check(), PlanConfig]",))
+        text = row["msg"].removeprefix("Value error, ")
+        shown = repr(row["input"])
+        found = "" if row["type"] in ("value_error", "missing") else f", found {shown[:80]}"
+        rows.append(f"{place}: {text}{found}" if place else text)
+    return "; ".join(rows)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        """Refuses a key that stands twice; YAML's own loader keeps the last one silently."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict:
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            twice = sorted({str(key) for key in keys if keys.count(key) > 1})
+            if twice:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"expected every key once, found twice: {twice}", node.start_mark
+                )
+            return super().construct_mapping(node, deep)
+
+    try:
+        fields = yaml.load(path.read_text("utf-8"), Loader)  # a SafeLoader
+    except OSError as error:
+        raise ConfigError(f"plan: expected a file to read, found {error.strerror} ({path})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"plan: expected YAML, found {' '.join(str(error).split())} ({path})") from error
+    if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
+        raise ConfigError(
+            f"plan: expected fields such as sequence_length and sources, found {type(fields).__name__} ({path})"
+        )
+    return fields

@@ -1,0 +1,103 @@
+"""The identity of a run (P10): what decided its first steps, and the state that may only be resumed into the same."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from tokenstore.errors import StateMismatchError
+from tokenstore.format.manifest import canonical_json
+from tokenstore.order import ORDER_VERSION
+from tokenstore.order.schedule import Schedule
+
+STATE_VERSION = 1
+STATE_KEYS = ("version", "step", "cursor", "fingerprint", "past")
+
+
+def past_of(schedule: Schedule, constants: Mapping[str, Any], sources: Mapping[str, Any], step: int | None) -> str:
+    """Canonical JSON of everything that decided steps [0, step) and nothing else; step None: the whole plan.
+
+    Args:
+        schedule: the laid-out run.
+        constants: fields that decide every step: seed, sequence_length, packing, ...
+        sources: what identifies each source's content, by name.
+    """
+    stages = [stage for stage in schedule.stages if step is None or stage.from_step < step]
+    edge = None if step is None else schedule.cursor(step)
+    used = sorted({name for stage in stages for name in stage.shares})
+    past = {
+        "order_version": ORDER_VERSION,
+        **constants,
+        "stages": [
+            {"from_step": stage.from_step, "global_batch_size": stage.global_batch_size, "shares": dict(stage.shares)}
+            for stage in stages
+        ],
+        "sources": {name: sources[name] for name in used},
+        "drops": [[cursor, name] for cursor, name in schedule.drops if edge is None or cursor < edge],
+        "skip_steps": [
+            [start, stop if step is None else min(stop, step)]
+            for start, stop in schedule.skip_steps
+            if step is None or start < step
+        ],
+    }
+    return canonical_json(past)
+
+
+def fingerprint_of(past: str) -> str:
+    """sha256 of a past, hex."""
+    return hashlib.sha256(past.encode()).hexdigest()
+
+
+def make_state(step: int, cursor: int, past: str) -> dict[str, int | str]:
+    """The state of a run: ints and strings only, the same on every rank."""
+    return {
+        "version": STATE_VERSION,
+        "step": step,
+        "cursor": cursor,
+        "fingerprint": fingerprint_of(past),
+        "past": past,
+    }
+
+
+def check_state(state: Mapping[str, Any]) -> None:
+    """Refuse a state that is not ours, of another version, or damaged."""
+    if sorted(state) != sorted(STATE_KEYS):
+        hint = (
+            "; this is the state of a torchdata StatefulDataLoader"
+            if "_snapshot" in state or "_num_yielded" in state
+            else ""
+        )
+        raise StateMismatchError(f"state: expected the keys {list(STATE_KEYS)}, found {sorted(map(str, state))}{hint}")
+    if state["version"] != STATE_VERSION:
+        raise StateMismatchError(
+            f"state version: expected {STATE_VERSION}, found {state['version']!r}; use the tokenstore that saved it"
+        )
+    if fingerprint_of(str(state["past"])) != state["fingerprint"]:
+        raise StateMismatchError(
+            "state: expected the fingerprint of its past, found another; the checkpoint is damaged"
+        )
+
+
+def check_same_past(saved: str, mine: str, step: int) -> None:
+    """Refuse to resume at `step` into a plan with another past; name every field that differs."""
+    if saved == mine:
+        return
+    fields = "; ".join(_differences(json.loads(saved), json.loads(mine), ""))
+    raise StateMismatchError(
+        f"state: expected a plan with the same first {step} steps, found other ones: {fields};"
+        " load the plan this run was started with, and change it from the resumed step on only"
+    )
+
+
+def _differences(saved: Any, mine: Any, place: str) -> list[str]:
+    if saved == mine:
+        return []
+    if isinstance(saved, dict) and isinstance(mine, dict):
+        keys = sorted({*saved, *mine})
+        return [
+            row for key in keys for row in _differences(saved.get(key), mine.get(key), f"{place}.{key}".lstrip("."))
+        ]
+    if isinstance(saved, list) and isinstance(mine, list) and len(saved) == len(mine):
+        pairs = zip(saved, mine, strict=True)
+        return [row for i, (a, b) in enumerate(pairs) for row in _differences(a, b, f"{place}[{i}]")]
+    return [f"{place} was {json.dumps(saved)}, is {json.dumps(mine)}"]

@@ -1,0 +1,136 @@
+"""Fills batches of one plan: its arrays, its scratch space, and the tables of the step it was last asked for.
+
+Not safe for two threads at once: every loader has its own, and a Plan guards the one it keeps for itself.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenstore.order.keys import as_bits, base_key
+from tokenstore.order.rows import SegmentTables, locate_rows, segment_tables
+from tokenstore.order.schedule import Schedule
+from tokenstore.sampling.gather import annotate, gather
+from tokenstore.sampling.spans import SPAN_COLUMNS, spans_of
+from tokenstore.sampling.tables import OK, REPORT_SIZE, Tables
+
+
+@dataclass(frozen=True)
+class Order:
+    """What decides a plan's order, beside the stores: the schedule, source names in order, and a few constants."""
+
+    schedule: Schedule
+    names: tuple[str, ...]
+    seed: int
+    sequence_length: int
+    shuffle: bool
+    cross_document_targets: bool
+
+
+class Sampler:
+    """Row numbers of a step -> tokens."""
+
+    def __init__(self, order: Order, tables: Tables):
+        self._order = order
+        self._tables = tables
+        self._step_key = as_bits(base_key(order.seed, "step"))
+        self._numbers = {name: number for number, name in enumerate(order.names)}
+        self._spans = np.zeros((order.sequence_length + 2, SPAN_COLUMNS), np.int64)
+        self._report = np.zeros(REPORT_SIZE, np.int64)
+        self._clock = 0
+        self._step = -1
+        self._cursor = self._batch_size = 0
+        self._covered = range(0)  # cursors for which _segments holds the tables
+        self._segments: SegmentTables
+
+    def locate(self, step: int, first_row: int, num_rows: int) -> np.ndarray:
+        """int64[num_rows, 2]: source number and sequence number of rows first_row, ... of `step`."""
+        if step != self._step:
+            self._move_to(step)
+        rows = np.empty((num_rows, 2), np.int64)
+        tables = self._segments
+        locate_rows(
+            first_row,
+            step,
+            self._cursor,
+            self._batch_size,
+            self._step_key,
+            self._order.shuffle,
+            tables.spans,
+            tables.counts,
+            tables.slots,
+            rows,
+        )
+        return rows
+
+    def _move_to(self, step: int) -> None:
+        schedule = self._order.schedule
+        self._cursor, self._batch_size = schedule.cursor(step), schedule.stage(step).global_batch_size
+        first, last = self._cursor, self._cursor + self._batch_size - 1
+        if first not in self._covered or last not in self._covered:
+            segments = schedule.segments_in(first, last + 1)
+            self._segments = segment_tables(segments, self._numbers)
+            end = segments[-1].end
+            self._covered = range(segments[0].start, end if end is not None else 1 << 62)
+        self._step = step
+
+    def fill(self, rows: np.ndarray, ids: np.ndarray, targets: np.ndarray) -> None:
+        """Tokens and targets of located rows, int64[B, L] each, filled in place."""
+        order, tables, report = self._order, self._tables, self._report
+        self._clock += 1
+        while True:
+            gather(
+                rows,
+                order.shuffle,
+                order.cross_document_targets,
+                self._clock,
+                tables.sources,
+                tables.files,
+                self._spans,
+                report,
+                ids,
+                targets,
+            )
+            if report[0] == OK:
+                return
+            tables.resolve(report, self._clock)
+
+    def annotate(self, rows: np.ndarray, positions: np.ndarray, documents: np.ndarray, starts: np.ndarray) -> None:
+        """Positions, documents and document starts of located rows, see `gather.annotate`; filled in place."""
+        tables, report = self._tables, self._report
+        self._clock += 1
+        while True:
+            annotate(
+                rows,
+                self._order.shuffle,
+                self._clock,
+                tables.sources,
+                tables.files,
+                self._spans,
+                report,
+                positions,
+                documents,
+                starts,
+            )
+            if report[0] == OK:
+                return
+            tables.resolve(report, self._clock)
+
+    def spans(self, row: np.ndarray) -> np.ndarray:
+        """int64[n, 5], the spans of one located row; see `spans` for the columns."""
+        tables = self._tables
+        self._clock += 1
+        while True:
+            count = spans_of(
+                int(row[0]),
+                int(row[1]),
+                self._order.sequence_length,
+                self._order.shuffle,
+                tables.sources,
+                tables.files,
+                self._report,
+                self._spans,
+            )
+            if count >= 0:
+                return self._spans[:count].copy()
+            tables.resolve(self._report, self._clock)

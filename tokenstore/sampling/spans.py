@@ -1,0 +1,113 @@
+"""A sequence -> its spans: runs of tokens that each lie inside one document, in row order.
+
+Boundaries come from a file, so every value is checked here before anything is read at it: a damaged file is reported,
+never followed.
+"""
+
+import numpy as np
+from numba import carray
+
+from tokenstore.format.layout import LOOKUP_STRIDE
+from tokenstore.jit import inline_kernel, kernel
+from tokenstore.order.windows import window_start
+from tokenstore.sampling.pointers import int64_at
+from tokenstore.sampling.tables import (
+    ADDRESS,
+    BAD_BOUNDARY,
+    FIRST_FILE,
+    LAST_USED,
+    NOT_MAPPED,
+    NUM_DOCUMENTS,
+    NUM_SEQUENCES,
+    NUM_TOKENS,
+    OFFSET_KEY,
+    SEQUENCE_KEY,
+)
+
+# Columns of a span: first token in the stream, tokens, document, its first token in the stream, and whether the
+# document goes on behind the span
+START, LENGTH, DOCUMENT, DOCUMENT_START, GOES_ON = range(5)
+SPAN_COLUMNS = 5
+
+
+@inline_kernel
+def _document_of(token: int, starts: np.ndarray, num_documents: int, num_tokens: int) -> int:
+    """The document that holds `token`, by the lookup table and binary search; -1 where the table is damaged."""
+    entry = num_documents + 1 + token // LOOKUP_STRIDE
+    low = starts[entry]
+    last_entry = num_documents + 1 + (num_tokens - 1) // LOOKUP_STRIDE
+    high = starts[entry + 1] if entry < last_entry else num_documents - 1
+    if low < 0 or high >= num_documents or low > high:
+        return -1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if starts[middle] <= token:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+@inline_kernel
+def concat_spans(
+    source: int,
+    number: int,
+    length: int,
+    shuffle: bool,
+    clock: int,
+    sources: np.ndarray,
+    files: np.ndarray,
+    report: np.ndarray,
+    out: np.ndarray,
+) -> int:
+    """Spans of sequence `number` of `source` under `concat` (ORD-7); returns how many, or -1 with `report` filled.
+
+    out: int64[length, 5].
+    """
+    row = sources[source]
+    file = row[FIRST_FILE]
+    if files[file, ADDRESS] == 0:
+        report[0], report[1] = NOT_MAPPED, file
+        return -1
+    files[file, LAST_USED] = clock
+    num_tokens, num_documents = row[NUM_TOKENS], row[NUM_DOCUMENTS]
+    num_entries = num_documents + 2 + (num_tokens - 1) // LOOKUP_STRIDE
+    starts = carray(int64_at(files[file, ADDRESS]), (num_entries,))
+    epoch = number // row[NUM_SEQUENCES]
+    i = number - epoch * row[NUM_SEQUENCES]
+    token = window_start(
+        epoch, i, num_tokens, length, np.uint64(row[SEQUENCE_KEY]), np.uint64(row[OFFSET_KEY]), shuffle
+    )
+    document = _document_of(token, starts, num_documents, num_tokens)
+    count = 0
+    while length > 0:
+        if token == num_tokens:  # round the circle
+            token = document = 0
+        first = starts[document] if document >= 0 else np.int64(-1)
+        stop = starts[document + 1] if document >= 0 else np.int64(-1)
+        if first > token or stop <= token or first < 0 or stop > num_tokens:
+            report[0], report[1], report[2], report[3], report[4] = BAD_BOUNDARY, file, token, first, stop
+            return -1
+        size = min(length, stop - token)
+        out[count, START], out[count, LENGTH], out[count, DOCUMENT] = token, size, document
+        out[count, DOCUMENT_START], out[count, GOES_ON] = first, token + size < stop
+        count += 1
+        length -= size
+        token += size
+        document += 1
+    return count
+
+
+@kernel
+def spans_of(
+    source: int,
+    number: int,
+    length: int,
+    shuffle: bool,
+    sources: np.ndarray,
+    files: np.ndarray,
+    report: np.ndarray,
+    out: np.ndarray,
+) -> int:
+    """`concat_spans` for callers in Python."""
+    return concat_spans(source, number, length, shuffle, 0, sources, files, report, out)

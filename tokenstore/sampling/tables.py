@@ -1,0 +1,82 @@
+"""Stores as arrays a kernel reads: one row a source, one row a file, and the addresses of the files that are mapped.
+
+A kernel that needs a file which is not mapped says so and is called again. So the usual batch is one call, a start costs
+nothing, and the number of maps is bounded whatever the number of shards.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tokenstore.errors import CorruptionError
+from tokenstore.format.layout import BOUNDARIES_NAME
+from tokenstore.order.keys import as_bits, base_key
+from tokenstore.store import Store
+from tokenstore.store.files import max_maps
+
+# Columns of `sources`
+NUM_TOKENS, NUM_DOCUMENTS, NUM_SEQUENCES, SEQUENCE_KEY, OFFSET_KEY, FIRST_FILE, NUM_SHARDS, ITEM_BYTES, VOCAB_SIZE = (
+    range(9)
+)
+# Columns of `files`; a source's boundaries come first, then its shards
+ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED = range(4)
+# What a kernel says in `report[0]`; report[1] is the row in `files`, the rest explains
+OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY = range(4)
+REPORT_SIZE = 5
+
+
+class Tables:
+    """Arrays over the stores of a plan.
+
+    Attributes:
+        sources: int64[num_sources, 9], see the columns above.
+        files: int64[num_files, 4]; ADDRESS is 0 for a file that is not mapped.
+    """
+
+    def __init__(self, stores: Sequence[Store], names: Sequence[str], num_sequences: Sequence[int], seed: int):
+        self.stores = stores
+        self._owners: list[tuple[int, int]] = []  # of each file: source, and shard or -1 for the boundaries
+        files = []
+        self.sources = np.zeros((len(stores), 9), np.int64)
+        for number, (store, name, sequences) in enumerate(zip(stores, names, num_sequences, strict=True)):
+            keys = (as_bits(base_key(seed, purpose, name)) for purpose in ("sequence", "offset"))
+            shards = store.shards()
+            sizes = (store.num_tokens, len(store), sequences, *keys, len(files), len(shards))
+            self.sources[number] = (*sizes, store.dtype.itemsize, store.vocab_size)
+            files += [(0, 0, store.num_tokens, 0), *((0, shard.first_token, shard.num_tokens, 0) for shard in shards)]
+            self._owners += [(number, shard) for shard in range(-1, len(shards))]
+        self.files = np.array(files, np.int64)
+        self._held: dict[int, np.ndarray] = {}
+        self._most_held = max_maps()
+
+    def resolve(self, report: np.ndarray, clock: int) -> None:
+        """Do what a kernel asked for in `report`: map a file; or raise for the damage it met."""
+        file = int(report[1])
+        number, shard = self._owners[file]
+        store = self.stores[number]
+        if report[0] == NOT_MAPPED:
+            self._make_room(clock)
+            array = store.boundaries() if shard < 0 else store.shard(shard)
+            self._held[file] = array
+            self.files[file, ADDRESS] = array.ctypes.data
+            return
+        name = BOUNDARIES_NAME if shard < 0 else store.shards()[shard].file
+        place, expected, found = (int(x) for x in report[2:5])
+        if report[0] == BAD_ID:
+            raise CorruptionError(
+                f"token {place}: expected an id below {expected}, found {found} ({store.path / name});"
+                f" run `tokenstore verify {store.path}`"
+            )
+        raise CorruptionError(
+            f"document of token {place}: expected boundaries that rise around it, found {expected}..{found}"
+            f" ({store.path / name}); run `tokenstore verify {store.path}`"
+        )
+
+    def _make_room(self, clock: int) -> None:
+        """Let go of the maps used longest ago, but of none that the batch under way has used."""
+        while len(self._held) >= self._most_held:
+            oldest = min(self._held, key=lambda file: self.files[file, LAST_USED])
+            if self.files[oldest, LAST_USED] == clock:
+                return
+            self.files[oldest, ADDRESS] = 0
+            del self._held[oldest]

@@ -1,0 +1,208 @@
+"""The only module of the package that imports os, mmap, fcntl or resource: so tests can break the disk in one place.
+
+Crash safety rests on three calls here: `sync` a file before anything points to it, `write_atomically` for a file that
+must be whole or absent, `commit_directory` for the one step that makes a store exist (FMT-7).
+"""
+
+import contextlib
+import fcntl
+import mmap
+import os
+import resource
+import shutil
+import stat
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from tokenstore.errors import CorruptionError, StoreBusyError, TokenStoreError
+
+_MAX_MAPS = 512  # mapped files a process keeps by itself, if its descriptor limit allows
+_MMAP_OPTIONS = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # before 3.13 a map holds a descriptor
+
+
+def regular_size(path: Path) -> int:
+    """Size in bytes of the regular file at `path`. A pipe or device would make a reader wait for ever: refused."""
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        raise CorruptionError(
+            f"file: expected {path.name}, found none ({path}); copy or build the store again"
+        ) from None
+    except OSError as error:
+        raise TokenStoreError(
+            f"file: expected to read {path.name}, found {error.strerror} ({path}); check the path and its permissions"
+        ) from error
+    if not stat.S_ISREG(found.st_mode):
+        raise CorruptionError(
+            f"file: expected a regular file, found something else ({path}); copy or build the store again"
+        )
+    return found.st_size
+
+
+def read_bytes(path: Path, max_bytes: int) -> bytes:
+    """All bytes of a regular file of at most `max_bytes`."""
+    size = regular_size(path)
+    if size > max_bytes:
+        raise CorruptionError(
+            f"file size: expected at most {max_bytes} bytes, found {size} ({path}); copy or build the store again"
+        )
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TokenStoreError(
+            f"file: expected to read {path.name}, found {error.strerror} ({path}); check the disk and permissions"
+        ) from error
+
+
+def check_size(path: Path, num_bytes: int) -> None:
+    """Refuse a file that is missing or not exactly `num_bytes` long."""
+    size = regular_size(path)
+    if size != num_bytes:
+        raise CorruptionError(
+            f"file size: expected {num_bytes} bytes, found {size} ({path}); copy or build the store again"
+        )
+
+
+def map_array(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+    """Read-only dtype[count] view of the whole file, which must have exactly that size. Unmapped when garbage."""
+    check_size(path, count * dtype.itemsize)
+    try:
+        with open(path, "rb") as file:
+            data = mmap.mmap(file.fileno(), count * dtype.itemsize, access=mmap.ACCESS_READ, **_MMAP_OPTIONS)
+    except (OSError, ValueError) as error:
+        raise TokenStoreError(
+            f"file: expected to map {path.name}, found {error} ({path}); check limits on maps and open files"
+        ) from error
+    return np.frombuffer(data, dtype)
+
+
+def max_maps() -> int:
+    """Mapped files a process may keep: an eighth of its descriptor limit, at most 512."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MAX_MAPS if soft == resource.RLIM_INFINITY else max(8, min(_MAX_MAPS, soft // 8))
+
+
+class MapCache:
+    """The most recently used maps of this process. Whoever holds an array keeps it mapped; the cache only forgets it."""
+
+    def __init__(self, capacity: int | None = None):
+        self.capacity = capacity if capacity is not None else max_maps()
+        self._maps: OrderedDict[Path, np.ndarray] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+        with self._lock:
+            array = self._maps.pop(path, None)
+            if array is None:
+                while len(self._maps) >= self.capacity:
+                    self._maps.popitem(last=False)
+                array = map_array(path, dtype, count)
+            self._maps[path] = array
+            return array
+
+    def forget(self, folder: Path) -> None:
+        """Forget the maps of all files in `folder`."""
+        with self._lock:
+            for path in [path for path in self._maps if path.parent == folder]:
+                del self._maps[path]
+
+
+def sync(file: BinaryIO) -> None:
+    """Flush `file` down to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names inside `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that is, after a crash at any point, either whole or not there (or the old one)."""
+    temporary = path.with_name(path.name + ".tmp")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        sync(file)
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def append_file(source: Path, target: BinaryIO, update: "callable") -> None:
+    """Copy the bytes of `source` to the end of `target`, giving each block to `update` (a checksum)."""
+    with open(source, "rb") as file:
+        while block := file.read(1 << 22):
+            update(block)
+            target.write(block)
+
+
+def make_read_only(path: Path) -> None:
+    os.chmod(path, 0o444)
+
+
+def commit_directory(working: Path, final: Path) -> None:
+    """Give a finished directory its name, in one step; `final` may only be missing or an empty directory."""
+    sync_directory(working)
+    os.rename(working, final)
+    sync_directory(final.parent)
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory and all in it, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)
+
+
+def free_bytes(path: Path) -> int:
+    """Bytes free to us on the file system of `path`."""
+    return shutil.disk_usage(path).free
+
+
+@contextlib.contextmanager
+def exclusive_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`; raise StoreBusyError at once if another process holds it.
+
+    The kernel gives the lock back when its holder dies, however it dies. The file is removed at the end, so after
+    locking we look whether the path still is the file we locked (another holder may have removed it in between).
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            ours = os.fstat(descriptor)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(ours, os.stat(path)):
+                    break
+        except BlockingIOError:
+            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(descriptor)
+            raise StoreBusyError(
+                f"output: expected to build alone, found process {holder} building it ({path}); wait for it or choose another output"
+            ) from None
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        os.close(descriptor)
+
+
+def set_environment(name: str, value: str) -> None:
+    """Set a variable for libraries that read it when first used."""
+    os.environ[name] = value

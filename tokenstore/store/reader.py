@@ -1,0 +1,145 @@
+"""Open a store and read documents (FMT-1..5). Opening reads the manifest and sizes, maps lazily, never reads a shard."""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokenstore.errors import CorruptionError, FormatError
+from tokenstore.format.layout import BOUNDARIES_NAME, MANIFEST_NAME, MAX_MANIFEST_BYTES, boundaries_bytes
+from tokenstore.format.manifest import Manifest, ShardEntry, decode_manifest
+from tokenstore.store.files import MapCache, check_size, read_bytes
+
+if TYPE_CHECKING:
+    from tokenstore.tokenizer import Tokenizer
+
+BUILDING_SUFFIX = ".building"  # `<store>.building` is where an unfinished build works
+_INT64 = np.dtype("<i8")
+_maps = MapCache()
+
+
+def open_store(path: str | Path, check: str = "sizes") -> "Store":
+    """Open the store at `path` for reading.
+
+    Args:
+        path: the store's directory.
+        check: "sizes" compares every file's size with the manifest now; "lazy" does so when a file is first mapped.
+
+    Raises:
+        FormatError: `path` is no store, an unfinished one, or of another version.
+        CorruptionError: a file is missing, of another size, or the manifest is damaged.
+    """
+    if check not in ("sizes", "lazy"):
+        raise ValueError(f"check: expected 'sizes' or 'lazy', found {check!r}")
+    return Store(Path(path).absolute(), check)
+
+
+class Store(Sequence[np.ndarray]):
+    """A corpus on disk: `store[i]` are the tokens of document i. Safe to pickle (by path) and to share among threads."""
+
+    def __init__(self, path: Path, check: str):
+        self.path = path
+        self.manifest = _read_manifest(path)
+        self._check = check
+        self._first_documents = [shard.first_document for shard in self.manifest.shards]
+        if check == "sizes":
+            for name, entry in self.manifest.files.items():
+                check_size(path / name, entry.num_bytes)
+            for shard in self.manifest.shards:
+                check_size(path / shard.file, shard.num_bytes)
+        starts = self.boundaries()[: len(self) + 1]
+        if starts[0] != 0 or starts[-1] != self.num_tokens:
+            self._corrupt(BOUNDARIES_NAME, "ends", f"0 and {self.num_tokens}", f"{starts[0]} and {starts[-1]}")
+
+    def __reduce__(self) -> tuple:
+        return open_store, (str(self.path), self._check)
+
+    def __repr__(self) -> str:
+        return f"Store({str(self.path)!r}, {len(self)} documents, {self.num_tokens} tokens, {self.dtype})"
+
+    def __len__(self) -> int:
+        return self.manifest.num_documents
+
+    num_tokens = property(lambda self: self.manifest.num_tokens, doc="Tokens of all documents, EOS included.")
+    vocab_size = property(lambda self: self.manifest.vocab_size, doc="One more than the largest id allowed.")
+    digest = property(lambda self: self.manifest.digest, doc="Identity of the content, hex (FMT-5).")
+
+    @property
+    def dtype(self) -> np.dtype:
+        return np.dtype(self.manifest.dtype).newbyteorder("<")
+
+    def __getitem__(self, index: int) -> np.ndarray:
+        """Read-only uint16/uint32[n] view of document `index`, n >= 1; no copy; valid as long as it is held."""
+        if not isinstance(index, (int, np.integer)):
+            raise TypeError(f"document: expected an integer, found {type(index).__name__}")
+        i = int(index) + len(self) if index < 0 else int(index)
+        if not 0 <= i < len(self):
+            raise IndexError(f"document: expected one of {len(self)}, found {index} ({self.path})")
+        start, stop = (int(x) for x in self.boundaries()[i : i + 2])
+        number = bisect_right(self._first_documents, i) - 1
+        shard = self.manifest.shards[number]
+        end = shard.first_token + shard.num_tokens
+        if not shard.first_token <= start < stop <= end:
+            self._corrupt(
+                BOUNDARIES_NAME, f"document {i}", f"a part of tokens {shard.first_token}..{end}", f"{start}..{stop}"
+            )
+        tokens = self.shard(number)[start - shard.first_token : stop - shard.first_token]
+        if int(tokens.max()) >= self.vocab_size:
+            self._corrupt(shard.file, f"document {i}", f"ids below {self.vocab_size}", f"{tokens.max()}")
+        return tokens
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[i] for i in range(len(self)))
+
+    def decode(self, index: int) -> str:
+        """Text of document `index`, special tokens shown."""
+        return self.tokenizer.decode(self[index])
+
+    @property
+    def tokenizer(self) -> "Tokenizer":
+        """The tokenizer that made this store, from its own copy of the file."""
+        from tokenstore.tokenizer import load_tokenizer
+
+        entry = self.manifest.tokenizer
+        return load_tokenizer(str(self.path / entry.file) if entry.file else entry.kind, eos_id=entry.eos_id)
+
+    def boundaries(self) -> np.ndarray:
+        """int64[D + 1 + lookup entries], read-only: first token of each document and the end, then the lookup (FMT-3)."""
+        return _maps.get(self.path / BOUNDARIES_NAME, _INT64, boundaries_bytes(len(self), self.num_tokens) // 8)
+
+    def shard(self, number: int) -> np.ndarray:
+        """uint16/uint32[num_tokens], read-only: all tokens of a shard, mapped."""
+        entry = self.manifest.shards[number]
+        return _maps.get(self.path / entry.file, self.dtype, entry.num_tokens)
+
+    def shards(self) -> tuple[ShardEntry, ...]:
+        return self.manifest.shards
+
+    def close(self) -> None:
+        """Forget the maps. Arrays still held stay valid; reading again maps again."""
+        _maps.forget(self.path)
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _corrupt(self, file: str, place: str, expected: str, found: str) -> None:
+        raise CorruptionError(
+            f"{place}: expected {expected}, found {found} ({self.path / file}); run `tokenstore verify {self.path}`"
+        )
+
+
+def _read_manifest(path: Path) -> Manifest:
+    manifest = path / MANIFEST_NAME
+    if path.is_dir() and manifest.exists():
+        return decode_manifest(read_bytes(manifest, MAX_MANIFEST_BYTES), str(manifest))
+    if path.with_name(path.name + BUILDING_SUFFIX).is_dir():
+        raise FormatError(
+            f"store: expected a finished store, found an unfinished build ({path}); run the same build command again"
+        )
+    found = "a directory without manifest.json" if path.is_dir() else "a file" if path.exists() else "nothing"
+    raise FormatError(f"store: expected a token store, found {found} ({path}); give the directory a build wrote")

@@ -1,0 +1,47 @@
+"""TokenDataset: a plan for `torch.utils.data.DataLoader`, in exact order for any number of workers."""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from tokenstore.sampling.plan import Plan
+from tokenstore.torch_data.batches import check_fields, make_batch
+from tokenstore.torch_data.loader import check_start, data_rank
+from tokenstore.torch_data.position import Split
+
+
+class TokenDataset(IterableDataset):
+    """Whole microbatches of a plan: use `DataLoader(TokenDataset(plan, ...), batch_size=None, num_workers=n)`.
+
+    Worker w of n gives microbatches w, w + n, ...; DataLoader asks its workers in turn, so the order is that of one
+    process. TokenLoader is faster and keeps its own state; this is for code that insists on a DataLoader. It pickles by
+    configuration, so workers may be forked or spawned.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        rank: int | None = None,
+        world_size: int | None = None,
+        microbatch_size: int | None = None,
+        step: int = 0,
+        fields: Sequence[str] | None = None,
+        format: str = "torch",
+    ):
+        """Arguments are those of TokenLoader."""
+        rank, world_size = data_rank(rank, world_size)
+        self.plan = plan
+        self.step = check_start(plan, step)
+        self._split = Split(plan, rank, world_size, microbatch_size)
+        self._fields = check_fields(fields, format)
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        worker = get_worker_info()
+        first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
+        sampler, length = self.plan.sampler(), self.plan.config.sequence_length
+        for step, row, _, _ in islice(self._split.places(self.step, 0), first, None, stride):
+            rows = sampler.locate(step, row, self._split.rows_a_rank(step))
+            yield make_batch(sampler, rows, length, self._fields, pin_memory=False)

@@ -1,0 +1,69 @@
+"""Where one rank is in a plan, and the microbatches that follow (ORD-8)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tokenstore.errors import ConfigError
+from tokenstore.order.split import divisors_below
+from tokenstore.sampling.plan import Plan, check_split
+
+
+@dataclass(frozen=True)
+class Split:
+    """A rank's part of every step: microbatches of `microbatch_size` rows; None: its whole share of a step."""
+
+    plan: Plan
+    rank: int
+    world_size: int
+    microbatch_size: int | None
+
+    def __post_init__(self) -> None:
+        for stage in self.plan.schedule.stages:
+            check_split(stage.global_batch_size, self.rank, self.world_size, self.microbatch_size)
+
+    def rows_a_rank(self, step: int) -> int:
+        """Rows of a microbatch in `step`."""
+        return self.microbatch_size or self.plan.global_batch_size(step) // self.world_size
+
+    def rows_a_microbatch(self, step: int) -> int:
+        """Rows that all ranks together are given at once in `step`."""
+        return self.rows_a_rank(step) * self.world_size
+
+    def num_microbatches(self) -> int | None:
+        """Microbatches a rank is given in the whole plan; None when it is endless."""
+        schedule = self.plan.schedule
+        if schedule.num_steps is None:
+            return None
+        stops = [stage.from_step for stage in schedule.stages[1:]] + [schedule.num_steps]
+        total = 0
+        for stage, stop in zip(schedule.stages, stops, strict=True):
+            stop = min(stop, schedule.num_steps)
+            steps = max(stop - stage.from_step, 0)
+            skipped = schedule.num_skipped(stop) - schedule.num_skipped(stage.from_step) if steps else 0
+            total += (steps - skipped) * (stage.global_batch_size // self.rows_a_microbatch(stage.from_step))
+        return total
+
+    def check_inside(self, step: int, given: int) -> None:
+        """Refuse to go on inside a step whose rest does not divide among the ranks."""
+        rest, block = self.plan.global_batch_size(step) - given, self.rows_a_microbatch(step)
+        if given and rest % block:
+            raise ConfigError(
+                f"state: expected the {rest} sequences left in step {step} to divide by world_size x microbatch_size ="
+                f" {block}, found that they do not; use one of {divisors_below(rest, rest)}, or start the step"
+                f" again with step={step}"
+            )
+
+    def places(self, step: int, given: int) -> Iterator[tuple[int, int, int, int]]:
+        """(step, first row of this rank, next step, rows given there) of every microbatch from a position on."""
+        plan = self.plan
+        while True:
+            if given == 0:
+                step = plan.schedule.next_step(step)
+            if plan.num_steps is not None and step >= plan.num_steps:
+                return
+            size, rows, block = plan.global_batch_size(step), self.rows_a_rank(step), self.rows_a_microbatch(step)
+            while given < size:
+                first = given + self.rank * rows
+                given += block
+                yield (step, first, step, given) if given < size else (step, first, step + 1, 0)
+            step, given = step + 1, 0
