@@ -38,7 +38,19 @@ _HOMES = {
     "TokenDataset": "torch_data",
     "TokenStoreError": "errors",
 }
-__all__ = [*_HOMES, "__version__"]
+__all__ = [
+    "Finding",
+    "Piece",
+    "Plan",
+    "PlanConfig",
+    "Store",
+    "TokenDataset",
+    "TokenLoader",
+    "TokenStoreError",
+    "__version__",
+    "open_store",
+    "verify",
+]
 
 if TYPE_CHECKING:
     from tokenstore.errors import TokenStoreError

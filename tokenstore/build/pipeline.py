@@ -135,7 +135,7 @@ class _Tally:
         self.bad: list[dict[str, Any]] = []
 
     def add(self, unit: Unit, part: Part) -> None:
-        for piece, summary in zip(unit, part.slices):  # a part that stopped early has fewer slices
+        for piece, summary in zip(unit, part.slices, strict=False):  # a part that stopped early has fewer slices
             row = self.rows[piece.file_number]
             for number, reason, start in summary.bad:
                 file = self.files[piece.file_number].name

@@ -7,7 +7,7 @@ import numpy as np
 
 from tokenstore.jit import kernel
 from tokenstore.order.keys import counted_key
-from tokenstore.order.permutation import permute
+from tokenstore.order.permutation import permute_run
 from tokenstore.order.schedule import Segment
 
 
@@ -60,12 +60,14 @@ def locate_rows(
     out: np.ndarray,
 ) -> None:
     """Rows first_row, first_row + 1, ... of a step -> out int64[rows, 2]: source number, sequence number in the source."""
-    step_key = counted_key(np.uint64(key_bits), step)
-    for row in range(out.shape[0]):
-        place = first_row + row
-        if shuffle:
-            place = permute(place, batch_size, step_key)
-        n = cursor + place
+    places = out[:, 1]
+    if shuffle:
+        permute_run(first_row, batch_size, counted_key(np.uint64(key_bits), step), places)
+    else:
+        for row in range(places.size):
+            places[row] = first_row + row
+    for row in range(places.size):
+        n = cursor + places[row]
         m = spans.shape[0] - 1
         while m > 0 and n < spans[m, 0]:
             m -= 1

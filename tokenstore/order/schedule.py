@@ -70,23 +70,27 @@ class Schedule:
     skip_steps: tuple[tuple[int, int], ...]
     end: int | None
     exhausted: tuple[int, str] | None
+    num_steps: int | None = field(init=False)
+    _steps: list[int] = field(init=False, repr=False)  # first step and first cursor of each stage
+    _cursors: list[int] = field(init=False, repr=False)
 
-    @property
-    def num_steps(self) -> int | None:
-        return None if self.end is None else self.step_of(self.end)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_steps", [stage.from_step for stage in self.stages])
+        object.__setattr__(self, "_cursors", [cursor_of(self.stages, step) for step in self._steps])
+        object.__setattr__(self, "num_steps", None if self.end is None else self.step_of(self.end))
 
     def stage(self, step: int) -> Stage:
-        return self.stages[bisect_right([stage.from_step for stage in self.stages], step) - 1]
+        return self.stages[bisect_right(self._steps, step) - 1]
 
     def cursor(self, step: int) -> int:
         """Sequences of the run before `step`."""
-        return cursor_of(self.stages, step)
+        i = bisect_right(self._steps, step) - 1
+        return self._cursors[i] + (step - self._steps[i]) * self.stages[i].global_batch_size
 
     def step_of(self, cursor: int) -> int:
         """The step that holds sequence `cursor`."""
-        starts = [self.cursor(stage.from_step) for stage in self.stages]
-        i = bisect_right(starts, cursor) - 1
-        return self.stages[i].from_step + (cursor - starts[i]) // self.stages[i].global_batch_size
+        i = bisect_right(self._cursors, cursor) - 1
+        return self._steps[i] + (cursor - self._cursors[i]) // self.stages[i].global_batch_size
 
     def is_skipped(self, step: int) -> bool:
         return any(start <= step < stop for start, stop in self.skip_steps)

@@ -1,6 +1,7 @@
 """PlanConfig: what a run's data should be, from plan.yaml or from Python. Frozen; all mistakes are reported at once."""
 
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -120,7 +121,7 @@ class PlanConfig(_Frozen):
         if any(start >= stop for start, stop in self.skip_steps):
             wrong.append("skip_steps: expected [start, stop] with start below stop")
         ranges = sorted(self.skip_steps)
-        if any(a[1] > b[0] for a, b in zip(ranges, ranges[1:], strict=False)):
+        if any(a[1] > b[0] for a, b in pairwise(ranges)):
             wrong.append("skip_steps: expected ranges that do not overlap")
         return wrong
 

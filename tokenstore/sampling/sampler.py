@@ -35,7 +35,7 @@ class Sampler:
         self._tables = tables
         self._step_key = as_bits(base_key(order.seed, "step"))
         self._numbers = {name: number for number, name in enumerate(order.names)}
-        self._spans = np.zeros((order.sequence_length + 2, SPAN_COLUMNS), np.int64)
+        self._spans = np.empty((0, SPAN_COLUMNS), np.int64)
         self._report = np.zeros(REPORT_SIZE, np.int64)
         self._clock = 0
         self._step = -1
@@ -74,9 +74,17 @@ class Sampler:
             self._covered = range(segments[0].start, end if end is not None else 1 << 62)
         self._step = step
 
+    def _scratch(self, num_rows: int) -> np.ndarray:
+        """Room for the spans of so many rows, each token a document at worst; memory never touched costs nothing."""
+        size = num_rows * (self._order.sequence_length + 1) + 1
+        if len(self._spans) < size:
+            self._spans = np.empty((size, SPAN_COLUMNS), np.int64)
+        return self._spans
+
     def fill(self, rows: np.ndarray, ids: np.ndarray, targets: np.ndarray) -> None:
         """Tokens and targets of located rows, int64[B, L] each, filled in place."""
         order, tables, report = self._order, self._tables, self._report
+        spans = self._spans if len(self._spans) > ids.size + len(rows) else self._scratch(len(rows))
         self._clock += 1
         while True:
             gather(
@@ -86,7 +94,7 @@ class Sampler:
                 self._clock,
                 tables.sources,
                 tables.files,
-                self._spans,
+                spans,
                 report,
                 ids,
                 targets,
@@ -106,7 +114,7 @@ class Sampler:
                 self._clock,
                 tables.sources,
                 tables.files,
-                self._spans,
+                self._scratch(len(rows)),
                 report,
                 positions,
                 documents,
@@ -129,7 +137,7 @@ class Sampler:
                 tables.sources,
                 tables.files,
                 self._report,
-                self._spans,
+                self._scratch(1),
             )
             if count >= 0:
                 return self._spans[:count].copy()

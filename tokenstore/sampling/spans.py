@@ -14,20 +14,24 @@ from tokenstore.sampling.pointers import int64_at
 from tokenstore.sampling.tables import (
     ADDRESS,
     BAD_BOUNDARY,
+    FILE_TOKENS,
     FIRST_FILE,
+    FIRST_TOKEN,
+    ITEM_BYTES,
     LAST_USED,
     NOT_MAPPED,
     NUM_DOCUMENTS,
     NUM_SEQUENCES,
+    NUM_SHARDS,
     NUM_TOKENS,
     OFFSET_KEY,
     SEQUENCE_KEY,
 )
 
-# Columns of a span: first token in the stream, tokens, document, its first token in the stream, and whether the
-# document goes on behind the span
-START, LENGTH, DOCUMENT, DOCUMENT_START, GOES_ON = range(5)
-SPAN_COLUMNS = 5
+# Columns of a span: first token in the stream, tokens, document, its first token in the stream, whether the document
+# goes on behind the span, and where the span lies in memory
+START, LENGTH, DOCUMENT, DOCUMENT_START, GOES_ON, MEMORY = range(6)
+SPAN_COLUMNS = 6
 
 
 @inline_kernel
@@ -49,6 +53,28 @@ def _document_of(token: int, starts: np.ndarray, num_documents: int, num_tokens:
 
 
 @inline_kernel
+def memory_of(token: int, size: int, row: np.ndarray, clock: int, files: np.ndarray, report: np.ndarray) -> int:
+    """Address of stream tokens [token, token + size) of a source; 0 with `report` filled where that cannot be had."""
+    low, high = row[FIRST_FILE] + 1, row[FIRST_FILE] + row[NUM_SHARDS]
+    while low < high:  # the last shard that begins at or before the token
+        middle = (low + high + 1) // 2
+        if files[middle, FIRST_TOKEN] <= token:
+            low = middle
+        else:
+            high = middle - 1
+    at = token - files[low, FIRST_TOKEN]
+    if at + size > files[low, FILE_TOKENS]:  # a document that straddles shards: its boundaries are damaged
+        report[0], report[1], report[2] = BAD_BOUNDARY, row[FIRST_FILE], token
+        report[3], report[4] = token, token + size
+        return 0
+    if files[low, ADDRESS] == 0:
+        report[0], report[1] = NOT_MAPPED, low
+        return 0
+    files[low, LAST_USED] = clock
+    return files[low, ADDRESS] + at * row[ITEM_BYTES]
+
+
+@inline_kernel
 def concat_spans(
     source: int,
     number: int,
@@ -62,7 +88,7 @@ def concat_spans(
 ) -> int:
     """Spans of sequence `number` of `source` under `concat` (ORD-7); returns how many, or -1 with `report` filled.
 
-    out: int64[length, 5].
+    out: int64[at least length, 6].
     """
     row = sources[source]
     file = row[FIRST_FILE]
@@ -89,6 +115,9 @@ def concat_spans(
             report[0], report[1], report[2], report[3], report[4] = BAD_BOUNDARY, file, token, first, stop
             return -1
         size = min(length, stop - token)
+        out[count, MEMORY] = memory_of(token, size + (token + size < stop), row, clock, files, report)
+        if out[count, MEMORY] == 0:
+            return -1
         out[count, START], out[count, LENGTH], out[count, DOCUMENT] = token, size, document
         out[count, DOCUMENT_START], out[count, GOES_ON] = first, token + size < stop
         count += 1

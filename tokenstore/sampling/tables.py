@@ -20,7 +20,8 @@ NUM_TOKENS, NUM_DOCUMENTS, NUM_SEQUENCES, SEQUENCE_KEY, OFFSET_KEY, FIRST_FILE, 
 )
 # Columns of `files`; a source's boundaries come first, then its shards
 ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED = range(4)
-# What a kernel says in `report[0]`; report[1] is the row in `files`, the rest explains
+# What a kernel says in `report[0]`. report[1:] is then: NOT_MAPPED file; BAD_ID source, token, vocabulary, id found;
+# BAD_BOUNDARY file, token, start and stop found
 OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY = range(4)
 REPORT_SIZE = 5
 
@@ -51,6 +52,8 @@ class Tables:
 
     def resolve(self, report: np.ndarray, clock: int) -> None:
         """Do what a kernel asked for in `report`: map a file; or raise for the damage it met."""
+        if report[0] == BAD_ID:
+            self._refuse_id(*(int(x) for x in report[1:5]))
         file = int(report[1])
         number, shard = self._owners[file]
         store = self.stores[number]
@@ -60,16 +63,18 @@ class Tables:
             self._held[file] = array
             self.files[file, ADDRESS] = array.ctypes.data
             return
-        name = BOUNDARIES_NAME if shard < 0 else store.shards()[shard].file
-        place, expected, found = (int(x) for x in report[2:5])
-        if report[0] == BAD_ID:
-            raise CorruptionError(
-                f"token {place}: expected an id below {expected}, found {found} ({store.path / name});"
-                f" run `tokenstore verify {store.path}`"
-            )
+        token, start, stop = (int(x) for x in report[2:5])
         raise CorruptionError(
-            f"document of token {place}: expected boundaries that rise around it, found {expected}..{found}"
-            f" ({store.path / name}); run `tokenstore verify {store.path}`"
+            f"document of token {token}: expected boundaries that rise around it, found {start}..{stop}"
+            f" ({store.path / BOUNDARIES_NAME}); run `tokenstore verify {store.path}`"
+        )
+
+    def _refuse_id(self, number: int, token: int, vocab_size: int, found: int) -> None:
+        store = self.stores[number]
+        shard = next(shard for shard in store.shards() if token < shard.first_token + shard.num_tokens)
+        raise CorruptionError(
+            f"tokens from {token - shard.first_token} on: expected ids below {vocab_size}, found {found}"
+            f" ({store.path / shard.file}); run `tokenstore verify {store.path}`"
         )
 
     def _make_room(self, clock: int) -> None:

@@ -149,7 +149,7 @@ class _Output:
 
     def __init__(self, path: Path):
         self.path = path
-        self._file: BinaryIO = open(path, "wb", buffering=1 << 20)
+        self._file: BinaryIO = open(path, "wb", buffering=1 << 20)  # noqa: SIM115  # closed by close()
         self._checksum = xxhash.xxh3_128()
         self._num_bytes = 0
 

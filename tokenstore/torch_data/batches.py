@@ -37,18 +37,23 @@ def make_batch(
     position_ids: from 0 at each document and at the row's start. document_ids: 0, 1, ... in the row.
     """
     shape = (len(rows), length)
-    ids = torch.empty(shape, dtype=torch.int64, pin_memory=pin_memory)
-    targets = torch.empty(shape, dtype=torch.int64, pin_memory=pin_memory)
-    sampler.fill(rows, ids.numpy(), targets.numpy())
+    ids, targets = _empty(shape, pin_memory), _empty(shape, pin_memory)
+    sampler.fill(rows, ids, targets)
     made = {"input_ids": ids, "targets": targets, "shift_labels": targets}
-    if not made.keys() >= set(fields):
+    if any(name not in made for name in fields):
         made |= _annotations(sampler, rows, ids, pin_memory)
-    return {name: made[name] for name in fields}
+    return {name: torch.from_numpy(made[name]) for name in fields}
 
 
-def _annotations(sampler: Sampler, rows: np.ndarray, ids: torch.Tensor, pin_memory: bool) -> dict[str, torch.Tensor]:
-    positions, documents, labels = (torch.empty_like(ids, pin_memory=pin_memory) for _ in range(3))
-    starts = np.empty(tuple(ids.shape), np.bool_)
-    sampler.annotate(rows, positions.numpy(), documents.numpy(), starts)
-    np.copyto(labels.numpy(), np.where(starts, IGNORE, ids.numpy()))
+def _annotations(sampler: Sampler, rows: np.ndarray, ids: np.ndarray, pin_memory: bool) -> dict[str, np.ndarray]:
+    positions, documents, labels = (_empty(ids.shape, pin_memory) for _ in range(3))
+    starts = np.empty(ids.shape, np.bool_)
+    sampler.annotate(rows, positions, documents, starts)
+    np.copyto(labels, ids)
+    labels[starts] = IGNORE
     return {"position_ids": positions, "document_ids": documents, "labels": labels}
+
+
+def _empty(shape: tuple[int, ...], pin_memory: bool) -> np.ndarray:
+    """Fresh memory as an array: half the cost of a tensor seen as an array, where it need not be page-locked."""
+    return torch.empty(shape, dtype=torch.int64, pin_memory=True).numpy() if pin_memory else np.empty(shape, np.int64)

@@ -1,0 +1,42 @@
+"""The machine's limit for loading: a C loop that reads contiguous uint16 and writes two int64 blocks that stay in cache."""
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+_SOURCE = """
+#include <stdint.h>
+static void widen(const uint16_t *restrict tokens, int64_t n, int64_t *restrict ids, int64_t *restrict targets) {
+    for (int64_t i = 0; i < n; i++) { ids[i] = tokens[i]; targets[i] = tokens[i + 1]; }
+}
+void limit(const uint16_t *tokens, int64_t batches, int64_t n, int64_t *ids, int64_t *targets) {
+    for (int64_t b = 0; b < batches; b++) {
+        widen(tokens + b * n, n, ids, targets);
+        __asm__ volatile("" : : "r"(ids), "r"(targets) : "memory");
+    }
+}
+"""
+
+
+class Limit:
+    """The compiled loop; `compiler` names what compiled it."""
+
+    def __init__(self) -> None:
+        self.compiler = next((name for name in ("gcc", "cc", "clang") if shutil.which(name)), None)
+        if self.compiler is None:
+            raise SystemExit("benches: expected a C compiler (gcc, cc or clang) for the machine's limit, found none")
+        with tempfile.TemporaryDirectory() as folder:
+            source, library = Path(folder, "limit.c"), Path(folder, "limit.so")
+            source.write_text(_SOURCE)
+            command = [self.compiler, "-O3", "-march=native", "-shared", "-fPIC", str(source), "-o", str(library)]
+            subprocess.run(command, check=True)
+            self._limit = ctypes.CDLL(str(library)).limit
+        self._limit.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
+
+    def run(self, tokens: np.ndarray, batches: int, ids: np.ndarray, targets: np.ndarray) -> None:
+        """Widen `batches` times `ids.size` tokens, one after the other; `tokens` has one more."""
+        self._limit(tokens.ctypes.data, batches, ids.size, ids.ctypes.data, targets.ctypes.data)
