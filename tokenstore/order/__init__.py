@@ -14,11 +14,12 @@ A base key is the first 8 bytes, little-endian, of blake2b(digest_size=8) of the
 Neighbouring seeds, epochs and steps therefore share nothing, and a source's order does not depend on which other
 sources, stages or ranks there are.
 
-ORD-2 Permutation (`permutation.py`). permute(i, n, key) is a bijection of range(n) with O(1) memory, invertible.
-n < 65,536: swap-or-not (Hoang, Morris, Rogaway 2012), 24 rounds r = 0..23, from x = i:
-    k = mix(key + r);  K = ((k >> 32) * n) >> 32;  y = (K - x) mod n;  if mix(k ^ max(x, y)) is odd then x = y
+ORD-2 Permutation (`permutation.py`). permute(i, n, key) is a bijection of range(n) with O(1) memory, invertible. Round r has
+the key k_r = mix(mix(key) + r), so that neighbouring keys share no round.
+n < 65,536: swap-or-not (Hoang, Morris, Rogaway 2012), 24 rounds r = 0..23, from x = i, k = k_r:
+     K = ((k >> 32) * n) >> 32;  y = (K - x) mod n;  if mix(k ^ max(x, y)) is odd then x = y
 n >= 65,536: Feistel network on b = bit_length(n - 1) bits, walked until the result is below n (Black, Rogaway 2002).
-The low half has h = b - b div 2 bits, the high half b div 2. Rounds r = 0..7 with k_r = mix(key + r):
+The low half has h = b - b div 2 bits, the high half b div 2. Rounds r = 0..7:
     r even: high ^= mix(low ^ k_r) mod 2**(b div 2);   r odd: low ^= mix(high ^ k_r) mod 2**h
 Why two? On few bits a Feistel network is far from uniform (chi2/df above 100 on 5 elements at 6 rounds); swap-or-not is
 not, but costs ten times as much.

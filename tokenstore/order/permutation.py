@@ -25,13 +25,13 @@ def _swap_round(x: np.uint64, n: np.uint64, round_key: np.uint64) -> np.uint64:
 
 
 @inline_kernel
-def _feistel_round(x: np.uint64, r: int, bits: int, key: np.uint64) -> np.uint64:
+def _feistel_round(x: np.uint64, r: int, bits: int, start: np.uint64) -> np.uint64:
     """One round; its own inverse."""
     high_bits = np.uint64(bits // 2)
     low_bits = np.uint64(bits) - high_bits
     low_mask = (_ONE << low_bits) - _ONE
     low, high = x & low_mask, x >> low_bits
-    round_key = mix(key + np.uint64(r))
+    round_key = mix(start + np.uint64(r))
     if r & 1:
         low ^= mix(high ^ round_key) & low_mask
     else:
@@ -51,15 +51,15 @@ def _bit_length(n: int) -> int:
 @inline_kernel
 def permute(i: int, n: int, key: np.uint64) -> int:
     """Where the keyed shuffle of range(n) puts `i`. Unchecked: 0 <= i < n < 2**62."""
-    x, size = np.uint64(i), np.uint64(n)
+    x, size, start = np.uint64(i), np.uint64(n), mix(key)
     if n < SMALL:
         for r in range(SWAP_ROUNDS):
-            x = _swap_round(x, size, mix(key + np.uint64(r)))
+            x = _swap_round(x, size, mix(start + np.uint64(r)))
         return np.int64(x)
     bits = _bit_length(n - 1)
     while True:
         for r in range(FEISTEL_ROUNDS):
-            x = _feistel_round(x, r, bits, key)
+            x = _feistel_round(x, r, bits, start)
         if x < size:
             return np.int64(x)
 
@@ -73,8 +73,9 @@ def permute_run(first: int, n: int, key: np.uint64, out: np.ndarray) -> None:
         return
     for j in range(out.size):
         out[j] = first + j
+    start = mix(key)
     for r in range(SWAP_ROUNDS):
-        round_key = mix(key + np.uint64(r))
+        round_key = mix(start + np.uint64(r))
         for j in range(out.size):  # independent of each other: the processor does several at once
             out[j] = np.int64(_swap_round(np.uint64(out[j]), np.uint64(n), round_key))
 
@@ -82,15 +83,15 @@ def permute_run(first: int, n: int, key: np.uint64, out: np.ndarray) -> None:
 @inline_kernel
 def unpermute(i: int, n: int, key: np.uint64) -> int:
     """The inverse of `permute`: every round undoes itself, so the rounds run backwards."""
-    x, size = np.uint64(i), np.uint64(n)
+    x, size, start = np.uint64(i), np.uint64(n), mix(key)
     if n < SMALL:
         for r in range(SWAP_ROUNDS - 1, -1, -1):
-            x = _swap_round(x, size, mix(key + np.uint64(r)))
+            x = _swap_round(x, size, mix(start + np.uint64(r)))
         return np.int64(x)
     bits = _bit_length(n - 1)
     while True:
         for r in range(FEISTEL_ROUNDS - 1, -1, -1):
-            x = _feistel_round(x, r, bits, key)
+            x = _feistel_round(x, r, bits, start)
         if x < size:
             return np.int64(x)
 

@@ -83,7 +83,7 @@ def gather(
     count = 0
     for r in range(rows.shape[0]):
         more = concat_spans(
-            rows[r, 0], rows[r, 1], length + cross, shuffle, clock, sources, files, report, spans[count:]
+            rows[r, 0], rows[r, 1], length, cross, shuffle, clock, sources, files, report, spans[count:]
         )
         if more < 0:
             return
@@ -138,7 +138,7 @@ def annotate(
     """
     length = positions.shape[1]
     for r in range(rows.shape[0]):
-        count = concat_spans(rows[r, 0], rows[r, 1], length, shuffle, clock, sources, files, report, spans)
+        count = concat_spans(rows[r, 0], rows[r, 1], length, 0, shuffle, clock, sources, files, report, spans)
         if count < 0:
             return
         at = 0

@@ -79,6 +79,7 @@ def concat_spans(
     source: int,
     number: int,
     length: int,
+    more: int,
     shuffle: bool,
     clock: int,
     sources: np.ndarray,
@@ -88,7 +89,7 @@ def concat_spans(
 ) -> int:
     """Spans of sequence `number` of `source` under `concat` (ORD-7); returns how many, or -1 with `report` filled.
 
-    out: int64[at least length, 6].
+    more: tokens wanted behind the sequence. out: int64[at least length + more, 6].
     """
     row = sources[source]
     file = row[FIRST_FILE]
@@ -106,7 +107,8 @@ def concat_spans(
     )
     document = _document_of(token, starts, num_documents, num_tokens)
     count = 0
-    while length > 0:
+    left = length + more
+    while left > 0:
         if token == num_tokens:  # round the circle
             token = document = 0
         first = starts[document] if document >= 0 else np.int64(-1)
@@ -114,14 +116,14 @@ def concat_spans(
         if first > token or stop <= token or first < 0 or stop > num_tokens:
             report[0], report[1], report[2], report[3], report[4] = BAD_BOUNDARY, file, token, first, stop
             return -1
-        size = min(length, stop - token)
+        size = min(left, stop - token)
         out[count, MEMORY] = memory_of(token, size + (token + size < stop), row, clock, files, report)
         if out[count, MEMORY] == 0:
             return -1
         out[count, START], out[count, LENGTH], out[count, DOCUMENT] = token, size, document
         out[count, DOCUMENT_START], out[count, GOES_ON] = first, token + size < stop
         count += 1
-        length -= size
+        left -= size
         token += size
         document += 1
     return count
@@ -139,4 +141,4 @@ def spans_of(
     out: np.ndarray,
 ) -> int:
     """`concat_spans` for callers in Python."""
-    return concat_spans(source, number, length, shuffle, 0, sources, files, report, out)
+    return concat_spans(source, number, length, 0, shuffle, 0, sources, files, report, out)

@@ -1,0 +1,166 @@
+"""Plain-int twins of the order, written from the text of `tokenstore/order/__init__.py`: obviously right, and slow.
+
+They import nothing of the package. `tools/make_golden.py` writes the golden vectors from them.
+"""
+
+import hashlib
+import json
+from fractions import Fraction
+from math import gcd, lcm
+
+MASK = (1 << 64) - 1
+
+
+# ---- ORD-1
+def mix(x):
+    x ^= x >> 30
+    x = x * 0xBF58476D1CE4E5B9 & MASK
+    x ^= x >> 27
+    x = x * 0x94D049BB133111EB & MASK
+    return x ^ (x >> 31)
+
+
+def base_key(seed, purpose, name=""):
+    text = json.dumps([seed, purpose, name]).encode("ascii")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
+
+
+def counted_key(base, counter):
+    return mix((base + (counter + 1) * 0x9E3779B97F4A7C15) & MASK)
+
+
+# ---- ORD-2
+def permute(i, n, key):
+    if n < 65536:
+        x = i
+        for r in range(24):
+            k = mix((mix(key) + r) & MASK)
+            pivot = ((k >> 32) * n) >> 32
+            y = (pivot - x) % n
+            if mix(k ^ max(x, y)) % 2 == 1:
+                x = y
+        return x
+    bits = (n - 1).bit_length()
+    high_bits, low_bits = bits // 2, bits - bits // 2
+    x = i
+    while True:
+        for r in range(8):
+            low, high = x % 2**low_bits, x >> low_bits
+            k = mix((mix(key) + r) & MASK)
+            if r % 2 == 0:
+                high ^= mix(low ^ k) % 2**high_bits
+            else:
+                low ^= mix(high ^ k) % 2**low_bits
+            x = (high << low_bits) + low
+        if x < n:
+            return x
+
+
+# ---- ORD-3
+def integer_shares(weights):
+    exact = {name: Fraction(str(weight)) for name, weight in weights.items()}
+    exact = {name: weight for name, weight in exact.items() if weight > 0}
+    scale = lcm(*(weight.denominator for weight in exact.values()))
+    whole = {name: int(weight * scale) for name, weight in exact.items()}
+    whole = {name: weight // gcd(*whole.values()) for name, weight in whole.items()}
+    if sum(whole.values()) <= 2**20:
+        return whole
+    shares, rest = {}, dict(whole)
+    while True:
+        room, total = 2**20 - len(shares), sum(rest.values())
+        small = [name for name in rest if rest[name] * room < total]
+        if not small:
+            break
+        for name in small:
+            shares[name] = 1
+            del rest[name]
+    exact = {name: Fraction(rest[name] * room, total) for name in rest}
+    for name in rest:
+        shares[name] = int(exact[name])
+    left = room - sum(int(share) for share in exact.values())
+    for name in sorted(rest, key=lambda name: (-(exact[name] - int(exact[name])), name))[:left]:
+        shares[name] += 1
+    return shares
+
+
+# ---- ORD-4
+def interleave(shares):
+    """Source names of one period."""
+    names, period, d = sorted(shares), sum(shares.values()), 2 * len(shares) - 2
+    count, slots = dict.fromkeys(names, 0), []
+    for n in range(1, period + 1):
+        choices = []
+        for s in names:
+            c, x = shares[s], count[s]
+            if d == 0:
+                choices.append((0, s))
+            elif d * (c * n - x * period) >= period:
+                choices.append(((period * (d * x + d - 1)) // (d * c) + 1, s))
+        _, chosen = min(choices)
+        slots.append(chosen)
+        count[chosen] += 1
+    return slots
+
+
+# ---- ORD-5: one sequence at a time, with memory
+def stream(stages, limits, on_exhausted, num_sequences):
+    """[(source, number)] of the first `num_sequences` sequences of the run, or fewer if it ends.
+
+    stages: [(first cursor, shares)]. limits: {source: most sequences}.
+    """
+    out, count, gone = [], {}, set()
+    for t, (_, shares) in enumerate(stages):
+        border = stages[t + 1][0] if t + 1 < len(stages) else num_sequences
+        slots, n = None, 0
+        while len(out) < min(border, num_sequences):
+            if slots is None:
+                if on_exhausted == "drop":
+                    gone |= {s for s in shares if count.get(s, 0) == limits.get(s, -1)}
+                here = {s: c for s, c in shares.items() if s not in gone}
+                if not here:
+                    return out
+                slots, n = interleave(here), 0
+            s = slots[n % len(slots)]
+            k = count.get(s, 0)
+            if on_exhausted == "stop" and k == limits.get(s, -1):
+                return out
+            out.append((s, k))
+            count[s], n = k + 1, n + 1
+            if on_exhausted == "drop" and count[s] == limits.get(s, -1):
+                slots = None
+    return out
+
+
+# ---- ORD-6
+def step_rows(seed, step, cursor, size, shuffle=True):
+    """Sequence of the run at each row of a step."""
+    key = counted_key(base_key(seed, "step"), step)
+    return [cursor + (permute(p, size, key) if shuffle else p) for p in range(size)]
+
+
+# ---- ORD-7
+def window_start(seed, name, num_tokens, length, k, shuffle=True):
+    n = num_tokens // length
+    epoch, i = divmod(k, n)
+    if not shuffle:
+        return i * length
+    place = permute(i, n, counted_key(base_key(seed, "sequence", name), epoch))
+    offset = counted_key(base_key(seed, "offset", name), epoch) % num_tokens
+    return (offset + length * place) % num_tokens
+
+
+def window(documents, start, length, cross=False):
+    """(ids, targets) of `length` tokens from `start` on round the circle of all documents' tokens."""
+    tokens = [token for document in documents for token in document]
+    last = {sum(map(len, documents[: i + 1])) - 1 for i in range(len(documents))}
+    places = [(start + j) % len(tokens) for j in range(length)]
+    ids = [tokens[at] for at in places]
+    after = [tokens[(at + 1) % len(tokens)] for at in places]
+    return ids, [-100 if at in last and not cross else token for at, token in zip(places, after, strict=True)]
+
+
+# ---- ORD-8
+def rank_rows(size, rank, world_size, microbatch_size):
+    """Row numbers of a rank in a step, microbatch by microbatch."""
+    starts = range(rank * microbatch_size, size, world_size * microbatch_size)
+    return [row for start in starts for row in range(start, start + microbatch_size)]

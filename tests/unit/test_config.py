@@ -1,0 +1,170 @@
+"""PlanConfig and what a Plan refuses: every mistake is named, all of them at once."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import random_documents, write_store
+from tokenstore import Plan, PlanConfig
+from tokenstore.errors import ConfigError, TokenStoreError
+
+GOOD = {"sequence_length": 8, "global_batch_size": 4, "sources": {"a": {"path": "a", "weight": 1}}}
+
+
+@pytest.fixture
+def two(make_store: Callable[..., Path]) -> dict[str, Path]:
+    return {name: make_store(name, random_documents(i, 50, 40)) for i, name in enumerate("ab")}
+
+
+@pytest.mark.parametrize(
+    ("change", "texts"),
+    [
+        ({"sequence_length": 0}, ["sequence_length"]),
+        ({"sequence_length": 8.0}, ["sequence_length"]),
+        ({"sequence_length": "8", "global_batch_size": -1, "sed": 3}, ["sequence_length", "global_batch_size", "sed"]),
+        ({"sources": {}}, ["sources"]),
+        ({"sources": {"a": {"weight": 1}}}, ["sources.a.path"]),
+        ({"sources": {"a": {"path": "a", "weight": -1}}}, ["sources.a.weight", "-1"]),
+        ({"sources": {"a": {"path": "a", "weight": "x"}}}, ["sources.a.weight", "'x'"]),
+        ({"sources": {"a": {"path": "a", "weight": float("nan")}}}, ["sources.a.weight"]),
+        ({"sources": {"a": {"path": "a", "weight": 0}}}, ["expected a weight above 0"]),
+        ({"packing": "bestfit"}, ["packing", "bestfit"]),
+        ({"num_steps": 0}, ["num_steps"]),
+        ({"num_steps": "all_exhausted", "on_exhausted": "stop"}, ["on_exhausted", "all_exhausted"]),
+        ({"skip_steps": [[3, 3]]}, ["skip_steps"]),
+        ({"skip_steps": [[3, 9], [5, 6]]}, ["overlap"]),
+        ({"stages": [{"from_step": 3, "weights": {"b": 1}}]}, ["stages[0].weights", "['b']"]),
+        ({"stages": [{"from_step": 3, "weights": {"a": 0}}]}, ["stages[0].weights", "above 0"]),
+        (
+            {"stages": [{"from_step": 3, "weights": {"a": 1}}, {"from_step": 3, "weights": {"a": 1}}]},
+            ["rising from_step"],
+        ),
+        ({"stages": [{"from_step": 3, "weights": {"b": 1}}], "skip_steps": [[3, 3]]}, ["stages[0]", "skip_steps"]),
+    ],
+)
+def test_mistakes_are_named_all_at_once(change: dict, texts: list[str]) -> None:
+    """The message holds every field that is wrong."""
+    with pytest.raises(ConfigError) as error:
+        PlanConfig(**{**GOOD, **change})
+    for text in texts:
+        assert text in str(error.value)
+
+
+def test_a_plan_file_means_its_decimals_and_its_folder(tmp_path: Path, two: dict) -> None:
+    """Paths are relative to the file; 0.1 and 0.2 are 1 to 2; the same from Python."""
+    file = tmp_path / "plan.yaml"
+    file.write_text(
+        "sequence_length: 8\nglobal_batch_size: 4\nseed: 7\n"
+        "sources:\n  a: {path: a, weight: 0.1}\n  b: {path: b, weight: 2e-1}\n"
+        "stages:\n  - {from_step: 3, weights: {b: 1.0}}\nskip_steps: [[1, 2]]\nnum_steps: 6\n"
+    )
+    plan = Plan(PlanConfig.load(file))
+    assert dict(plan.schedule.stages[0].shares) == {"a": 1, "b": 2}
+    assert plan.num_steps == 6
+    same = Plan.of(
+        two,
+        sequence_length=8,
+        global_batch_size=4,
+        seed=7,
+        weights={"a": "0.1", "b": "0.2"},
+        stages=[{"from_step": 3, "weights": {"b": 1}}],
+        skip_steps=[(1, 2)],
+        num_steps=6,
+    )
+    assert same.fingerprint == plan.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a: [", "YAML"),
+        ("- 1", "expected fields"),
+        ("", "expected fields"),
+        ("seed: 1\nseed: 2", "twice: ['seed']"),
+        ("sources: {a: {path: x}, a: {path: y}}", "twice: ['a']"),
+        ("sequence_length: 8", "global_batch_size"),
+        ("sources: 3", "sources"),
+    ],
+)
+def test_a_bad_plan_file_is_named(tmp_path: Path, text: str, expected: str) -> None:
+    """Wrong YAML, a doubled key, missing fields: the message names the file."""
+    file = tmp_path / "plan.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        PlanConfig.load(file)
+    assert expected in str(error.value)
+    assert str(file) in str(error.value)
+    with pytest.raises(ConfigError, match="No such file"):
+        PlanConfig.load(tmp_path / "none.yaml")
+
+
+def test_a_source_shorter_than_a_sequence_is_refused(two: dict) -> None:
+    """T < L is an error that names the source."""
+    with pytest.raises(ConfigError, match=r"source a: expected at least one sequence of 100000 tokens"):
+        Plan.of(two, sequence_length=100_000, global_batch_size=1)
+
+
+def test_a_source_that_runs_out_is_refused_with_what_would_work(two: dict) -> None:
+    """The message names source, step, epochs needed and the longest plan; that plan works."""
+    fields = {"sequence_length": 8, "global_batch_size": 4}
+    sources = {"a": {"path": str(two["a"]), "weight": 1, "max_epochs": 1}, "b": {"path": str(two["b"]), "weight": 3}}
+    with pytest.raises(
+        ConfigError, match=r"source a: .*runs out in step (\d+).*1 epochs.*need.*num_steps: \1;"
+    ) as error:
+        Plan(PlanConfig(**fields, sources=sources, num_steps=1000))
+    longest = int(str(error.value).split("num_steps: ")[1].split(";")[0])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert Plan(PlanConfig(**fields, sources=sources, num_steps=longest)).num_steps == longest
+        with pytest.raises(ConfigError, match="runs out"):
+            Plan(PlanConfig(**fields, sources=sources, num_steps=longest + 1))
+        with pytest.raises(ConfigError, match="endless"):
+            Plan(PlanConfig(**fields, sources=sources))
+
+
+@pytest.mark.parametrize("word", ["first_exhausted", "all_exhausted"])
+def test_weights_left_out_end_all_epochs_together(two: dict, word: str) -> None:
+    """Shares proportional to the sequences: one epoch of every source, all but less than a step."""
+    plan = Plan.of(two, sequence_length=8, global_batch_size=4, num_steps=word)
+    total = sum(plan.num_sequences.values())
+    assert total - 4 < plan.num_steps * 4 <= total
+    assert all(p.epochs <= 1 for p in plan.progress(plan.num_steps).values())
+
+
+def test_a_plan_shorter_than_a_step_is_refused(two: dict) -> None:
+    """No step at all is an error, not an empty loader."""
+    with pytest.raises(ConfigError, match="at least one step"):
+        Plan.of(two, sequence_length=8, global_batch_size=10_000, num_steps="all_exhausted")
+
+
+def test_stores_of_different_tokenizers_are_refused(two: dict, tmp_path: Path) -> None:
+    """Ids of one vocabulary mean nothing in another."""
+    other = write_store(tmp_path / "c", random_documents(0, 30, 30), vocab_size=301)
+    with pytest.raises(ConfigError, match="expected stores of one tokenizer, found 2"):
+        Plan.of({**two, "c": other}, sequence_length=8, global_batch_size=4)
+
+
+def test_one_store_twice_is_a_warning(two: dict) -> None:
+    """The same digest under two names is probably a mistake."""
+    with pytest.warns(UserWarning, match="a and b are the same store"):
+        Plan.of({"a": two["a"], "b": two["a"]}, sequence_length=8, global_batch_size=4)
+
+
+def test_many_epochs_are_a_warning(two: dict) -> None:
+    """More than four passes over a source without max_epochs is said once, at load."""
+    with pytest.warns(UserWarning, match=r"source a is repeated \d+\.\d times"):
+        Plan.of(two["a"], sequence_length=8, global_batch_size=4, num_steps=1000)
+
+
+def test_a_missing_store_is_named(tmp_path: Path) -> None:
+    """The path stands in the message."""
+    with pytest.raises(TokenStoreError, match=str(tmp_path / "none")):
+        Plan.of(tmp_path / "none", sequence_length=8, global_batch_size=4)
+
+
+def test_unknown_names_of_weights_are_refused(two: dict) -> None:
+    """A weight for a store that is not there is a mistake."""
+    with pytest.raises(ConfigError, match=r"expected names of stores \(a, b\), found \['c'\]"):
+        Plan.of(two, sequence_length=8, global_batch_size=4, weights={"c": 1})

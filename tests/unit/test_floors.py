@@ -1,0 +1,148 @@
+"""The architecture as a test: who may import what, and what may not stand where."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2] / "tokenstore"
+FLOORS = {
+    "errors": 0,
+    "jit": 0,
+    "format": 1,
+    "order": 1,
+    "tokenizer": 1,
+    "store": 2,
+    "build": 3,
+    "sampling": 3,
+    "torch_data": 4,
+    "commands": 5,
+}
+MODULES = sorted(ROOT.rglob("*.py"))
+LIBRARIES = {  # who alone may import a library
+    "torch": {"torch_data"},
+    "os": {"store/files.py"},
+    "mmap": {"store/files.py"},
+    "fcntl": {"store/files.py"},
+    "resource": {"store/files.py"},
+    "tokenizers": {"tokenizer"},
+    "zstandard": {"build"},
+    "orjson": {"build"},
+    "gzip": {"build"},
+    "multiprocessing": {"build", "commands"},
+    "xxhash": {"store/writer.py", "store/verify.py"},
+    "pydantic": {"sampling/config.py"},
+    "yaml": {"sampling/config.py"},
+    "rich": {"commands"},
+    "cyclopts": {"commands"},
+    "random": set(),
+    "numba": {"jit.py", "sampling/pointers.py", "sampling/spans.py", "sampling/gather.py"},
+    "llvmlite": {"sampling/pointers.py"},
+}
+
+
+def imports(tree: ast.AST) -> list[str]:
+    names = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the floor"
+            names.append(node.module or "")
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    return names
+
+
+def place(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def floor(place: str) -> str:
+    return place.split("/")[0].removesuffix(".py")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=place)
+def test_a_module_imports_only_its_own_and_lower_floors(path: Path) -> None:
+    """The floors of the package's docstring hold."""
+    mine = floor(place(path))
+    if mine == "__init__":
+        return  # the facade: names are imported when used, for type checkers otherwise
+    for name in imports(ast.parse(path.read_text())):
+        if name.startswith("tokenstore.") and (other := name.split(".")[1]) in FLOORS:
+            assert other == mine or FLOORS[other] < FLOORS[mine], f"{place(path)} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=place)
+def test_a_library_is_imported_only_where_it_belongs(path: Path) -> None:
+    """Torch only in torch_data/, the builder's libraries only in build/, os and mmap in one module, random nowhere."""
+    for name in imports(ast.parse(path.read_text())):
+        allowed = LIBRARIES.get(name.split(".")[0])
+        assert allowed is None or {floor(place(path)), place(path)} & allowed, f"{place(path)} imports {name}"
+        assert not name.startswith("numpy.random")
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "order").glob("*.py")), ids=place)
+def test_the_order_holds_no_floats(path: Path) -> None:
+    """P6: no float literal, no true division, no float type, no numpy randomness in order/."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        assert not (isinstance(node, ast.Constant) and isinstance(node.value, float)), ast.unparse(node)
+        assert not (isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, ast.Div)), ast.unparse(node)
+        assert not (isinstance(node, ast.Name) and node.id in ("float", "hash")), ast.unparse(node)
+        assert not (isinstance(node, ast.Attribute) and node.attr in ("random", "float64", "float32")), ast.unparse(
+            node
+        )
+
+
+@pytest.mark.parametrize("path", MODULES, ids=place)
+def test_nothing_prints(path: Path) -> None:
+    """Only commands speak, and through a console."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        assert not (isinstance(node, ast.Name) and node.id == "print")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=place)
+def test_functions_and_modules_stay_small(path: Path) -> None:
+    """At most 70 lines a function, 400 a module."""
+    source = path.read_text()
+    assert source.count("\n") <= 400
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef):
+            first = node.body[0]
+            code_start = first.end_lineno if isinstance(first, ast.Expr) and len(node.body) > 1 else node.lineno
+            assert node.end_lineno - code_start <= 70, f"{place(path)}: {node.name}"
+
+
+def run(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+def test_importing_tokenstore_imports_no_heavy_library() -> None:
+    """Starting is cheap: neither torch nor a builder's library comes with `import tokenstore`."""
+    out = run("import sys, tokenstore; print(*sorted({m.split('.')[0] for m in sys.modules}))")
+    assert not {"torch", "tokenizers", "numba", "numpy", "pydantic", "orjson", "zstandard", "rich"} & set(out.split())
+
+
+def test_opening_a_store_imports_numpy_and_no_more(make_store) -> None:
+    """Opening needs neither torch, nor tokenizers, nor pydantic."""
+    path = make_store("s", [[1, 2], [3]])
+    out = run(f"import sys, tokenstore; tokenstore.open_store({str(path)!r})[0]; print(*sorted(sys.modules))")
+    assert not {"torch", "tokenizers", "pydantic", "orjson", "zstandard", "rich", "numba"} & set(out.split())
+
+
+def test_planning_imports_no_torch(make_store) -> None:
+    """A plan is usable without torch or the builder's libraries."""
+    path = make_store("s", [[1, 2], [3, 4, 5]])
+    code = f"import sys, tokenstore; tokenstore.Plan.of({str(path)!r}, 2, 1).batch(0); print(*sorted(sys.modules))"
+    assert not {"torch", "tokenizers", "orjson", "zstandard", "rich"} & set(run(code).split())
+
+
+def test_every_public_name_is_there() -> None:
+    """The names of the facade can be imported."""
+    import tokenstore
+
+    assert all(getattr(tokenstore, name) is not None for name in tokenstore.__all__)
+    assert set(tokenstore.__all__) <= set(dir(tokenstore))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = tokenstore.nonsense

@@ -1,0 +1,171 @@
+"""TokenLoader and TokenDataset: formats, lengths, positions, errors."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from tests.conftest import random_documents
+from tokenstore import Plan, TokenDataset, TokenLoader
+from tokenstore.errors import ConfigError, CorruptionError
+
+
+@pytest.fixture
+def path(make_store: Callable[..., Path]) -> Path:
+    return make_store("a", random_documents(3, 200, 60), shard_bytes=4000)
+
+
+@pytest.fixture
+def plan(path: Path) -> Plan:
+    return Plan.of(path, sequence_length=16, global_batch_size=12, num_steps=7, skip_steps=[(2, 4)])
+
+
+def test_batches_are_fresh_contiguous_int64_tensors(plan: Plan) -> None:
+    """A batch may be kept and written to: no other shares its memory."""
+    batches = list(TokenLoader(plan, microbatch_size=3))
+    assert len(batches) == 5 * 4
+    pointers = {tensor.data_ptr() for batch in batches for tensor in batch.values()}
+    assert len(pointers) == 2 * len(batches)
+    for batch in batches:
+        assert list(batch) == ["input_ids", "targets"]
+        assert all(t.dtype == torch.int64 and t.is_contiguous() and t.shape == (3, 16) for t in batch.values())
+
+
+def test_the_loader_gives_the_plan_without_its_skips(plan: Plan) -> None:
+    """Steps 2 and 3 are passed over; the others are plan.batch, with step and step_ended telling where we are."""
+    loader = TokenLoader(plan, rank=1, world_size=2, microbatch_size=3)
+    assert len(loader) == 5 * 2
+    assert loader.microbatches_per_step == 2
+    for step in (0, 1, 4, 5, 6):
+        expected = plan.batch(step, 1, 2, 3)
+        got = []
+        iterator = iter(loader)
+        for j in range(2):
+            got.append(next(iterator))
+            assert loader.step_ended == (j == 1)
+            assert loader.step == (step + 1 if j == 1 else step)
+        assert (torch.cat([b["input_ids"] for b in got]).numpy() == expected["input_ids"]).all()
+        assert (torch.cat([b["targets"] for b in got]).numpy() == expected["targets"]).all()
+        iterator.close()
+
+
+def test_after_the_end_a_loader_begins_again(plan: Plan) -> None:
+    """An evaluation loader gives its whole plan every time it is iterated; one resumed at the end gives nothing first."""
+    loader = TokenLoader(plan)
+    assert [len(list(loader)) for _ in range(3)] == [5, 5, 5]
+    assert len(list(TokenLoader(plan, step=7))) == 0
+
+
+def test_an_endless_plan_has_no_length(path: Path) -> None:
+    """len() is a TypeError, as for any endless iterable."""
+    with pytest.raises(TypeError, match="endless"):
+        len(TokenLoader(Plan.of(path, sequence_length=16, global_batch_size=4)))
+
+
+def test_loading_during_iteration_is_refused(plan: Plan) -> None:
+    """A state loaded under a live iterator would do nothing: an error instead."""
+    loader = TokenLoader(plan)
+    state = loader.state_dict()
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(RuntimeError, match="before iter"):
+        loader.load_state_dict(state)
+    iterator.close()
+    loader.load_state_dict(state)
+    assert loader.step == 0
+
+
+def test_hugging_face_labels_are_unshifted(plan: Plan) -> None:
+    """Labels repeat the ids with -100 at each document's first token; shift_labels are our targets; no attention_mask."""
+    batch = next(iter(TokenLoader(plan, format="hf")))
+    assert list(batch) == ["input_ids", "labels", "shift_labels"]
+    ours = plan.batch(0)
+    assert (batch["shift_labels"].numpy() == ours["targets"]).all()
+    firsts = np.zeros((12, 16), bool)
+    for row, pieces in enumerate(plan.documents(0)):
+        at = 0
+        for piece in pieces:
+            firsts[row, at] = piece.start == 0
+            at += piece.stop - piece.start
+    assert (batch["labels"].numpy() == np.where(firsts, -100, ours["input_ids"])).all()
+    # inside a row the model's own shift of labels gives exactly our targets
+    assert (batch["labels"].numpy()[:, 1:] == ours["targets"][:, :-1]).all()
+
+
+def test_positions_and_documents(plan: Plan) -> None:
+    """position_ids count from 0 at each document and each row; document_ids number the documents of a row."""
+    fields = ("input_ids", "position_ids", "document_ids")
+    batch = next(iter(TokenLoader(plan, fields=fields)))
+    assert tuple(batch) == fields
+    for row, pieces in enumerate(plan.documents(0)):
+        sizes = [piece.stop - piece.start for piece in pieces]
+        assert batch["position_ids"][row].tolist() == [i for size in sizes for i in range(size)]
+        assert batch["document_ids"][row].tolist() == [j for j, size in enumerate(sizes) for _ in range(size)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "text"),
+    [
+        ({"format": "jax"}, ValueError, "format: expected one of"),
+        ({"fields": ("labels",)}, ValueError, "fields: expected some of"),
+        ({"rank": 1}, ValueError, "both or neither"),
+        ({"rank": 2, "world_size": 2}, ValueError, "rank 2 of 2"),
+        ({"rank": 0, "world_size": 5}, ConfigError, r"divisor of the global batch of 12 sequences, found 5.*\[1, 2, 3"),
+        ({"microbatch_size": 5}, ConfigError, "divisor of a rank's 12 sequences"),
+        ({"step": 8}, ValueError, r"step: expected one in 0\.\.7, found 8"),
+        ({"step": -1}, ValueError, "found -1"),
+    ],
+)
+def test_wrong_arguments_say_what_would_do(plan: Plan, arguments: dict, kind: type, text: str) -> None:
+    """Each mistake names the argument, the rule and the value."""
+    for make in (TokenLoader, TokenDataset):
+        with pytest.raises(kind, match=text):
+            make(plan, **arguments)
+
+
+@pytest.mark.parametrize("step", [-1, 7, 2, 3])
+def test_steps_outside_the_plan_are_refused(plan: Plan, step: int) -> None:
+    """plan.batch of a step that is not there, or skipped, says so."""
+    with pytest.raises(ValueError, match="step: expected one"):
+        plan.batch(step)
+
+
+def test_updates_are_converted_to_steps(plan: Plan) -> None:
+    """A trainer that has made n updates goes on at plan.step_at(n)."""
+    steps = [0, 1, 4, 5, 6]
+    assert [plan.step_at(n) for n in range(5)] == steps
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+def test_workers_do_not_change_the_order(plan: Plan, workers: int, method: str) -> None:
+    """P2: DataLoader over TokenDataset gives the same batches for any number of workers, forked or spawned."""
+    if workers == 0 and method == "spawn":
+        return
+    dataset = TokenDataset(plan, rank=0, world_size=2, microbatch_size=2, step=1)
+    context = method if workers else None
+    loader = DataLoader(dataset, batch_size=None, num_workers=workers, multiprocessing_context=context)
+    got = torch.cat([batch["input_ids"] for batch in loader]).numpy()
+    assert (got == np.concatenate([plan.batch(k, 0, 2, 2)["input_ids"] for k in (1, 4, 5, 6)])).all()
+
+
+def test_a_dataset_pickles_by_configuration(plan: Plan) -> None:
+    """Spawning a worker copies no tokens: a pickled dataset is under 64 KiB."""
+    data = pickle.dumps(TokenDataset(plan))
+    assert len(data) < 65536
+    again = pickle.loads(data)
+    assert (next(iter(again))["input_ids"].numpy() == plan.batch(0)["input_ids"]).all()
+
+
+def test_a_store_replaced_under_a_pickled_plan_is_seen(plan: Plan, path: Path, make_store: Callable) -> None:
+    """P10: a plan is reopened over the same content or not at all."""
+    data = pickle.dumps(plan)
+    path.rename(path.with_name("old"))
+    make_store("a", random_documents(4, 200, 60))
+    with pytest.raises(CorruptionError, match="replaced"):
+        pickle.loads(data)
