@@ -1,4 +1,7 @@
-"""The machine's limit for loading: a C loop that reads contiguous uint16 and writes two int64 blocks that stay in cache."""
+"""The machine's limit for loading: a C loop that reads uint16 and writes two int64 blocks that stay in cache.
+
+`run` reads in order, which no shuffled loader can; `run_random` reads whole sequences at random places of a mapped file.
+"""
 
 import ctypes
 import shutil
@@ -19,6 +22,14 @@ void limit(const uint16_t *tokens, int64_t batches, int64_t n, int64_t *ids, int
         __asm__ volatile("" : : "r"(ids), "r"(targets) : "memory");
     }
 }
+void limit_random(const uint16_t *tokens, const int64_t *starts, int64_t batches, int64_t rows, int64_t length,
+                  int64_t *ids, int64_t *targets) {
+    for (int64_t b = 0; b < batches; b++) {
+        for (int64_t r = 0; r < rows; r++)
+            widen(tokens + starts[b * rows + r], length, ids + r * length, targets + r * length);
+        __asm__ volatile("" : : "r"(ids), "r"(targets) : "memory");
+    }
+}
 """
 
 
@@ -34,9 +45,18 @@ class Limit:
             source.write_text(_SOURCE)
             command = [self.compiler, "-O3", "-march=native", "-shared", "-fPIC", str(source), "-o", str(library)]
             subprocess.run(command, check=True)
-            self._limit = ctypes.CDLL(str(library)).limit
-        self._limit.argtypes = [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]
+            loaded = ctypes.CDLL(str(library))
+        pointer, number = ctypes.c_void_p, ctypes.c_int64
+        self._limit, self._random = loaded.limit, loaded.limit_random
+        self._limit.argtypes = [pointer, number, number, pointer, pointer]
+        self._random.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
 
     def run(self, tokens: np.ndarray, batches: int, ids: np.ndarray, targets: np.ndarray) -> None:
         """Widen `batches` times `ids.size` tokens, one after the other; `tokens` has one more."""
         self._limit(tokens.ctypes.data, batches, ids.size, ids.ctypes.data, targets.ctypes.data)
+
+    def run_random(self, tokens: np.ndarray, starts: np.ndarray, ids: np.ndarray, targets: np.ndarray) -> None:
+        """Widen `len(starts)` batches; starts int64[batches, rows], where each row of ids.size / rows tokens begins."""
+        batches, rows = starts.shape
+        args = (tokens.ctypes.data, starts.ctypes.data, batches, rows, ids.size // rows)
+        self._random(*args, ids.ctypes.data, targets.ctypes.data)

@@ -153,7 +153,7 @@ def test_resuming_at_any_microbatch_gives_the_rest(pool: dict, case: dict, data:
         given_rows += [row for batch in batches for row in batch["input_ids"].numpy()]
         states.append(loaders[0].state_dict())
         assert [loader.state_dict() for loader in loaders[1:]] == [states[-1]] * (world - 1)
-    for state in data.draw(st.lists(st.sampled_from(states), max_size=2)) + [states[-1]]:
+    for state in [*data.draw(st.lists(st.sampled_from(states), max_size=2)), states[-1]]:
         inside = state["cursor"] - plan.schedule.cursor(state["step"])
         world, size = split(data, 24, plan.global_batch_size(state["step"]) - inside)
         again = quietly(plan.config) if data.draw(st.booleans()) else pickle.loads(pickle.dumps(plan))

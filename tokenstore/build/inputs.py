@@ -2,7 +2,7 @@
 
 import glob
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,11 +33,12 @@ class Inputs:
     passed_over: dict[str, int]
 
 
-def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = ()) -> Inputs:
+def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), written: Sequence[Path] = ()) -> Inputs:
     """The input files, in the order of the arguments; inside a folder or glob sorted by path, folder by folder.
 
     A folder gives all its .txt and .jsonl files (also .gz, .zst) at any depth; hidden ones are passed over. A file named
-    twice is taken once, at its first place. Files that end in one of `text_endings` (".py") are read like .txt.
+    twice is taken once, at its first place. Files that end in one of `text_endings` (".py") are read like .txt. What lies
+    at or below one of `written` (absolute paths: what the build itself writes) is never an input.
     Raises: ConfigError: an argument that names nothing, or a file of no known format; all of them at once.
     """
     formats = {ending: ending for ending in FORMATS} | {ending.lower(): ".txt" for ending in text_endings}
@@ -48,6 +49,7 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = ()) 
         path = Path(argument)
         if path.is_dir():
             paths = _sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(path)))
+            paths = [p for p in paths if not _below(_absolute(p), written)]
             passed_over.update(p.suffix or "no ending" for p in paths if _format_of(p, formats) is None)
             paths = [p for p in paths if _format_of(p, formats)]
         elif path.is_file():
@@ -61,11 +63,22 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = ()) 
         wrong += [f"input: expected {known}, found {p.name!r} ({p})" for p in paths if _format_of(p, formats) is None]
         if not paths:
             wrong.append(f"input: expected files ({known}), found none ({argument})")
-        found.update(dict.fromkeys(p.absolute() for p in paths))
+        found.update(dict.fromkeys(p for p in map(_absolute, paths) if not _below(p, written)))
+    if not found and not wrong:
+        wrong.append(f"input: expected files, found none but what the build itself wrote ({', '.join(arguments)})")
     if wrong:
         more = f"\nand {len(wrong) - _MOST_SHOWN} more like these" if len(wrong) > _MOST_SHOWN else ""
         raise ConfigError("\n".join(wrong[:_MOST_SHOWN]) + more + "; --text-endings .py reads other files as text")
     return Inputs(tuple(_describe(list(found), formats)), dict(passed_over))
+
+
+def _absolute(path: Path) -> Path:
+    """One spelling a file, so that its name does not depend on the working directory. Links keep their names."""
+    return path.parent.resolve() / path.name if ".." in path.parts else path.absolute()
+
+
+def _below(path: Path, folders: Sequence[Path]) -> bool:
+    return any(path.parts[: len(folder.parts)] == folder.parts for folder in folders)
 
 
 def _describe(paths: list[Path], formats: dict[str, str]) -> list[InputFile]:

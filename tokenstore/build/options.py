@@ -53,6 +53,14 @@ class BuildOptions:
             )
             if value < low
         ]
+        wrong += [
+            f"{name}: expected one of {', '.join(allowed)}, found {value!r}"
+            for name, allowed, value in (
+                ("document_start", ("none", "eos", "bos"), self.document_start),
+                ("special_text", ("plain", "special", "error"), self.special_text),
+            )
+            if value not in allowed
+        ]
         if not self.inputs:
             wrong.append("inputs: expected at least one file, folder or glob, found none")
         wrong += [f"text_endings: expected endings like '.py', found {e!r}" for e in self.text_endings if e[:1] != "."]

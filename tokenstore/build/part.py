@@ -67,16 +67,18 @@ def part_key(unit: Unit, files: Sequence[InputFile], recipe: dict[str, Any]) -> 
     return hashlib.sha256(canonical_json([recipe, slices]).encode()).hexdigest()
 
 
-def load_part(stem: Path, key: str) -> Part | None:
-    """The finished part at `stem`, if there is one and it was made from the same (`key`)."""
+def load_part(stem: Path, key: str, dtype: np.dtype) -> Part | None:
+    """The finished part at `stem`, if there is one, made from the same (`key`), and none of its files was cut since."""
     try:
         summary = json.loads(_summary_file(stem).read_text("utf-8"))
+        sizes = _tokens_file(stem).stat().st_size, _lengths_file(stem).stat().st_size
     except (OSError, ValueError):
         return None
-    if summary.pop("key", None) != key:
+    if not isinstance(summary, dict) or summary.pop("key", None) != key:
         return None
     slices = tuple(SliceSummary(**{**part, "bad": tuple(map(tuple, part["bad"]))}) for part in summary.pop("slices"))
-    return Part(stem, slices=slices, **summary)
+    part = Part(stem, slices=slices, **summary)
+    return part if sizes == (part.num_tokens * dtype.itemsize, part.num_documents * 8) else None
 
 
 def make_part(
@@ -101,14 +103,15 @@ def make_part(
             reported = 0
             for texts in collector.batches(reader):
                 tokens, lengths = encode_documents(texts, tokenizer, options)
-                tokens.tofile(tokens_out)
-                lengths.tofile(lengths_out)
+                tokens_out.write(tokens.data)  # not tofile, which does not notice when its last few kilobytes are lost
+                lengths_out.write(lengths.data)
                 totals += (lengths.size, tokens.size)
                 collector.num_documents += lengths.size
                 collector.num_empty += len(texts) - lengths.size
                 reported, before = reader.num_bytes, reported
                 report(reported - before, lengths.size, tokens.size)
             report(reader.num_bytes - reported, 0, 0)
+            _check_unchanged(files[part.file_number])
             slices.append(collector.summary(reader.num_lines))
         sync(tokens_out)
         sync(lengths_out)
@@ -118,6 +121,16 @@ def make_part(
         del summary["stem"]
         write_atomically(_summary_file(stem), json.dumps(summary).encode())
     return result
+
+
+def _check_unchanged(file: InputFile) -> None:
+    """A file that is written to while it is read gives neither its old nor its new documents."""
+    now = file.path.stat()
+    if (now.st_size, now.st_mtime_ns) != (file.num_bytes, file.modified_ns):
+        raise BuildError(
+            f"input: expected it to stay as it was, found it changed during the build ({file.path});"
+            " run the same command again when it is finished"
+        )
 
 
 class _Collector:

@@ -19,8 +19,15 @@ from tokenstore.build.options import BuildOptions, BuildProgress, BuildResult
 from tokenstore.build.part import Part, load_part, part_key, special_ids
 from tokenstore.build.units import Unit, cut_units
 from tokenstore.build.workers import run_units
-from tokenstore.errors import BadRecordsError, BuildError, ConfigError, FormatError
-from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME, TOKENIZER_NAME
+from tokenstore.errors import (
+    BadRecordsError,
+    BuildError,
+    ConfigError,
+    CorruptionError,
+    FormatError,
+    TokenStoreError,
+)
+from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME, MAX_MANIFEST_BYTES, TOKENIZER_NAME, token_dtype
 from tokenstore.format.manifest import Manifest, TokenizerEntry, canonical_json
 from tokenstore.store.files import (
     commit_directory,
@@ -35,6 +42,8 @@ from tokenstore.store.writer import StoreWriter
 from tokenstore.tokenizer import Tokenizer, load_tokenizer
 
 _ANY_SIZE = 1 << 62
+_REPLACED_SUFFIX, _REJECTS_SUFFIX = ".replaced", ".rejects.jsonl"
+_NO_STORE = "output: expected a new path or a store, found something else ({}); choose another"
 
 
 def build_store(
@@ -56,7 +65,12 @@ def build_store(
         BuildError: an input is damaged, the disk is full, a worker died. The same command resumes.
     """
     output = Path(options.output).absolute()
-    inputs = find_inputs(options.inputs, options.text_endings)
+    if output.is_file():
+        raise ConfigError(_NO_STORE.format(output))
+    if output.is_symlink():  # the work is done beside the store, on the same disk
+        output = output.resolve()
+    written = [output, *(_beside(output, suffix) for suffix in (BUILDING_SUFFIX, _REPLACED_SUFFIX, _REJECTS_SUFFIX))]
+    inputs = find_inputs(options.inputs, options.text_endings, written)
     if inputs.passed_over:
         most = sorted(inputs.passed_over.items(), key=lambda item: (-item[1], item[0]))
         shown = ", ".join(f"{number} {ending}" for ending, number in most[:5]) + (", ..." if len(most) > 5 else "")
@@ -67,7 +81,9 @@ def build_store(
     with _disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(_beside(output, ".lock")):
-            if not options.overwrite and (found := _finished(output, inputs.files, recipe)):
+            if options.overwrite:
+                _check_replaceable(output)
+            elif found := _finished(output, inputs.files, recipe):
                 remove_tree(_beside(output, BUILDING_SUFFIX))
                 return found
             return _build(options, output, inputs.files, tokenizer, recipe, progress, note)
@@ -86,8 +102,10 @@ def _build(
     _open_work(building, recipe, options.overwrite)
     units = cut_units(files)
     keys = [part_key(unit, files, recipe) for unit in units]
-    stems = [building / "parts" / f"{number:08d}" for number in range(len(units))]
-    done = [load_part(stem, key) for stem, key in zip(stems, keys, strict=True)]
+    # Named by key: a build of other inputs, killed, has not touched the files of these parts.
+    stems = [building / "parts" / key[:32] for key in keys]
+    dtype = token_dtype(tokenizer.vocab_size)
+    done = [load_part(stem, key, dtype) for stem, key in zip(stems, keys, strict=True)]
     if any(done):
         note(f"resuming: {sum(part is not None for part in done)} of {len(units)} parts are done")
     tally = _Tally(files)
@@ -106,8 +124,8 @@ def _build(
         if tokenizer.file is not None:
             writer.add_file(TOKENIZER_NAME, tokenizer.file.read_bytes())
         manifest = _finish(writer, tally, recipe)
+    rejects = tally.write_rejects(output)  # before the store: a store that is there is left alone
     _commit(working, output)
-    rejects = tally.write_rejects(output)
     remove_tree(building)
     return _result(output, manifest, rejects, was_there=False)
 
@@ -157,7 +175,7 @@ class _Tally:
 
     def write_rejects(self, output: Path) -> Path | None:
         """Write the bad records beside the output; without any, remove an older list."""
-        path = _beside(output, ".rejects.jsonl")
+        path = _beside(output, _REJECTS_SUFFIX)
         if not self.bad:
             path.unlink(missing_ok=True)
             return None
@@ -198,25 +216,55 @@ def _recipe(options: BuildOptions, tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _finished(output: Path, files: Sequence[InputFile], recipe: dict[str, Any]) -> BuildResult | None:
     """The store at `output`, if the same command made it; None if nothing is there; ConfigError for anything else."""
-    if not output.exists() or (output.is_dir() and not any(output.iterdir())):
+    if _is_free(output):
         return None
     try:
-        store = open_store(output)
+        with open_store(output) as store:
+            manifest = store.manifest
     except FormatError as error:
-        raise ConfigError(
-            f"output: expected a new path or a store, found something else ({output}); choose another"
-        ) from error
-    manifest = store.manifest
+        raise ConfigError(_NO_STORE.format(output)) from error
     old = {"options": manifest.options, "tokenizer": vars(manifest.tokenizer), "versions": manifest.versions}
-    lines = read_bytes(output / INPUTS_NAME, _ANY_SIZE).splitlines()
-    old["inputs"] = [[row["file"], row["num_bytes"]] for row in map(json.loads, lines)]
+    rows = _read_json_lines(output / INPUTS_NAME)
+    old["inputs"] = [[row.get("file"), row.get("num_bytes")] for row in rows]
     new = {**recipe, "inputs": [[file.name, file.num_bytes] for file in files]}
     if different := _differences(old, new):
         raise ConfigError(
             f"output: expected the store of this command, found one made otherwise ({output}): {different}; use --overwrite or another output"
         )
-    rejects = _beside(output, ".rejects.jsonl")
+    rejects = _beside(output, _REJECTS_SUFFIX)
     return _result(output, manifest, rejects if rejects.exists() else None, was_there=True)
+
+
+def _is_free(output: Path) -> bool:
+    return not output.exists() or (output.is_dir() and not any(output.iterdir()))
+
+
+def _check_replaceable(output: Path) -> None:
+    """ConfigError unless `output` is free or a store, be it damaged or of another version: nothing else is ever replaced."""
+    if _is_free(output):
+        return
+    try:
+        manifest = json.loads(read_bytes(output / MANIFEST_NAME, MAX_MANIFEST_BYTES))
+        ours = manifest["format"] == "tokenstore"
+    except (TokenStoreError, ValueError, TypeError, KeyError, RecursionError):
+        ours = False
+    if not ours:
+        raise ConfigError(_NO_STORE.format(output))
+
+
+def _read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """The JSON objects of a file of ours, a line each."""
+    try:
+        rows = [json.loads(line) for line in read_bytes(path, _ANY_SIZE).splitlines()]
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError(
+            f"{path.name}: expected lines of JSON, found {error} ({path}); use --overwrite to build anew"
+        ) from error
+    if not all(isinstance(row, dict) for row in rows):
+        raise CorruptionError(
+            f"{path.name}: expected a JSON object a line, found something else ({path}); use --overwrite to build anew"
+        )
+    return rows
 
 
 def _open_work(building: Path, recipe: dict[str, Any], overwrite: bool) -> None:
@@ -225,7 +273,7 @@ def _open_work(building: Path, recipe: dict[str, Any], overwrite: bool) -> None:
     if overwrite:
         remove_tree(building)
     if recipe_file.exists():
-        old = json.loads(read_bytes(recipe_file, _ANY_SIZE))
+        old = next(iter(_read_json_lines(recipe_file)), {})
         if different := _differences(old, recipe):
             raise ConfigError(
                 f"output: expected to resume this command, found an unfinished build of another ({building}): {different}; use the same options, or --overwrite to begin anew"
@@ -251,7 +299,7 @@ def _differences(old: Any, new: Any, place: str = "") -> str:
 
 
 def _commit(working: Path, output: Path) -> None:
-    replaced = _beside(output, ".replaced")
+    replaced = _beside(output, _REPLACED_SUFFIX)
     remove_tree(replaced)
     if (output / MANIFEST_NAME).exists():
         output.rename(replaced)
@@ -290,5 +338,5 @@ def _disk_errors(output: Path) -> Iterator[None]:
             free = "its free space unknown"
         place = error.filename or output
         raise BuildError(
-            f"disk: expected to write {place}, found {error.strerror or error} ({free}); no store was written; mend it and run the same command again, it resumes"
+            f"disk: expected to write {place}, found {error.strerror or error} ({free}); what is done is kept: mend it and run the same command again, it resumes"
         ) from error

@@ -140,7 +140,7 @@ class _ZstdStream(io.RawIOBase):
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
         self._frame = self._decompressor.decompressobj()
         self._in_frame = True  # a file has at least one frame
-        self._input, self._output = b"", b""
+        self._input, self._output = b"", memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -153,7 +153,7 @@ class _ZstdStream(io.RawIOBase):
                     if self._in_frame:
                         raise EOFError("the end in the middle of a frame")
                     return 0
-            self._output = self._next()
+            self._output = memoryview(self._next())  # its rest is cut off again and again: no copies
         size = min(len(buffer), len(self._output))
         buffer[:size] = self._output[:size]
         self._output = self._output[size:]

@@ -15,12 +15,12 @@ from tokenstore.errors import BadRecordsError, ConfigError, TokenStoreError
 
 FAILED, USAGE, BAD_RECORDS, DAMAGE, INTERRUPTED = 1, 2, 3, 4, 130
 
-app = cyclopts.App(
-    name="tokenstore",
-    help="Build, check and read token stores for training language models.",
-    version=tokenstore.__version__,
-    help_format="plaintext",
-)
+_STYLE = {
+    "version": tokenstore.__version__,
+    "help_format": "plaintext",
+    "suppress_keyboard_interrupt": False,  # `run` says what an interruption means
+}
+app = cyclopts.App(name="tokenstore", help="Build, check and read token stores for training language models.", **_STYLE)
 app.command(build)
 app.command(verify)
 
@@ -32,7 +32,7 @@ def main() -> None:
 
 def run_command(command: Callable, name: str) -> None:
     """Entry point of one command under its own name (`python -m tools.build_store`)."""
-    single = cyclopts.App(name=name, version=tokenstore.__version__, help_format="plaintext")
+    single = cyclopts.App(name=name, **_STYLE)
     single.default(command)
     sys.exit(run(single))
 

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 from rich.console import Console
-from rich.table import Table
 
 from tokenstore.build import BuildOptions, BuildProgress, BuildResult, build_store
 from tokenstore.commands.progress import meter
@@ -116,7 +115,6 @@ def build(
 
 def _print(result: BuildResult, seconds: float) -> None:
     counts = result.counts
-    table = Table(show_header=False, box=None, pad_edge=False)
     rows = [
         ("store", str(result.path) + (" (was there already; nothing done)" if result.was_there else "")),
         (
@@ -132,6 +130,6 @@ def _print(result: BuildResult, seconds: float) -> None:
     ]
     if not result.was_there:
         rows.append(("time", f"{seconds:.1f} s, {result.num_tokens / max(seconds, 1e-9):,.0f} tokens/s"))
-    for name, value in rows:
-        table.add_row(name, value)
-    Console(highlight=False, soft_wrap=True).print(table)
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    for name, value in rows:  # no table: it would cut a long path to the width of the terminal
+        console.print(f"{name:<13}{value}")

@@ -1,5 +1,6 @@
 """`tokenstore verify`, in a clone `python -m tools.verify_store`."""
 
+import contextlib
 import json
 import sys
 from dataclasses import asdict
@@ -10,6 +11,8 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from tokenstore.commands.progress import meter
+from tokenstore.errors import CorruptionError
+from tokenstore.store import open_store
 from tokenstore.store import verify as verify_store
 
 
@@ -26,6 +29,8 @@ def verify(store: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", 
     as_json
         Print the findings as one JSON object.
     """
+    with contextlib.suppress(CorruptionError):  # damage is a finding; a path that holds no store is a mistake
+        open_store(store, check="lazy")
     done = 0
     total = sum(file.stat().st_size for file in store.iterdir() if file.is_file()) if store.is_dir() else 0
     with meter("verifying", quiet=as_json) as shown:

@@ -24,13 +24,13 @@ is found by binary search between lookup[t div S] and lookup[t div S + 1] (or th
 FMT-4 Side files. `inputs.jsonl` and the tokenizer's file stand in the manifest's `files` with size and checksum, like
 `boundaries.bin`. A reader needs neither to give tokens.
 
-FMT-5 Manifest. One JSON object, UTF-8, keys sorted, no key twice, no floats; see `manifest.py` for each field. It
-holds no times, hosts or absolute paths. Every count is derived from the ones before it (a shard's first token is the
-sum of the sizes before it) and MUST agree. `digest` identifies the content: sha256 of the canonical JSON of dtype,
-vocab_size, the tokenizer's kind and sha256, each shard's (num_tokens, checksum) and the checksum of `boundaries.bin`;
-so it does not change with versions, options or names. `checksum` is the sha256 of the canonical JSON of all other
-fields: any flipped bit of the manifest is seen at open. File checksums are xxh3-128 in hex; they are read by
-`verify`, not at open.
+FMT-5 Manifest. One JSON object, UTF-8, keys sorted, no key twice, no floats, and a newline; see `manifest.py` for
+each field. It holds no times, hosts or absolute paths. Every count is derived from the ones before it (a shard's first
+token is the sum of the sizes before it) and MUST agree. `digest` identifies the content: sha256 of the canonical JSON
+of dtype, vocab_size, the tokenizer's kind and sha256, each shard's (num_tokens, checksum) and the checksum of
+`boundaries.bin`; so it does not change with versions, options or names. `checksum` is the sha256 of the canonical JSON
+of all other fields: any flipped bit of the manifest is seen at open. File checksums are xxh3-128 in hex; they are read
+by `verify`, not at open.
 
 FMT-6 Names. A file name is one path component of [A-Za-z0-9._-], at most 100 characters, not beginning with a dot.
 A reader MUST refuse any other before touching the disk.

@@ -111,17 +111,21 @@ def decode_manifest(data: bytes, place: str) -> Manifest:
     body = _parse(data, place)
     if body.get("format") != _FORMAT:
         raise FormatError(
-            f"manifest: expected the format {_FORMAT!r}, found {body.get('format')!r} ({place}); is this path a token store?"
+            f"manifest: expected the format {_FORMAT!r}, found {_short(repr(body.get('format')))} ({place});"
+            " is this path a token store?"
         )
     version = body.get("format_version")
-    if version != FORMAT_VERSION:
+    if type(version) is not int or version != FORMAT_VERSION:
         newer = isinstance(version, int) and version > FORMAT_VERSION
         todo = "install a newer tokenstore" if newer else "build the store again"
-        raise FormatError(f"manifest: expected format version {FORMAT_VERSION}, found {version!r} ({place}); {todo}")
+        raise FormatError(
+            f"manifest: expected format version {FORMAT_VERSION}, found {_short(repr(version))} ({place}); {todo}"
+        )
     checksum = body.pop("checksum", None)
-    if checksum != _sha256(body):
+    if checksum != _checksum(body, place):
         raise CorruptionError(
-            f"manifest checksum: expected the sha256 of its fields, found {checksum!r} ({place}); copy or build the store again"
+            f"manifest checksum: expected the sha256 of its fields, found {_short(repr(checksum))} ({place});"
+            " copy or build the store again"
         )
     check = _Checker(place)
     manifest = check.manifest({key: body[key] for key in body if key not in ("format", "format_version", "digest")})
@@ -133,6 +137,15 @@ def decode_manifest(data: bytes, place: str) -> Manifest:
 
 def _sha256(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+
+
+def _checksum(body: dict, place: str) -> str:
+    try:
+        return _sha256(body)
+    except RecursionError as error:  # nested as deep as the parser can follow, one too deep for the encoder
+        raise CorruptionError(
+            f"manifest: expected JSON, found {_short(error)} ({place}); copy or build the store again"
+        ) from error
 
 
 def _parse(data: bytes, place: str) -> dict:
@@ -154,6 +167,10 @@ def _parse(data: bytes, place: str) -> dict:
     if not isinstance(body, dict):
         raise CorruptionError(
             f"manifest: expected a JSON object, found {type(body).__name__} ({place}); copy or build the store again"
+        )
+    if not data.endswith(b"\n"):  # the one cut that leaves JSON behind
+        raise CorruptionError(
+            f"manifest: expected a newline at its end, found none ({place}); copy or build the store again"
         )
     return body
 
@@ -201,6 +218,10 @@ class _Checker:
                 self.fail(field, "an object", type(body[field]).__name__)
         if not isinstance(body["shards"], list):
             self.fail("shards", "a list", type(body["shards"]).__name__)
+        for name, count in body["counts"].items():
+            self.number(count, f"counts[{_short(name)}]")
+        for name, version in body["versions"].items():
+            self.text(version, f"versions[{_short(name)}]")
         if type(body["ends_with_eos"]) is not bool:
             self.fail("ends_with_eos", "true or false", repr(body["ends_with_eos"]))
         self.number(body["vocab_size"], "vocab_size", 1, MAX_VOCAB)
@@ -209,6 +230,8 @@ class _Checker:
         shards = tuple(self.shard(shard, f"shards[{i}]") for i, shard in enumerate(body["shards"]))
         files = {name: self.file(name, entry) for name, entry in body["files"].items()}
         tokenizer = self.tokenizer(body["tokenizer"], body["vocab_size"])
+        if body["ends_with_eos"] and tokenizer.eos_id is None:
+            self.fail("tokenizer.eos_id", "an id, as documents end with it", None)
         return Manifest(**{**body, "shards": shards, "files": files, "tokenizer": tokenizer})
 
     def shard(self, value: Any, field: str) -> ShardEntry:
@@ -230,6 +253,8 @@ class _Checker:
         value = self.record(TokenizerEntry, value, "tokenizer")
         for key in ("kind", "engine", "engine_version"):
             self.text(value[key], f"tokenizer.{key}")
+        if value["sha256"] is not None:
+            self.text(value["sha256"], "tokenizer.sha256")
         if value["file"] is not None:
             self.name(value["file"], "tokenizer.file")
         for key in ("eos_id", "bos_id", "pad_id"):
@@ -239,14 +264,16 @@ class _Checker:
 
     def counts(self, manifest: Manifest) -> None:
         """Every count that follows from others agrees with them (FMT-5)."""
-        if manifest.dtype not in _DTYPES or manifest.dtype != token_dtype(manifest.vocab_size).name:
+        if manifest.dtype != token_dtype(manifest.vocab_size).name:
             self.fail("dtype", f"{token_dtype(manifest.vocab_size).name} for {manifest.vocab_size} ids", manifest.dtype)
         token, document = 0, 0
         for i, shard in enumerate(manifest.shards):
             found = (shard.first_token, shard.first_document, shard.num_bytes)
             expected = (token, document, shard.num_tokens * _DTYPES[manifest.dtype])
-            if found != expected or not 1 <= shard.num_documents <= shard.num_tokens:
+            if found != expected:
                 self.fail(f"shards[{i}]", f"first_token, first_document, num_bytes = {expected}", found)
+            if not 1 <= shard.num_documents <= shard.num_tokens:
+                self.fail(f"shards[{i}]", f"1..{shard.num_tokens} documents", shard.num_documents)
             token, document = token + shard.num_tokens, document + shard.num_documents
         if (token, document) != (manifest.num_tokens, manifest.num_documents):
             self.fail(

@@ -13,15 +13,15 @@ SMALL = 1 << 16  # below this a Feistel network is visibly biased
 SWAP_ROUNDS = 24
 FEISTEL_ROUNDS = 8
 
-_ONE, _S32 = np.uint64(1), np.uint64(32)
+_ZERO, _ONE, _S32, _S63 = np.uint64(0), np.uint64(1), np.uint64(32), np.uint64(63)
 
 
 @inline_kernel
 def _swap_round(x: np.uint64, n: np.uint64, round_key: np.uint64) -> np.uint64:
-    pivot = ((round_key >> _S32) * n) >> _S32
-    partner = pivot - x if pivot >= x else pivot + n - x
-    larger = x if x > partner else partner
-    return partner if mix(round_key ^ larger) & _ONE else x
+    """No branch and no early end, so that a loop over many x becomes vector instructions."""
+    partner = (((round_key >> _S32) * n) >> _S32) - x
+    partner += n if partner >> _S63 else _ZERO
+    return partner if mix(round_key ^ max(x, partner)) & _ONE else x
 
 
 @inline_kernel

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenstore.errors import CorruptionError, FormatError
+from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
 from tokenstore.format.layout import BOUNDARIES_NAME, MANIFEST_NAME, MAX_MANIFEST_BYTES, boundaries_bytes
 from tokenstore.format.manifest import Manifest, ShardEntry, decode_manifest
 from tokenstore.store.files import MapCache, check_size, read_bytes
@@ -41,6 +41,7 @@ class Store(Sequence[np.ndarray]):
 
     def __init__(self, path: Path, check: str):
         self.path = path
+        _maps.forget(path)  # of another store that had this name
         self.manifest = _read_manifest(path)
         self._check = check
         self._first_documents = [shard.first_document for shard in self.manifest.shards]
@@ -135,11 +136,16 @@ class Store(Sequence[np.ndarray]):
 
 def _read_manifest(path: Path) -> Manifest:
     manifest = path / MANIFEST_NAME
-    if path.is_dir() and manifest.exists():
-        return decode_manifest(read_bytes(manifest, MAX_MANIFEST_BYTES), str(manifest))
-    if path.with_name(path.name + BUILDING_SUFFIX).is_dir():
-        raise FormatError(
-            f"store: expected a finished store, found an unfinished build ({path}); run the same build command again"
-        )
-    found = "a directory without manifest.json" if path.is_dir() else "a file" if path.exists() else "nothing"
+    try:
+        if path.is_dir() and manifest.exists():
+            return decode_manifest(read_bytes(manifest, MAX_MANIFEST_BYTES), str(manifest))
+        if Path(f"{path}{BUILDING_SUFFIX}").is_dir():
+            raise FormatError(
+                f"store: expected a finished store, found an unfinished build ({path}); run the same build command again"
+            )
+        found = "a directory without manifest.json" if path.is_dir() else "a file" if path.exists() else "nothing"
+    except OSError as error:
+        raise TokenStoreError(
+            f"store: expected a token store, found {error.strerror} ({path}); check the path and its permissions"
+        ) from error
     raise FormatError(f"store: expected a token store, found {found} ({path}); give the directory a build wrote")

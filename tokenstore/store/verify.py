@@ -10,6 +10,7 @@ import xxhash
 from tokenstore.errors import TokenStoreError
 from tokenstore.format.layout import BOUNDARIES_NAME, LOOKUP_STRIDE, lookup_entries
 from tokenstore.format.manifest import ShardEntry
+from tokenstore.store.files import regular_size
 from tokenstore.store.reader import Store, open_store
 
 _BLOCK = 1 << 22  # items checked at once: bounds memory to some tens of megabytes
@@ -58,13 +59,14 @@ def _check_files(store: Store, progress: Callable[[int], None]) -> Iterator[Find
         checksum = xxhash.xxh3_128()
         size = 0
         try:
+            regular_size(store.path / name)  # a pipe or a device would be read for ever
             with open(store.path / name, "rb") as file:
                 while block := file.read(_BLOCK):
                     checksum.update(block)
                     size += len(block)
                     progress(len(block))
-        except OSError as error:
-            yield Finding(name, "file", "a readable file", str(error.strerror))
+        except (OSError, TokenStoreError) as error:
+            yield Finding(name, "file", "a readable file", str(error))
             continue
         if size != entry.num_bytes:
             yield Finding(name, "size", f"{entry.num_bytes} bytes", f"{size}")
@@ -75,12 +77,14 @@ def _check_files(store: Store, progress: Callable[[int], None]) -> Iterator[Find
 def _check_boundaries(store: Store) -> Iterator[Finding]:
     starts, lookup = np.split(store.boundaries(), [len(store) + 1])
     for first in range(0, len(store), _BLOCK):
-        wrong = np.flatnonzero(np.diff(starts[first : first + _BLOCK + 1]) < 1)
+        stop = min(first + _BLOCK, len(store))
+        ends = starts[first + 1 : stop + 1]
+        wrong = np.flatnonzero((ends <= starts[first:stop]) | (ends > store.num_tokens))
         if wrong.size:
             i = first + int(wrong[0])
-            yield Finding(BOUNDARIES_NAME, f"document {i}", f"an end above {starts[i]}", f"{starts[i + 1]}")
+            rule = f"an end in {int(starts[i]) + 1}..{store.num_tokens}"
+            yield Finding(BOUNDARIES_NAME, f"document {i}", rule, f"{starts[i + 1]}")
             return
-        stop = min(first + _BLOCK, len(store))
         expected = lookup_entries(starts[first:stop], int(starts[first]), int(starts[stop]), first)
         at = -(-int(starts[first]) // LOOKUP_STRIDE)
         wrong = np.flatnonzero(lookup[at : at + expected.size] != expected)

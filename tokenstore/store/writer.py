@@ -36,10 +36,12 @@ class StoreWriter:
         self._shard_tokens = max(1, shard_bytes // self.dtype.itemsize)
         self._shards: list[ShardEntry] = []
         self._files: dict[str, FileEntry] = {}
-        self._tokens = _Output(folder / shard_name(0))
+        with contextlib.ExitStack() as opened:
+            self._tokens, self._boundaries, self._lookup = (
+                opened.enter_context(_Output(folder / name)) for name in (shard_name(0), BOUNDARIES_NAME, _LOOKUP_PART)
+            )
+            opened.pop_all()
         self._shard_start = (0, 0)  # stream position and document at which the open shard begins
-        self._boundaries = _Output(folder / BOUNDARIES_NAME)
-        self._lookup = _Output(folder / _LOOKUP_PART)
         self.num_tokens = 0
         self.num_documents = 0
 
@@ -52,6 +54,8 @@ class StoreWriter:
         """
         if lengths.size == 0:
             return
+        if tokens.dtype.kind != "u":  # a negative id would wrap to a valid one
+            raise TypeError(f"tokens: expected unsigned integers, found {tokens.dtype}")
         if tokens.size != int(lengths.sum()) or int(lengths.min()) < 1:
             raise ValueError(
                 f"lengths: expected {tokens.size} tokens in documents of at least 1, found {int(lengths.sum())}"
@@ -67,7 +71,7 @@ class StoreWriter:
             first = int(ends[done - 1]) if done else 0
             room = self._shard_start[0] + self._shard_tokens - self.num_tokens
             fit = int(np.searchsorted(ends, first + room, side="right"))
-            if fit == done and self.num_tokens > self._shard_start[0]:
+            if fit <= done and self.num_tokens > self._shard_start[0]:
                 self._seal_shard()
                 continue
             fit = max(fit, done + 1)
@@ -102,9 +106,9 @@ class StoreWriter:
 
     def add_file(self, name: str, data: bytes) -> None:
         """Add a side file."""
-        output = _Output(self.folder / name)
-        output.write(np.frombuffer(data, np.uint8))
-        self._files[name] = FileEntry(*output.close())
+        with _Output(self.folder / name) as output:
+            output.write(np.frombuffer(data, np.uint8))
+            self._files[name] = FileEntry(*output.close())
 
     def finish(self, inputs: bytes, **fields: object) -> Manifest:
         """Seal what is open, sync every file and write the manifest.
@@ -171,6 +175,12 @@ class _Output:
         self._file.close()
         make_read_only(self.path)
         return self._num_bytes, self._checksum.hexdigest()
+
+    def __enter__(self) -> "_Output":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.abandon()
 
     def abandon(self) -> None:
         with contextlib.suppress(OSError):  # a full disk: the error that brought us here matters, not this one

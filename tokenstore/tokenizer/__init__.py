@@ -58,8 +58,12 @@ def load_tokenizer(
         ConfigError: no such tokenizer, or its end-of-text token cannot be told.
     """
     if spec == "bytes":
-        from tokenstore.tokenizer.raw_bytes import ByteTokenizer
+        from tokenstore.tokenizer.raw_bytes import EOS_TOKEN, ByteTokenizer
 
+        if eos_token not in (None, EOS_TOKEN):
+            raise ConfigError(
+                f"eos token: expected {EOS_TOKEN!r} of the bytes tokenizer, found {eos_token!r}; leave it out"
+            )
         return ByteTokenizer()
     path = Path(spec)
     if not path.is_file():

@@ -33,6 +33,10 @@ class HuggingFaceTokenizer:
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = special_text == PLAIN
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        if not vocabulary:
+            raise ConfigError(
+                f"tokenizer: expected a vocabulary, found an empty one ({path}); train the tokenizer first"
+            )
         self.vocab_size = max(vocabulary.values()) + 1
         added = self._tokenizer.get_added_tokens_decoder().values()
         self.special_tokens = tuple(sorted(token.content for token in added if token.special))

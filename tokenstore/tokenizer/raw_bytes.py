@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-_SPECIAL = ("<|endoftext|>", "<|startoftext|>", "<|padding|>")
+EOS_TOKEN = "<|endoftext|>"
+_SPECIAL = (EOS_TOKEN, "<|startoftext|>", "<|padding|>")
 
 
 class ByteTokenizer:

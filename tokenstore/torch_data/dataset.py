@@ -7,7 +7,7 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenstore.sampling.plan import Plan
-from tokenstore.torch_data.batches import check_fields, make_batch
+from tokenstore.torch_data.batches import BatchMaker, check_fields
 from tokenstore.torch_data.loader import check_start, data_rank
 from tokenstore.torch_data.position import Split
 
@@ -41,7 +41,6 @@ class TokenDataset(IterableDataset):
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         worker = get_worker_info()
         first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
-        sampler, length = self.plan.sampler(), self.plan.config.sequence_length
-        for step, row, _, _ in islice(self._split.places(self.step, 0), first, None, stride):
-            rows = sampler.locate(step, row, self._split.rows_a_rank(step))
-            yield make_batch(sampler, rows, length, self._fields, pin_memory=False)
+        maker = BatchMaker(self.plan.sampler(), self.plan.config.sequence_length, self._fields, pin_memory=False)
+        for step, row, num_rows, _, _ in islice(self._split.places(self.step, 0), first, None, stride):
+            yield maker.make(step, row, num_rows)

@@ -6,8 +6,7 @@ from typing import Any
 import torch
 
 from tokenstore.sampling.plan import Plan
-from tokenstore.sampling.sampler import Sampler
-from tokenstore.torch_data.batches import check_fields, make_batch
+from tokenstore.torch_data.batches import BatchMaker, check_fields
 from tokenstore.torch_data.position import Split
 
 
@@ -53,19 +52,19 @@ class TokenLoader:
         self._pin_memory = pin_memory
         self._step, self._given = check_start(plan, step), 0
         self._iterating = self._finished = False
-        self._sampler: Sampler | None = None
+        self._maker: BatchMaker | None = None
 
     def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
         if self._finished:
             self._step, self._given, self._finished = 0, 0, False
-        if self._sampler is None:
-            self._sampler = self.plan.sampler()
-        sampler, length, fields, pin = self._sampler, self.plan.config.sequence_length, self._fields, self._pin_memory
+        if self._maker is None:
+            length = self.plan.config.sequence_length
+            self._maker = BatchMaker(self.plan.sampler(), length, self._fields, self._pin_memory)
+        make = self._maker.make
         self._iterating = True
         try:
-            for step, first, next_step, given in self._split.places(self._step, self._given):
-                rows = sampler.locate(step, first, self._split.rows_a_rank(step))
-                batch = make_batch(sampler, rows, length, fields, pin)
+            for step, first, num_rows, next_step, given in self._split.places(self._step, self._given):
+                batch = make(step, first, num_rows)
                 self._step, self._given = next_step, given
                 yield batch
             self._finished = True
@@ -119,7 +118,7 @@ class TokenLoader:
 
     def close(self) -> None:
         """Let go of the maps."""
-        self._sampler = None
+        self._maker = None
 
 
 def data_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:

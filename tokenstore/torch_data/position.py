@@ -53,8 +53,8 @@ class Split:
                 f" again with step={step}"
             )
 
-    def places(self, step: int, given: int) -> Iterator[tuple[int, int, int, int]]:
-        """(step, first row of this rank, next step, rows given there) of every microbatch from a position on."""
+    def places(self, step: int, given: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """(step, this rank's first row, its rows, next step, rows given there) of every microbatch from a position on."""
         plan = self.plan
         while True:
             if given == 0:
@@ -65,5 +65,5 @@ class Split:
             while given < size:
                 first = given + self.rank * rows
                 given += block
-                yield (step, first, step, given) if given < size else (step, first, step + 1, 0)
+                yield (step, first, rows, step, given) if given < size else (step, first, rows, step + 1, 0)
             step, given = step + 1, 0

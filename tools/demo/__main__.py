@@ -44,7 +44,7 @@ def build(folder: Path) -> None:
         findings = tokenstore.verify(result.path)
         print(
             f"    {name:5} {result.num_documents:6,} documents {result.num_tokens:10,} tokens as {result.dtype},"
-            f" verified: {'sound' if not findings else findings}"
+            f" verified: {findings if findings else 'sound'}"
         )
 
 
@@ -123,7 +123,9 @@ def mixture(folder: Path) -> None:
             f" weight {seen.weight:.3f} asked, {seen.realised_weight:.3f} had"
         )
     piece = plan.documents(40)[0][0]
-    print(f"    step 40, row 0 begins with {piece.source} document {piece.document}, tokens {piece.start}..{piece.stop}")
+    print(
+        f"    step 40, row 0 begins with {piece.source} document {piece.document}, tokens {piece.start}..{piece.stop}"
+    )
 
 
 @contextmanager
@@ -138,7 +140,9 @@ def chapter(title: str) -> Iterator[None]:
 def main() -> None:
     """Tell the story."""
     parser = argparse.ArgumentParser(prog="python -m tools.demo", description=__doc__)
-    parser.add_argument("--folder", type=Path, help="keep stores, plan, logs and checkpoints here (must be empty or new)")
+    parser.add_argument(
+        "--folder", type=Path, help="keep stores, plan, logs and checkpoints here (must be empty or new)"
+    )
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="tokenstore-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
@@ -152,7 +156,9 @@ def main() -> None:
             finish(start(folder, "whole", 1))
         with chapter(f"3. Train again, and kill -9 the process after step {KILL_AFTER}"):
             last = kill_midway(folder)
-            print(f"    killed after step {last}; its last checkpoint holds step {last + 1 - (last + 1) % CHECKPOINT_EVERY}")
+            print(
+                f"    killed after step {last}; its last checkpoint holds step {last + 1 - (last + 1) % CHECKPOINT_EVERY}"
+            )
         with chapter("4. Resume from that step alone, with 2 processes instead of 1"):
             shutil.copy(folder / "killed.pt", folder / "resumed.pt")
             finish(start(folder, "resumed", 2, "--resume"))

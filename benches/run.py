@@ -1,0 +1,52 @@
+"""Run the benches and print their table: `python -m benches.run [--smoke] [--only throughput] [--keep]`."""
+
+import argparse
+import json
+import platform
+import tempfile
+from dataclasses import asdict
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from benches.scenes import Row
+
+BENCHES = ("throughput", "plan", "start", "build")
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> str:
+    """Processor and library versions."""
+    names = [
+        line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line
+    ]
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("tokenstore", "torch", "numpy", "numba", "tokenizers"))
+    return f"{len(names)} cores of {names[0] if names else platform.processor()}; Python {platform.python_version()}, {libraries}"
+
+
+def main() -> None:
+    """Parse the command line, run, print, keep."""
+    parser = argparse.ArgumentParser(prog="python -m benches.run", description=__doc__)
+    parser.add_argument("--smoke", action="store_true", help="tiny sizes: do they run at all?")
+    parser.add_argument("--only", choices=BENCHES, action="append", help="run these only")
+    parser.add_argument("--keep", action="store_true", help="write the table to benches/results/")
+    arguments = parser.parse_args()
+    rows: list[Row] = []
+    for name in arguments.only or BENCHES:
+        with tempfile.TemporaryDirectory(prefix="tokenstore-bench-") as folder:
+            rows += import_module(f"benches.bench_{name}").run(Path(folder), arguments.smoke)
+    table = Table("claim", "measured", "to reach", "beside it", title=machine())
+    for row in rows:
+        table.add_row(row.claim, row.value, row.reach, row.beside)
+    Console().print(table)
+    if arguments.keep:
+        RESULTS.mkdir(exist_ok=True)
+        data = {"machine": machine(), "rows": [asdict(row) for row in rows]}
+        (RESULTS / "latest.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

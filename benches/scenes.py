@@ -1,0 +1,105 @@
+"""What the benches work on, with fixed seeds: stores with tokens in them, and huge ones that are sparse files."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import xxhash
+
+from tokenstore.format.layout import BOUNDARIES_NAME, INPUTS_NAME, MANIFEST_NAME, lookup_entries, shard_name
+from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, TokenizerEntry, encode_manifest
+from tokenstore.store.writer import StoreWriter
+
+TOKENIZER = TokenizerEntry("bytes", None, None, None, None, None, "benches", "1")
+VOCABULARY = 50_257
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: what, how much, and what design and peers have."""
+
+    claim: str
+    value: str
+    reach: str
+    beside: str
+
+
+def web_lengths(seed: int, count: int) -> np.ndarray:
+    """int64[count], document lengths as in web text: lognormal, median about 410 tokens, a 2 % Pareto tail."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.lognormal(6.0, 1.0, count)
+    tail = rng.random(count) < 0.02
+    lengths[tail] = 2000 * (1 + rng.pareto(1.5, int(tail.sum())))
+    return np.clip(lengths, 8, 1_000_000).astype(np.int64)
+
+
+def token_store(path: Path, seed: int, num_tokens: int) -> Path:
+    """A store of random ids in web-like documents."""
+    path.mkdir(parents=True)
+    rng = np.random.default_rng(seed)
+    with StoreWriter(path, VOCABULARY, 1 << 30) as writer:
+        while writer.num_tokens < num_tokens:
+            lengths = web_lengths(rng.integers(1 << 30), 2000)
+            writer.append(rng.integers(0, VOCABULARY, int(lengths.sum())).astype(np.uint16), lengths)
+        writer.finish(b"", ends_with_eos=False, tokenizer=TOKENIZER, options={}, counts={}, versions={})
+    return path
+
+
+def sparse_store(path: Path, num_documents: int, tokens_a_document: int = 1000) -> Path:
+    """A store of any size whose shards are sparse files (all ids 0): real maps and boundaries, no data on the disk."""
+    path.mkdir(parents=True)
+    num_tokens = num_documents * tokens_a_document
+    checksum = xxhash.xxh3_128().hexdigest()
+    shards = []
+    documents_a_shard = (1 << 30) // (2 * tokens_a_document)
+    for number, first in enumerate(range(0, num_documents, documents_a_shard)):
+        count = min(documents_a_shard, num_documents - first)
+        size = count * tokens_a_document
+        with open(path / shard_name(number), "wb") as file:
+            file.truncate(2 * size)
+        shards.append(ShardEntry(shard_name(number), 2 * size, size, first * tokens_a_document, count, first, checksum))
+    block = 1 << 22
+    with open(path / BOUNDARIES_NAME, "wb") as file:
+        for first in range(0, num_documents + 1, block):
+            (np.arange(first, min(first + block, num_documents + 1), dtype="<i8") * tokens_a_document).tofile(file)
+        for first in range(0, num_documents, block):
+            starts = np.arange(first, min(first + block, num_documents), dtype="<i8") * tokens_a_document
+            stop = (first + starts.size) * tokens_a_document
+            lookup_entries(starts, first * tokens_a_document, stop, first).astype("<i8").tofile(file)
+    (path / INPUTS_NAME).write_bytes(b"")
+    files = {
+        BOUNDARIES_NAME: FileEntry((path / BOUNDARIES_NAME).stat().st_size, checksum),
+        INPUTS_NAME: FileEntry(0, checksum),
+    }
+    manifest = Manifest(
+        "uint16", VOCABULARY, num_tokens, num_documents, False, TOKENIZER, tuple(shards), files, {}, {}, {}
+    )
+    (path / MANIFEST_NAME).write_bytes(encode_manifest(manifest))
+    return path
+
+
+def seconds(action: Callable[[], object]) -> float:
+    """Time of one call."""
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+
+def rounds(actions: dict[str, Callable[[], object]], count: int) -> dict[str, list[float]]:
+    """Times of all actions, in turn, so that a machine that changes its speed changes it for all alike."""
+    for action in actions.values():
+        action()
+    times: dict[str, list[float]] = {name: [] for name in actions}
+    for _ in range(count):
+        for name, action in actions.items():
+            times[name].append(seconds(action))
+    return times
+
+
+def ratio(limit: list[float], ours: list[float]) -> str:
+    """Median of limit / ours, round by round, and its spread."""
+    ratios = sorted(a / b for a, b in zip(limit, ours, strict=True))
+    return f"{median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"

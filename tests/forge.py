@@ -1,0 +1,68 @@
+"""Stores made wrong on purpose: a manifest's digest and checksum by FMT-5 (a plain twin), files changed behind its back."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+def canonical(value: Any) -> str:
+    """The canonical JSON of FMT-5, NaN and all."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def sha256(value: Any) -> str:
+    return hashlib.sha256(canonical(value).encode()).hexdigest()
+
+
+def digest_of(body: dict) -> str:
+    """The digest of a manifest's fields (FMT-5)."""
+    return sha256(
+        {
+            "dtype": body["dtype"],
+            "vocab_size": body["vocab_size"],
+            "tokenizer": [body["tokenizer"]["kind"], body["tokenizer"]["sha256"]],
+            "shards": [[shard["num_tokens"], shard["checksum"]] for shard in body["shards"]],
+            "boundaries": body["files"]["boundaries.bin"]["checksum"],
+        }
+    )
+
+
+def seal(body: dict, digest: str | None = None) -> bytes:
+    """Bytes of a manifest.json whose digest (where one can be made, or the one given) and checksum fit its fields."""
+    body = {key: value for key, value in body.items() if key != "checksum"}
+    try:
+        body["digest"] = digest or digest_of(body)
+    except (KeyError, TypeError, AttributeError, IndexError):
+        body["digest"] = "0" * 64
+    return json.dumps({**body, "checksum": sha256(body)}, sort_keys=True, indent=1).encode() + b"\n"
+
+
+def replace(path: Path, data: bytes) -> None:
+    """Put a new file in the place of a read-only one; who mapped the old one keeps that."""
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
+
+
+def overwrite(path: Path, data: bytes) -> None:
+    """Change the bytes of a file in place: who mapped it sees them change."""
+    path.chmod(0o644)
+    with open(path, "r+b") as file:
+        file.write(data)
+
+
+def forge(store: Path, edit: Callable[[dict], Any]) -> Path:
+    """Edit a store's manifest so that its checksum and digest fit again."""
+    manifest = store / "manifest.json"
+    body = json.loads(manifest.read_bytes())
+    edit(body)
+    replace(manifest, seal(body))
+    return store
+
+
+def flip(data: bytes, bit: int) -> bytes:
+    """`data` with one bit turned over."""
+    changed = bytearray(data)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)

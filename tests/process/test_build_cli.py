@@ -1,0 +1,392 @@
+"""`tokenstore build` and `verify` as a user runs them: exit codes, messages, signals, output for machines and when piped."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import tokenstore
+from tests.data.texts import TEXTS
+
+ROOT = Path(__file__).resolve().parents[2]
+MAIN = [sys.executable, "-c", "from tokenstore.commands.app import main; main()"]
+BUILDERS = {"tools": [sys.executable, "-m", "tools.build_store"], "tokenstore": [*MAIN, "build"]}
+VERIFIERS = {"tools": [sys.executable, "-m", "tools.verify_store"], "tokenstore": [*MAIN, "verify"]}
+BUILD, VERIFY = BUILDERS["tools"], VERIFIERS["tokenstore"]
+# Unknown to users: lines of progress at once, instead of every ten seconds.
+EAGER = [sys.executable, "-c", "import tokenstore.commands.progress as p; p._LINE_SECONDS = 0; from tokenstore.commands.app import main; main()", "build"]  # fmt: skip
+WAIT_SECONDS = 60  # until what must happen has happened; only a hanging process reaches it
+
+FILES, REPEATS = 8, 100
+Run = Callable[..., subprocess.CompletedProcess]
+Start = Callable[..., subprocess.Popen]
+
+
+def environment() -> dict[str, str]:
+    """Ours, without what makes rich think of a terminal."""
+    terminal = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+    return {**{k: v for k, v in os.environ.items() if k not in terminal}, "PYTHONWARNINGS": "error"}
+
+
+def run(*command: object) -> subprocess.CompletedProcess:
+    """Run a command in the root of the clone to its end."""
+    return subprocess.run(
+        list(map(str, command)), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+    )  # fmt: skip
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a command; what still runs when the test ends is killed."""
+    started: list[subprocess.Popen] = []
+
+    def begin(*command: object, **options: object) -> subprocess.Popen:
+        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment(), **options}
+        started.append(subprocess.Popen(list(map(str, command)), cwd=ROOT, **options))
+        return started[-1]
+
+    yield begin
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Poll until `condition` holds."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "what the test waits for did not happen"
+        time.sleep(0.005)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The bytes of every file of a store."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture(scope="module")
+def many_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of texts that take a while to tokenize."""
+    folder = tmp_path_factory.mktemp("many_texts")
+    for number in range(FILES):
+        lines = (json.dumps({"text": text}) for text in TEXTS * REPEATS)
+        (folder / f"{number}.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(many_texts: Path, tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a build of `many_texts` writes when nothing happens to it."""
+    output = tmp_path_factory.mktemp("undisturbed") / "store"
+    assert run(*BUILD, many_texts, "--tokenizer", tokenizer_file, "--output", output).returncode == 0
+    return contents(output)
+
+
+@pytest.fixture
+def slow_build(many_texts: Path, tokenizer_file: Path, tmp_path: Path) -> list[object]:
+    """Arguments of a build that still tokenizes for a while when its first files appear."""
+    return [many_texts, "--tokenizer", tokenizer_file, "--output", tmp_path / "store"]
+
+
+@pytest.mark.parametrize("entry", BUILDERS)
+def test_a_build_exits_0_and_tells_what_it_wrote(jsonl: Callable[..., Path], tmp_path: Path, entry: str) -> None:
+    """Both ways to run it build the store and print its path, documents, tokens and digest on standard output."""
+    source = jsonl("in.jsonl", [*TEXTS, "", {"no": "text"}])
+    done = run(*BUILDERS[entry], source, "--output", tmp_path / "store", "--tokenizer", "bytes", "--max-bad", 1)
+    assert (done.returncode, done.stderr) == (0, "")
+    with tokenstore.open_store(tmp_path / "store") as store:
+        assert len(store) == len(TEXTS)
+        shown = (
+            str(tmp_path / "store"),
+            f"{len(TEXTS)} from 1 files; 1 without text",
+            f"{store.num_tokens:,} as uint16",
+        )
+        assert [text for text in (*shown, store.digest, "store.rejects.jsonl") if text not in done.stdout] == []
+
+
+@pytest.mark.parametrize("entry", VERIFIERS)
+def test_verify_exits_0_for_a_sound_store_and_4_for_a_damaged_one(make_store: Callable[..., Path], entry: str) -> None:
+    """P9: damage is found, named by file and place, and told by the exit code; --json has the same for machines."""
+    path = make_store("store", [[1, 2, 3]] * 100)
+    done = run(*VERIFIERS[entry], path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "sound" in done.stdout
+    shard = path / "tokens-00000.bin"
+    data = bytearray(shard.read_bytes())
+    data[7] ^= 1
+    shard.chmod(0o644)
+    shard.write_bytes(data)
+    done = run(*VERIFIERS[entry], path)
+    assert done.returncode == 4
+    assert re.search(r"tokens-00000\.bin: bytes 0\.\.600: expected checksum \w+, found \w+\n.*1 finding", done.stdout)
+    done = run(*VERIFIERS[entry], path, "--json")
+    assert done.returncode == 4
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert finding["file"] == "tokens-00000.bin"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "INPUTS"),
+        (["{in}", "--tokenizer", "bytes"], "output"),
+        (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--wrokers", "2"], "--wrokers"),
+        (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--document-start", "sos"], "sos"),
+        (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--shard-size", "0"], "shard_bytes: expected 4 or more"),
+        (["{in}", "--output", "{out}", "--tokenizer", "no.json"], "expected 'bytes' or the path of a tokenizer.json"),
+        (["{in}x", "--output", "{out}", "--tokenizer", "bytes"], "found none ({in}x)"),
+        (["{in}", "--output", "{in}", "--tokenizer", "bytes"], "found something else ({in})"),
+    ],
+)
+def test_a_wrong_command_line_exits_2_and_names_what_is_wrong(
+    jsonl: Callable[..., Path], tmp_path: Path, arguments: list[str], message: str
+) -> None:
+    """Usage and configuration are one exit code: nothing was tried, the command line must change."""
+    places = {"{in}": str(jsonl("in.jsonl", ["a"])), "{out}": str(tmp_path / "store")}
+
+    def filled(text: str) -> str:
+        for name, place in places.items():
+            text = text.replace(name, place)
+        return text
+
+    done = run(*BUILD, *map(filled, arguments))
+    assert done.returncode == 2
+    assert filled(message) in done.stderr
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob("store*"))
+
+
+def test_a_command_that_does_not_exist_exits_2() -> None:
+    """A typing error in a command's name is a usage error."""
+    done = run(*MAIN, "biuld")
+    assert done.returncode == 2
+    assert "biuld" in done.stderr
+
+
+def test_other_options_than_those_of_the_store_exit_2(jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    """P8: the store that is there is not replaced unasked; the same command again exits 0 and says that nothing was done."""
+    command = [*BUILD, jsonl("in.jsonl", ["a"]), "--output", tmp_path / "store", "--tokenizer", "bytes"]
+    assert run(*command).returncode == 0
+    again = run(*command)
+    assert again.returncode == 0
+    assert "was there already; nothing done" in again.stdout
+    other = run(*command, "--no-eos")
+    assert other.returncode == 2
+    assert "options.eos was True, is False" in other.stderr
+    assert run(*command, "--no-eos", "--overwrite").returncode == 0
+
+
+def test_a_build_that_fails_exits_1_and_names_the_file(tmp_path: Path) -> None:
+    """P9: an input that is cut short is a failure with one message and no traceback, and leaves no store."""
+    (tmp_path / "in.jsonl.gz").write_bytes(b"\x1f\x8b\x08")
+    done = run(*BUILD, tmp_path / "in.jsonl.gz", "--output", tmp_path / "store", "--tokenizer", "bytes")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert re.fullmatch(r"error: input: expected a whole \.gz file, found .*in\.jsonl\.gz.*\n", done.stderr)
+    assert not (tmp_path / "store").exists()
+
+
+def test_nothing_to_write_exits_1(jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    """Nothing exits 0 with nothing written."""
+    done = run(*BUILD, jsonl("in.jsonl", [""]), "--output", tmp_path / "store", "--tokenizer", "bytes")
+    assert done.returncode == 1
+    assert "documents: expected at least one, found none" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_more_bad_records_than_allowed_exit_3_and_are_listed(jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    """P9: bad records have their own exit code, a list to look at, and an option to go on."""
+    source = jsonl("in.jsonl", ["a", b"{", "b", b"[]"])
+    command = [*BUILD, source, "--output", tmp_path / "store", "--tokenizer", "bytes"]
+    done = run(*command)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "record 2 of in.jsonl: not JSON" in done.stderr
+    assert str(tmp_path / "store.rejects.jsonl") in done.stderr
+    assert not (tmp_path / "store").exists()
+    assert run(*command, "--max-bad", 1).returncode == 3
+    assert run(*command, "--max-bad", 2).returncode == 0
+    rows = [json.loads(line) for line in (tmp_path / "store.rejects.jsonl").read_text().splitlines()]
+    assert [(row["file"], row["record"]) for row in rows] == [("in.jsonl", 2), ("in.jsonl", 4)]
+
+
+def test_json_is_one_object_on_standard_output(jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    """--json gives a machine the whole result and nothing else, the second time too."""
+    source = jsonl("in.jsonl", [*TEXTS, b"bad"])
+    command = [*BUILD, source, "-o", tmp_path / "store", "--tokenizer", "bytes", "--max-bad", 1, "--json"]
+    first, second = (json.loads(run(*command).stdout) for _ in range(2))
+    assert first["path"] == str(tmp_path / "store")
+    assert first["rejects"] == str(tmp_path / "store.rejects.jsonl")
+    assert first["counts"] == {"input files": 1, "documents": len(TEXTS), "empty": 0, "bad": 1}
+    assert first["num_tokens"] == sum(len(text.encode()) + 1 for text in TEXTS)
+    assert (first["was_there"], second["was_there"]) == (False, True)
+    changed = {"was_there", "seconds"}
+    assert {k: v for k, v in first.items() if k not in changed} == {k: v for k, v in second.items() if k not in changed}
+
+
+@pytest.mark.parametrize(
+    "command", [BUILD, BUILDERS["tokenstore"], VERIFY, VERIFIERS["tools"]], ids=["tools.build_store", "build", "verify", "tools.verify_store"]
+)  # fmt: skip
+def test_help_shows_examples_and_every_option(command: list[str]) -> None:
+    """--help exits 0, shows commands to copy, and explains what there is to set."""
+    done = run(*command, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"Examples?:", done.stdout)
+    assert re.search(r"^\s*tokenstore (build \S+ --output|verify stores)", done.stdout, re.MULTILINE)
+    options = re.findall(r"--[a-z-]+", done.stdout)
+    expected = {"--json"} if "verify" in " ".join(command) else {"--output", "--tokenizer", "--text-field", "--workers", "--max-bad", "--json", "--no-eos", "--overwrite"}  # fmt: skip
+    assert expected <= set(options)
+
+
+def test_the_command_without_arguments_lists_its_commands() -> None:
+    """`tokenstore --help` names the commands, `--version` the version."""
+    done = run(*MAIN, "--help")
+    assert done.returncode == 0
+    assert {"build", "verify"} <= set(done.stdout.split())
+    done = run(*MAIN, "--version")
+    assert (done.returncode, done.stdout.strip()) == (0, tokenstore.__version__)
+
+
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [
+        ("SIGINT", 1),
+        ("SIGTERM", 2),
+        pytest.param("SIGINT", 2, marks=pytest.mark.deep),
+        pytest.param("SIGTERM", 1, marks=pytest.mark.deep),
+    ],
+)
+def test_an_interrupted_build_exits_130_and_resumes_to_the_same_bytes(
+    start: Start, slow_build: list[object], undisturbed: dict[str, bytes], tmp_path: Path, name: str, workers: int
+) -> None:
+    """P8: Ctrl-C or a scheduler's SIGTERM leaves no store and no process, says so, and the same command goes on."""
+    # Units of one file, so that there is something to resume and work for two; the command line has no option for that.
+    small = "import functools as f, tokenstore.build.pipeline as p; p.cut_units = f.partial(p.cut_units, unit_bytes=200_000); from tokenstore.commands.app import main"  # fmt: skip
+    command = [
+        sys.executable,
+        "-c",
+        f"{small}\nif __name__ == '__main__': main()",
+        "build",
+        *slow_build,
+        "--workers",
+        workers,
+    ]
+    process = start(*command, start_new_session=True)
+    parts = tmp_path / "store.building" / "parts"
+    wait_until(lambda: process.poll() is not None or list(parts.glob("*.tokens")))
+    os.killpg(process.pid, getattr(signal, name))  # as a terminal does: to the workers too
+    out, err = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 130, err
+    assert (err, out) == ("interrupted; the same command resumes\n", "")
+    assert not (tmp_path / "store").exists()
+    wait_until(lambda: not group_members(process.pid))
+    assert run(*command).returncode == 0
+    assert contents(tmp_path / "store") == undisturbed
+    assert sorted(path.name for path in tmp_path.glob("store*")) == ["store"]
+
+
+def group_members(group: int) -> list[int]:
+    """Processes of a process group that still run."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(its_group) == group and state != "Z":
+            members.append(int(stat.parent.name))
+    return members
+
+
+def test_of_two_builders_at_once_the_second_is_refused_and_the_first_completes(
+    start: Start, slow_build: list[object], tmp_path: Path
+) -> None:
+    """P8: the second builder exits 1 at once, naming the process that builds; the first does not notice."""
+    first = start(*BUILD, *slow_build)
+    wait_until(lambda: first.poll() is not None or (tmp_path / "store.building" / "parts").exists())
+    os.kill(first.pid, signal.SIGSTOP)  # so that it still builds, however slow this machine is
+    try:
+        second = run(*BUILD, *slow_build)
+    finally:
+        os.kill(first.pid, signal.SIGCONT)
+    assert second.returncode == 1
+    assert f"found process {first.pid} building it ({tmp_path / 'store.lock'})" in second.stderr
+    _, err = first.communicate(timeout=WAIT_SECONDS)
+    assert first.returncode == 0, err
+    assert tokenstore.verify(tmp_path / "store") == []
+    assert not (tmp_path / "store.lock").exists()
+
+
+def test_a_dead_builder_blocks_nobody(
+    start: Start, slow_build: list[object], undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    """P8: the lock goes with its holder, even one that was killed and left the lock file behind."""
+    first = start(*BUILD, *slow_build)
+    wait_until(lambda: first.poll() is not None or (tmp_path / "store.building").exists())
+    first.kill()
+    first.wait()
+    assert (tmp_path / "store.lock").exists()
+    assert run(*BUILD, *slow_build).returncode == 0
+    assert contents(tmp_path / "store") == undisturbed
+
+
+def test_progress_is_plain_lines_when_piped(slow_build: list[object]) -> None:
+    """Without a terminal there are no control characters: a line now and then, with share, tokens/s and time left."""
+    done = run(*EAGER, *slow_build)
+    assert done.returncode == 0
+    lines = done.stderr.splitlines()
+    assert lines
+    for line in lines:
+        assert re.fullmatch(
+            r"building: \d+ %, [\d.e+]+( [kMGT])? tokens/s, [\d.e+]+ ?[kMGT]?B of input/s, [\d:]+ left", line
+        )
+    assert lines[-1].startswith("building: 100 %")
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_json_output_is_not_disturbed_by_progress(slow_build: list[object]) -> None:
+    """--json is quiet on standard error."""
+    done = run(*EAGER, *slow_build, "--json")
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["num_documents"] == FILES * REPEATS * len(TEXTS)
+
+
+def test_progress_is_a_bar_on_a_terminal(start: Start, slow_build: list[object]) -> None:
+    """On a terminal the share of the work done, tokens/s and the time left are shown in place."""
+    ours, theirs = pty.openpty()
+    environ = {**environment(), "TERM": "xterm", "COLUMNS": "150"}
+    process = start(*BUILD, *slow_build, stderr=theirs, env=environ)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            block = os.read(ours, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        shown += block
+    os.close(ours)
+    process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 0
+    plain = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", shown)
+    assert re.search(rb"building .*\d+ %.* tokens/s, .*\d:\d\d:\d\d", plain)
+
+
+def test_a_resumed_build_tells_how_much_was_done(jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    """P8: what is taken up from an earlier run is noted on standard error, after what was passed over."""
+    jsonl("in/b.jsonl", ["a", b"bad"])
+    jsonl("in/a.py", [])
+    jsonl("in/a.jsonl", ["a" * 1_000_000] * 17)  # a unit of its own
+    command = [*BUILD, tmp_path / "in", "--output", tmp_path / "store", "--tokenizer", "bytes", "--workers", 1]
+    assert run(*command).returncode == 3
+    done = run(*command, "--max-bad", 1)
+    assert done.returncode == 0
+    assert (
+        done.stderr == "note: passed over 1 files with other endings (1 .py)\nnote: resuming: 2 of 3 parts are done\n"
+    )

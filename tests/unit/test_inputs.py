@@ -1,0 +1,226 @@
+"""Which files are read, in which order, under which names; and how they are cut into units of work."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tokenstore.build.inputs import InputFile, find_inputs
+from tokenstore.build.units import UNIT_FILES, Unit, cut_units
+from tokenstore.errors import ConfigError
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Callable[..., Path]:
+    """Make files of one byte, of given names, below a folder, and give the folder."""
+
+    def make(*names: str, folder: str = "data") -> Path:
+        for name in names:
+            path = tmp_path / folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"x")
+        return tmp_path / folder
+
+    return make
+
+
+def names(*arguments: object, endings: tuple[str, ...] = ()) -> list[str]:
+    """Names of the input files found, in order."""
+    return [file.name for file in find_inputs(tuple(map(str, arguments)), endings).files]
+
+
+def test_files_come_in_the_order_of_the_arguments(tree: Callable[..., Path]) -> None:
+    """The order of documents is the user's: arguments are not sorted among themselves."""
+    data = tree("a.txt", "b.jsonl", "c.txt.gz", "d.jsonl.zst")
+    given_names = ["c.txt.gz", "a.txt", "d.jsonl.zst", "b.jsonl"]
+    found = find_inputs(tuple(str(data / name) for name in given_names))
+    assert [(f.name, f.format, f.compression) for f in found.files] == [
+        ("c.txt.gz", ".txt", ".gz"),
+        ("a.txt", ".txt", ""),
+        ("d.jsonl.zst", ".jsonl", ".zst"),
+        ("b.jsonl", ".jsonl", ""),
+    ]
+    assert all(f.path == data / f.name and f.num_bytes == 1 for f in found.files)
+    assert all(f.modified_ns == f.path.stat().st_mtime_ns for f in found.files)
+
+
+def test_a_folder_gives_its_files_sorted_by_the_parts_of_their_paths(tree: Callable[..., Path]) -> None:
+    """Sorted folder by folder: `a/z` comes before `a-b/a` though "-" sorts before "/", and capitals before small letters."""
+    data = tree("a/z.txt", "a-b/a.txt", "a/b/c.txt", "a.txt", "B.txt", "ä.txt", "10.txt", "9.txt")
+    assert names(data) == ["10.txt", "9.txt", "B.txt", "a/b/c.txt", "a/z.txt", "a-b/a.txt", "a.txt", "ä.txt"]
+
+
+def test_a_glob_gives_its_files_sorted_by_the_parts_of_their_paths(tree: Callable[..., Path]) -> None:
+    """A quoted glob is expanded here, sorted in the same way as a folder, at any depth with **."""
+    data = tree("a/z.txt", "a-b/a.txt", "a/b/c.txt", "b.txt")
+    assert names(data / "*" / "*.txt") == ["a/z.txt", "a-b/a.txt"]
+    assert names(f"{data}/**/*.txt") == ["a/b/c.txt", "a/z.txt", "a-b/a.txt", "b.txt"]
+
+
+def test_a_file_whose_name_looks_like_a_glob_is_that_file(tree: Callable[..., Path]) -> None:
+    """An argument that exists is taken by its name before it is read as a pattern."""
+    data = tree("part[1].txt", "part1.txt")
+    assert names(data / "part[1].txt") == ["part[1].txt"]
+
+
+def test_a_file_named_twice_is_taken_once_at_its_first_place(
+    tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files, folders and globs that overlap, and other spellings of a path, give no document twice."""
+    data = tree("a.txt", "b.txt", "sub/c.txt")
+    assert names(data / "b.txt", data, data / "*.txt", data / "b.txt") == ["b.txt", "a.txt", "sub/c.txt"]
+    monkeypatch.chdir(data)
+    assert names("sub/c.txt", "./sub/c.txt", "sub/../sub/c.txt", data, ".") == ["sub/c.txt", "a.txt", "b.txt"]
+
+
+def test_hidden_files_and_folders_are_passed_over(tree: Callable[..., Path]) -> None:
+    """What a folder hides (.git, editors' copies) is no input, unless named itself or hidden above the folder."""
+    data = tree("a.txt", ".b.txt", ".git/c.txt", "d/.e/f.txt", folder=".home/data")
+    assert names(data) == ["a.txt"]
+    assert names(data / "*.txt") == ["a.txt"]
+    assert names(data / ".b.txt", data / ".git") == [".b.txt", ".git/c.txt"]
+
+
+def test_other_endings_in_a_folder_are_passed_over_and_counted(tree: Callable[..., Path]) -> None:
+    """A folder may hold other files: they are left out and reported by ending, never silently."""
+    data = tree("a.txt", "b.py", "c.py", "LICENSE", "d.gz", "e.tar.gz", "f.txt.bz2", "g.TXT.GZ")
+    found = find_inputs((str(data),))
+    assert [f.name for f in found.files] == ["a.txt", "g.TXT.GZ"]
+    assert found.passed_over == {".py": 2, "no ending": 1, ".gz": 2, ".bz2": 1}
+
+
+def test_text_endings_are_read_like_txt(tree: Callable[..., Path]) -> None:
+    """Files of an ending asked for are texts, compressed ones too, whatever the case of their ending."""
+    data = tree("a.py", "b.PY", "c.py.gz", "d.md", "e.txt")
+    found = find_inputs((str(data),), (".Py",))
+    assert [(f.name, f.format) for f in found.files] == [(n, ".txt") for n in ("a.py", "b.PY", "c.py.gz", "e.txt")]
+    assert found.passed_over == {".md": 1}
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("none", "found none"),
+        ("none/*.txt", "found none"),
+        ("empty", "found none"),
+        ("only_others", "found none"),
+        ("only_others/a.csv", r"found 'a\.csv'"),
+        ("only_others/*", r"found 'a\.csv'"),
+        ("pipe", "found something else"),
+    ],
+)
+def test_an_argument_that_gives_no_input_is_refused_by_name(
+    tree: Callable[..., Path], argument: str, message: str
+) -> None:
+    """A typing error never builds a smaller store: what is missing, empty or of another kind is named."""
+    data = tree("good.txt", "only_others/a.csv")
+    (data / "empty").mkdir()
+    os.mkfifo(data / "pipe")
+    with pytest.raises(ConfigError, match=message) as caught:
+        find_inputs((str(data / "good.txt"), str(data / argument)))
+    assert str(data / argument.replace("*", "a.csv" if "others" in argument else "*")) in str(caught.value)
+    assert str(data / "good.txt") not in str(caught.value)
+
+
+def test_all_wrong_arguments_are_named_at_once(tree: Callable[..., Path]) -> None:
+    """Every mistake stands in one message, up to a handful, with what reads other files as text."""
+    data = tree("a.csv", "b.csv", "c.csv", "d.csv")
+    with pytest.raises(ConfigError) as caught:
+        find_inputs((str(data / "none"), str(data / "*.csv"), str(data / "nothing")))
+    message = str(caught.value)
+    assert all(
+        name in message for name in ("/none", "a.csv", "b.csv", "c.csv", "d.csv", "and 1 more", "--text-endings")
+    )
+
+
+def test_names_do_not_depend_on_where_the_folder_lies(
+    tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """P8: the same files have the same names from any folder, working directory and spelling of the path."""
+    files = ("x/a.txt", "x/deep/b.txt", "y/c.txt")
+    expected = ["x/a.txt", "x/deep/b.txt", "y/c.txt"]
+    here, there = tree(*files, folder="here"), tree(*files, folder="some/where/else/there")
+    assert names(here) == names(there) == names(there / "x", there / "y") == expected
+    for folder in (here, there / "x", tmp_path):
+        monkeypatch.chdir(folder)
+        assert names(os.path.relpath(there / "x"), os.path.relpath(there / "y")) == expected
+
+
+def test_a_link_to_a_file_keeps_its_own_name(tree: Callable[..., Path]) -> None:
+    """A link is read under the name it has here: caches link readable names to files named by a hash."""
+    data, blobs = tree("real.txt"), tree("0123abcd", folder="blobs")
+    (data / "linked.txt").symlink_to(blobs / "0123abcd")
+    assert names(data) == ["linked.txt", "real.txt"]
+
+
+def files_of(sizes: list[tuple[int, str, str]]) -> list[InputFile]:
+    """Input files of given sizes, formats and compressions; nothing lies on the disk."""
+    return [
+        InputFile(Path(f"/{i}"), f"{i}", fmt, compression, size, 0) for i, (size, fmt, compression) in enumerate(sizes)
+    ]
+
+
+def spans(units: list[Unit], files: list[InputFile]) -> list[tuple[int, int, int]]:
+    """(file, first byte, end) of all slices, in order."""
+    return [
+        (part.file_number, part.start, files[part.file_number].num_bytes if part.stop is None else part.stop)
+        for unit in units
+        for part in unit
+    ]
+
+
+sizes = st.lists(
+    st.tuples(
+        st.one_of(st.integers(0, 30), st.integers(0, 400)),
+        st.sampled_from([".txt", ".jsonl"]),
+        st.sampled_from(["", "", ".gz", ".zst"]),
+    ),
+    max_size=40,
+)
+
+
+@given(sizes, st.integers(1, 100))
+def test_units_cover_every_byte_once_in_order(sizes: list[tuple[int, str, str]], unit_bytes: int) -> None:
+    """P8: put together, the units are all files from first to last byte, in order, none left out, none twice."""
+    files = files_of(sizes)
+    at = dict.fromkeys(range(len(files)), 0)
+    order = []
+    for number, start, stop in spans(cut_units(files, unit_bytes), files):
+        assert start == at[number]
+        assert stop > start or files[number].num_bytes == 0
+        at[number] = stop
+        order.append(number)
+    assert sorted(set(order)) == list(range(len(files)))
+    assert order == sorted(order)
+    assert all(at[number] == file.num_bytes for number, file in enumerate(files))
+
+
+@given(sizes, st.integers(1, 100))
+def test_only_plain_jsonl_is_cut_and_no_unit_is_larger_than_it_must_be(
+    sizes: list[tuple[int, str, str]], unit_bytes: int
+) -> None:
+    """A unit holds at most `unit_bytes`, except one file that cannot be cut; only a plain .jsonl has byte ranges."""
+    files = files_of(sizes)
+    for unit in cut_units(files, unit_bytes):
+        assert unit
+        total = sum(stop - start for _, start, stop in spans([unit], files))
+        assert total <= unit_bytes or len(unit) == 1
+        for part in unit:
+            cut = part.start > 0 or part.stop is not None
+            file = files[part.file_number]
+            assert not cut or (file.format == ".jsonl" and not file.compression and file.num_bytes > unit_bytes)
+            assert cut or len(unit) > 1 or total <= unit_bytes or file.format == ".txt" or file.compression
+
+
+def test_a_unit_holds_a_bounded_number_of_files() -> None:
+    """A million empty files are many units: a unit's cost grows with its files too."""
+    units = cut_units(files_of([(0, ".txt", "")] * (2 * UNIT_FILES + 1)))
+    assert [len(unit) for unit in units] == [UNIT_FILES, UNIT_FILES, 1]
+
+
+def test_no_files_are_no_units() -> None:
+    """Nothing in, nothing out."""
+    assert cut_units([]) == []
