@@ -51,7 +51,7 @@ def random_documents(seed: int, count: int, longest: int, vocab_size: int = 300)
 
 @pytest.fixture
 def make_store(tmp_path: Path) -> Callable[..., Path]:
-    """write_store below the test's folder: make_store("name", documents, ...)."""
+    """Give write_store below the test's folder, called as make_store("name", documents, ...)."""
 
     def make(name: str, documents: Sequence[Sequence[int]], **options: object) -> Path:
         return write_store(tmp_path / name, documents, **options)
@@ -81,7 +81,7 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def jsonl(tmp_path: Path) -> Callable[..., Path]:
-    """Write records as JSON lines: jsonl("name.jsonl", ["text", {"text": ...}, b"raw line"])."""
+    """Give a writer of JSON lines, called as jsonl("name.jsonl", ["text", {"text": ...}, b"raw line"])."""
 
     def write(name: str, records: Sequence[object]) -> Path:
         lines = []

@@ -279,6 +279,17 @@ def test_boundaries_of_any_integers_are_never_followed(data: st.DataObject) -> N
         sweep(path, "boundaries.bin", [damaged.tobytes()])
 
 
+def test_the_lookup_is_never_read_as_if_it_were_starts(tmp_path: Path) -> None:
+    """P9: where the last start falls after opening, the walk over documents stops there and not behind the index."""
+    path = write_store(tmp_path / "s", [[1] * 4096, [2] * 4096])
+    plan = tokenstore.Plan.of(path, sequence_length=8, global_batch_size=1, num_steps=1024, shuffle=False)
+    overwrite(path / "boundaries.bin", np.array([0, 4096, 8188, 8192, 1], "<i8").tobytes())
+    for ask in (plan.batch, plan.documents):
+        with pytest.raises(CorruptionError) as caught:
+            ask(1023)
+        tells(caught.value, path / "boundaries.bin", "document of token 8188")
+
+
 @pytest.mark.parametrize("vocab_size", [300, 70_000])
 def test_an_id_outside_the_vocabulary_is_an_error_that_names_the_shard(tmp_path: Path, vocab_size: int) -> None:
     """P9: it never reaches a model: store[i] and plan.batch refuse it with shard, place and what to do."""
