@@ -13,7 +13,6 @@ from benches.scenes import Row, rounds, token_store
 from tokenstore.order.windows import window_start
 from tokenstore.sampling.tables import NUM_SEQUENCES, NUM_TOKENS, OFFSET_KEY, SEQUENCE_KEY
 
-
 BATCH = 64
 
 

@@ -36,7 +36,8 @@ pytestmark = pytest.mark.timeout(120)  # a hang is a failure long before the sui
 
 def make_small(path: Path, vocab_size: int = 300) -> Path:
     """30 documents of 1..20 tokens in 4 shards, one lookup entry."""
-    return write_store(path, random_documents(1, 30, 20, vocab_size), vocab_size, shard_bytes=200)
+    shard_bytes = 100 * (2 if vocab_size <= 65_536 else 4)
+    return write_store(path, random_documents(1, 30, 20, vocab_size), vocab_size, shard_bytes)
 
 
 def make_wide(path: Path) -> Path:
@@ -45,7 +46,7 @@ def make_wide(path: Path) -> Path:
 
 
 def make_long(path: Path) -> Path:
-    """12 documents of up to 2,000 tokens in 2 shards, 4 lookup entries, one of them inside a document."""
+    """12 documents of up to 5,000 tokens in 3 shards, 6 lookup entries."""
     return write_store(path, [*random_documents(2, 11, 2000), [7] * 5000], shard_bytes=15_000)
 
 
@@ -76,10 +77,10 @@ def refused(path: Path, *parts: object) -> TokenStoreError:
 # ---- the sweeps: also called by the process of their own
 
 
-def plan_of(path: Path, num_epochs: int = 2, **fields: object) -> tokenstore.Plan:
-    """A plan over a few epochs of the store; its batches are of 4 sequences."""
+def plan_of(path: Path, **fields: object) -> tokenstore.Plan:
+    """A plan over a bit more than an epoch of the store; its batches are of 4 sequences."""
     length = LENGTHS[path.name]
-    steps = num_epochs * (json.loads((path / "manifest.json").read_bytes())["num_tokens"] // length) // 4
+    steps = json.loads((path / "manifest.json").read_bytes())["num_tokens"] // length // 4 + 1
     return tokenstore.Plan.of(path, sequence_length=length, global_batch_size=4, num_steps=steps, **fields)
 
 
@@ -138,7 +139,7 @@ def sweep(path: Path, name: str, contents: Iterable[bytes]) -> int:
         every_document(path, name)
         every_step(open_plans[number % 3], name)
         with told(name):
-            every_step(plan_of(path, 1, **variants[(number // 3) % 3]), name)
+            every_step(plan_of(path, **variants[(number // 3) % 3]), name)
     overwrite(path / name, sound)
     assert verify(path) == []
     return number
@@ -212,16 +213,19 @@ SWEEPS: dict[str, Callable[[Path], int]] = {
 }
 
 
+# The width of tokens is nothing to an index: `wide` is for the tokens alone.
+RUNS = [(name, what) for name in STORES for what in SWEEPS if name != "wide" or what == "bad-ids"]
+
+
 def sweep_all(folder: Path) -> int:
-    """Every sweep over every store."""
-    return sum(run(STORES[name](folder / what / name)) for name in STORES for what, run in SWEEPS.items())
+    """Every sweep."""
+    return sum(SWEEPS[what](STORES[name](folder / what / name)) for name, what in RUNS)
 
 
 # ---- damaged indexes and tokens
 
 
-@pytest.mark.parametrize("what", SWEEPS)
-@pytest.mark.parametrize("name", STORES)
+@pytest.mark.parametrize(("name", "what"), RUNS)
 def test_damaged_indexes_and_tokens_are_found_and_never_followed(name: str, what: str, tmp_path: Path) -> None:
     """P9: verify names the file; documents and batches are sane, or an error names the file and what to do."""
     assert SWEEPS[what](STORES[name](tmp_path / name)) > 10

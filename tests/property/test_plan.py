@@ -219,7 +219,7 @@ def test_an_epoch_of_concat_gives_every_token_once(pool: dict) -> None:
 class TestIdentity:
     """P10: a state is resumed into a plan with the same past, and into no other."""
 
-    CASE = {
+    CASE: ClassVar[dict] = {
         "vocabulary": 300,
         "sequence_length": 8,
         "global_batch_size": 24,

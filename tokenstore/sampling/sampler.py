@@ -134,6 +134,7 @@ class Sampler:
                 int(row[1]),
                 self._order.sequence_length,
                 self._order.shuffle,
+                self._clock,
                 tables.sources,
                 tables.files,
                 self._report,

@@ -111,8 +111,9 @@ def concat_spans(
     while left > 0:
         if token == num_tokens:  # round the circle
             token = document = 0
-        first = starts[document] if document >= 0 else np.int64(-1)
-        stop = starts[document + 1] if document >= 0 else np.int64(-1)
+        known = 0 <= document < num_documents
+        first = starts[document] if known else np.int64(-1)
+        stop = starts[document + 1] if known else np.int64(-1)
         if first > token or stop <= token or first < 0 or stop > num_tokens:
             report[0], report[1], report[2], report[3], report[4] = BAD_BOUNDARY, file, token, first, stop
             return -1
@@ -135,10 +136,11 @@ def spans_of(
     number: int,
     length: int,
     shuffle: bool,
+    clock: int,
     sources: np.ndarray,
     files: np.ndarray,
     report: np.ndarray,
     out: np.ndarray,
 ) -> int:
     """`concat_spans` for callers in Python."""
-    return concat_spans(source, number, length, 0, shuffle, 0, sources, files, report, out)
+    return concat_spans(source, number, length, 0, shuffle, clock, sources, files, report, out)

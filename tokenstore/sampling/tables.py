@@ -62,6 +62,7 @@ class Tables:
             array = store.boundaries() if shard < 0 else store.shard(shard)
             self._held[file] = array
             self.files[file, ADDRESS] = array.ctypes.data
+            self.files[file, LAST_USED] = clock  # not to go before the kernel has come back for it
             return
         token, start, stop = (int(x) for x in report[2:5])
         raise CorruptionError(
