@@ -3,6 +3,7 @@
 import copy
 import pickle
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import pytest
