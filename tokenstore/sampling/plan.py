@@ -2,7 +2,7 @@
 
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -10,18 +10,14 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from tokenstore.errors import ConfigError, CorruptionError
-from tokenstore.order.schedule import DROP, ERROR, STOP, Schedule, Stage, cursor_of, lay_out
-from tokenstore.order.split import divisors_below, first_row
-from tokenstore.order.weights import integer_shares
-from tokenstore.order.windows import num_windows
+from tokenstore.order.split import check_split, first_row
 from tokenstore.sampling.config import PlanConfig, SourceConfig
 from tokenstore.sampling.identity import check_same_past, check_state, fingerprint_of, make_state, past_of
+from tokenstore.sampling.layout import check_stores, count_sequences, lay_out_plan, warn_of_many_epochs
 from tokenstore.sampling.sampler import Order, Sampler
 from tokenstore.sampling.spans import DOCUMENT, DOCUMENT_START, LENGTH, START
 from tokenstore.sampling.tables import Tables
-from tokenstore.store import Store, open_store
-
-_MANY_EPOCHS = 4  # beyond about four passes repeated text adds little (Muennighoff et al., 2023)
+from tokenstore.store import open_store
 
 
 class Piece(NamedTuple):
@@ -63,9 +59,9 @@ class Plan:
         """
         self.config = config
         self.stores = {name: open_store(config.sources[name].path) for name in sorted(config.sources)}
-        _check_stores(self.stores)
-        self.num_sequences = {name: self._sequences_of(name, store) for name, store in self.stores.items()}
-        self.schedule = self._lay_out()
+        check_stores(self.stores)
+        self.num_sequences = count_sequences(config, self.stores)
+        self.schedule = lay_out_plan(config, self.num_sequences)
         self._order = Order(
             self.schedule,
             tuple(self.stores),
@@ -76,7 +72,7 @@ class Plan:
         )
         self._sampler = self.sampler()
         self._lock = threading.Lock()
-        self._warn_of_many_epochs()
+        warn_of_many_epochs(config, self.num_sequences, self.schedule)
 
     @classmethod
     def of(
@@ -109,74 +105,6 @@ class Plan:
     def __repr__(self) -> str:
         steps = "endless" if self.num_steps is None else f"{self.num_steps} steps"
         return f"Plan({', '.join(self.stores)}; {steps} of {self.global_batch_size(0)} x {self.config.sequence_length})"
-
-    # ---- laying out
-
-    def _sequences_of(self, name: str, store: Store) -> int:
-        sequences = num_windows(store.num_tokens, self.config.sequence_length)
-        if sequences == 0:
-            raise ConfigError(
-                f"source {name}: expected at least one sequence of {self.config.sequence_length} tokens,"
-                f" found {store.num_tokens} tokens ({store.path}); use a shorter sequence_length or leave it out"
-            )
-        return sequences
-
-    def _lay_out(self) -> Schedule:
-        config = self.config
-        stages = self._stages()
-        word = config.num_steps if isinstance(config.num_steps, str) else None
-        on_exhausted = {"first_exhausted": STOP, "all_exhausted": DROP}.get(word or "", config.on_exhausted or ERROR)
-        epochs = {name: source.max_epochs or (1 if word else None) for name, source in config.sources.items()}
-        limits = {name: limit * self.num_sequences[name] for name, limit in epochs.items() if limit}
-        num_steps = None if isinstance(config.num_steps, str) else config.num_steps
-        schedule = lay_out(stages, limits, on_exhausted, num_steps, sorted(config.skip_steps))
-        if schedule.exhausted is not None:
-            self._refuse(stages, schedule, num_steps)
-        if schedule.num_steps == 0:
-            raise ConfigError(
-                f"plan: expected at least one step of {stages[0].global_batch_size} sequences,"
-                f" found {schedule.end} sequences in all; use a smaller global_batch_size or more epochs"
-            )
-        return schedule
-
-    def _stages(self) -> tuple[Stage, ...]:
-        config = self.config
-        weights: dict[str, Any] = {name: source.weight for name, source in config.sources.items() if source.weight}
-        if not weights:  # all left out: every source ends its epochs with the others
-            weights = dict(self.num_sequences)
-        size = config.global_batch_size
-        stages = [Stage(0, size, integer_shares(weights))]
-        for stage in config.stages:
-            size = stage.global_batch_size or size
-            stages.append(Stage(stage.from_step, size, integer_shares(stage.weights)))
-        return tuple(stages)
-
-    def _refuse(self, stages: Sequence[Stage], schedule: Schedule, num_steps: int | None) -> None:
-        """Say which source runs out, when, what it would need, and what would work."""
-        cursor, name = schedule.exhausted or (0, "")
-        allowed = self.config.sources[name].max_epochs
-        if num_steps is None:
-            need = "an endless plan needs any number"
-        else:
-            free = lay_out(stages, {}, ERROR, num_steps)
-            needed = free.counts(cursor_of(stages, num_steps)).get(name, 0) / self.num_sequences[name]
-            need = f"{num_steps} steps need {needed:.2f}"
-        raise ConfigError(
-            f"source {name}: expected it to last, found that it runs out in step {schedule.step_of(cursor)}:"
-            f" {allowed} epochs of {self.num_sequences[name]} sequences are allowed, {need}. The longest plan that works has"
-            f" num_steps: {schedule.num_steps}; or raise max_epochs, lower its weight, or set on_exhausted: drop or stop"
-        )
-
-    def _warn_of_many_epochs(self) -> None:
-        if self.schedule.end is None:
-            return
-        for name, count in self.schedule.counts(self.schedule.end).items():
-            epochs = count / self.num_sequences[name]
-            if epochs > _MANY_EPOCHS and self.config.sources[name].max_epochs is None:
-                warnings.warn(
-                    f"source {name} is repeated {epochs:.1f} times in this plan; lower its weight or set max_epochs",
-                    stacklevel=3,
-                )
 
     # ---- what the plan is
 
@@ -317,44 +245,6 @@ class Plan:
             )
             for name in self.stores
         }
-
-
-def check_split(batch_size: int, rank: int, world_size: int, microbatch_size: int | None) -> int:
-    """The microbatch size (the whole share of a rank if None), checked so that all ranks get equal microbatches (P5)."""
-    if world_size < 1 or not 0 <= rank < world_size:
-        raise ValueError(f"rank: expected 0 <= rank < world_size, found rank {rank} of {world_size}")
-    if batch_size % world_size:
-        raise ConfigError(
-            f"world_size: expected a divisor of the global batch of {batch_size} sequences, found {world_size};"
-            f" these would do: {divisors_below(batch_size, batch_size)}"
-        )
-    share = batch_size // world_size
-    size = share if microbatch_size is None else microbatch_size
-    if size < 1 or share % size:
-        raise ConfigError(
-            f"microbatch_size: expected a divisor of a rank's {share} sequences ({batch_size} over {world_size} ranks),"
-            f" found {size}; these would do: {divisors_below(share, share)}"
-        )
-    return size
-
-
-def _check_stores(stores: Mapping[str, Store]) -> None:
-    """All stores speak of the same tokens; the same store twice is worth a warning."""
-    identities: dict[tuple, str] = {}
-    digests: dict[str, str] = {}
-    for name, store in stores.items():
-        tokenizer = store.manifest.tokenizer
-        identities.setdefault((tokenizer.kind, tokenizer.sha256, store.vocab_size), name)
-        other = digests.setdefault(store.digest, name)
-        if other != name:
-            warnings.warn(f"sources {other} and {name} are the same store ({store.digest[:12]}...)", stacklevel=4)
-    if len(identities) > 1:
-        rows = ", ".join(
-            f"{name}: {kind} {(sha or '')[:12]} with {size} ids" for (kind, sha, size), name in identities.items()
-        )
-        raise ConfigError(
-            f"sources: expected stores of one tokenizer, found {len(identities)} ({rows}); build them with the same tokenizer"
-        )
 
 
 def _reopen(config: PlanConfig, digests: Mapping[str, str]) -> Plan:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tokenstore.errors import ConfigError
-from tokenstore.order.split import divisors_below
-from tokenstore.sampling.plan import Plan, check_split
+from tokenstore.order.split import check_split, divisors_below
+from tokenstore.sampling.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,113 @@
+"""A configuration over opened stores -> the laid-out run: what cannot be had is refused here, with what would work."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tokenstore.errors import ConfigError
+from tokenstore.order.schedule import DROP, ERROR, STOP, Schedule, Stage, cursor_of, lay_out
+from tokenstore.order.weights import integer_shares
+from tokenstore.order.windows import num_windows
+from tokenstore.sampling.config import PlanConfig
+from tokenstore.store import Store
+
+_MANY_EPOCHS = 4  # beyond about four passes repeated text adds little (Muennighoff et al., 2023)
+
+
+def check_stores(stores: Mapping[str, Store]) -> None:
+    """All stores speak of the same tokens; the same store twice is worth a warning."""
+    identities: dict[tuple, str] = {}
+    digests: dict[str, str] = {}
+    for name, store in stores.items():
+        tokenizer = store.manifest.tokenizer
+        identities.setdefault((tokenizer.kind, tokenizer.sha256, store.vocab_size), name)
+        other = digests.setdefault(store.digest, name)
+        if other != name:
+            warnings.warn(f"sources {other} and {name} are the same store ({store.digest[:12]}...)", stacklevel=3)
+    if len(identities) > 1:
+        rows = ", ".join(
+            f"{name}: {kind} {(sha or '')[:12]} with {size} ids" for (kind, sha, size), name in identities.items()
+        )
+        raise ConfigError(
+            f"sources: expected stores of one tokenizer, found {len(identities)} ({rows}); build them with the same tokenizer"
+        )
+
+
+def count_sequences(config: PlanConfig, stores: Mapping[str, Store]) -> dict[str, int]:
+    """Sequences an epoch of every source; ConfigError for one that has none."""
+    counts = {name: num_windows(store.num_tokens, config.sequence_length) for name, store in stores.items()}
+    for name, count in counts.items():
+        if count == 0:
+            store = stores[name]
+            raise ConfigError(
+                f"source {name}: expected at least one sequence of {config.sequence_length} tokens,"
+                f" found {store.num_tokens} tokens ({store.path}); use a shorter sequence_length or leave it out"
+            )
+    return counts
+
+
+def lay_out_plan(config: PlanConfig, num_sequences: Mapping[str, int]) -> Schedule:
+    """The schedule of a configuration; ConfigError where a source would run out, or there is not one step."""
+    stages = _stages(config, num_sequences)
+    word = config.num_steps if isinstance(config.num_steps, str) else None
+    on_exhausted = {"first_exhausted": STOP, "all_exhausted": DROP}.get(word or "", config.on_exhausted or ERROR)
+    epochs = {name: source.max_epochs or (1 if word else None) for name, source in config.sources.items()}
+    limits = {name: limit * num_sequences[name] for name, limit in epochs.items() if limit}
+    num_steps = None if isinstance(config.num_steps, str) else config.num_steps
+    schedule = lay_out(stages, limits, on_exhausted, num_steps, sorted(config.skip_steps))
+    if schedule.exhausted is not None:
+        _refuse(config, num_sequences, stages, schedule, num_steps)
+    if schedule.num_steps == 0:
+        raise ConfigError(
+            f"plan: expected at least one step of {stages[0].global_batch_size} sequences,"
+            f" found {schedule.end} sequences in all; use a smaller global_batch_size or more epochs"
+        )
+    return schedule
+
+
+def _stages(config: PlanConfig, num_sequences: Mapping[str, int]) -> tuple[Stage, ...]:
+    weights: dict[str, Any] = {name: source.weight for name, source in config.sources.items() if source.weight}
+    if not weights:  # all left out: every source ends its epochs with the others
+        weights = dict(num_sequences)
+    size = config.global_batch_size
+    stages = [Stage(0, size, integer_shares(weights))]
+    for stage in config.stages:
+        size = stage.global_batch_size or size
+        stages.append(Stage(stage.from_step, size, integer_shares(stage.weights)))
+    return tuple(stages)
+
+
+def _refuse(
+    config: PlanConfig,
+    num_sequences: Mapping[str, int],
+    stages: Sequence[Stage],
+    schedule: Schedule,
+    num_steps: int | None,
+) -> None:
+    """Say which source runs out, when, what it would need, and what would work."""
+    cursor, name = schedule.exhausted or (0, "")
+    allowed = config.sources[name].max_epochs
+    if num_steps is None:
+        need = "an endless plan needs any number"
+    else:
+        free = lay_out(stages, {}, ERROR, num_steps)
+        needed = free.counts(cursor_of(stages, num_steps)).get(name, 0) / num_sequences[name]
+        need = f"{num_steps} steps need {needed:.2f}"
+    raise ConfigError(
+        f"source {name}: expected it to last, found that it runs out in step {schedule.step_of(cursor)}:"
+        f" {allowed} epochs of {num_sequences[name]} sequences are allowed, {need}. The longest plan that works has"
+        f" num_steps: {schedule.num_steps}; or raise max_epochs, lower its weight, or set on_exhausted: drop or stop"
+    )
+
+
+def warn_of_many_epochs(config: PlanConfig, num_sequences: Mapping[str, int], schedule: Schedule) -> None:
+    """Repeating a source many times is allowed, and worth a word."""
+    if schedule.end is None:
+        return
+    for name, count in schedule.counts(schedule.end).items():
+        epochs = count / num_sequences[name]
+        if epochs > _MANY_EPOCHS and config.sources[name].max_epochs is None:
+            warnings.warn(
+                f"source {name} is repeated {epochs:.1f} times in this plan; lower its weight or set max_epochs",
+                stacklevel=3,
+            )
