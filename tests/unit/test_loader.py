@@ -107,6 +107,28 @@ def test_positions_and_documents(plan: Plan) -> None:
         assert batch["document_ids"][row].tolist() == [j for j, size in enumerate(sizes) for _ in range(size)]
 
 
+def test_sequence_borders_for_attention_kernels(plan: Plan) -> None:
+    """cu_seqlens cut the flattened microbatch at every document and row; max_seqlen is the longest piece."""
+    fields = ("input_ids", "cu_seqlens", "max_seqlen", "source_ids")
+    for step, batch in zip((0, 1, 4), TokenLoader(plan, fields=fields), strict=False):
+        sizes = [piece.stop - piece.start for pieces in plan.documents(step) for piece in pieces]
+        assert batch["cu_seqlens"].dtype == torch.int32
+        assert batch["cu_seqlens"].tolist() == [0, *np.cumsum(sizes)]
+        assert batch["max_seqlen"] == max(sizes)
+        assert batch["source_ids"].tolist() == [0] * 12
+
+
+def test_one_shape_of_sequence_borders(plan: Plan) -> None:
+    """With max_documents cu_seqlens have one shape, filled up; too small a number names the one that is needed."""
+    fields = ("cu_seqlens", "max_seqlen")
+    exact = next(iter(TokenLoader(plan, fields=fields)))["cu_seqlens"].tolist()
+    batch = next(iter(TokenLoader(plan, fields=fields, max_documents=100)))
+    assert batch["cu_seqlens"].tolist() == exact + [12 * 16] * (101 - len(exact))
+    assert batch["max_seqlen"] == 16
+    with pytest.raises(ValueError, match=f"expected at least {len(exact) - 1} for this batch, found 3"):
+        next(iter(TokenDataset(plan, fields=fields, max_documents=3)))
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "text"),
     [

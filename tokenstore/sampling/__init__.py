@@ -2,9 +2,11 @@
 
 config.py    PlanConfig: what the user asks for (plan.yaml)
 plan.py      Plan: the pure function batch = f(step, rank), and the questions it answers
+layout.py    configuration and stores -> the laid-out run, or why it cannot be had
 identity.py  past, fingerprint and state of a run (P10)
 tables.py    stores and maps as arrays a kernel reads
 spans.py     a sequence -> its runs of tokens, each inside one document
+sampler.py   rows of a step -> filled arrays
 gather.py    runs -> batch: the hot kernel
 """
 

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import Any
 
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenstore.sampling.plan import Plan
@@ -30,17 +30,19 @@ class TokenDataset(IterableDataset):
         step: int = 0,
         fields: Sequence[str] | None = None,
         format: str = "torch",
+        max_documents: int | None = None,
     ):
         """Arguments are those of TokenLoader."""
         rank, world_size = data_rank(rank, world_size)
         self.plan = plan
         self.step = check_start(plan, step)
         self._split = Split(plan, rank, world_size, microbatch_size)
-        self._fields = check_fields(fields, format)
+        self._fields, self._max_documents = check_fields(fields, format), max_documents
 
-    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         worker = get_worker_info()
         first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
-        maker = BatchMaker(self.plan.sampler(), self.plan.config.sequence_length, self._fields, pin_memory=False)
+        length = self.plan.config.sequence_length
+        maker = BatchMaker(self.plan.sampler(), length, self._fields, False, self._max_documents)
         for step, row, num_rows, _, _ in islice(self._split.places(self.step, 0), first, None, stride):
             yield maker.make(step, row, num_rows)

@@ -32,6 +32,7 @@ class TokenLoader:
         fields: Sequence[str] | None = None,
         format: str = "torch",
         pin_memory: bool = False,
+        max_documents: int | None = None,
     ):
         """Make a loader; nothing is read yet.
 
@@ -40,26 +41,27 @@ class TokenLoader:
             rank, world_size: data-parallel rank and size; left out: those of torch.distributed if it is set up, else 0 of 1.
             microbatch_size: sequences a batch; left out: the rank's share of a step.
             step: the step to begin with; unchecked. `load_state_dict` checks that the past is the same.
-            fields: names of tensors, see `batches.make_batch`; left out: those of the format.
+            fields: names of tensors, see `batches.BatchMaker`; left out: those of the format.
             format: "torch", or "hf" for Hugging Face models.
             pin_memory: allocate tensors in page-locked memory (needs CUDA).
+            max_documents: pieces of documents a microbatch has room for in `cu_seqlens`, which then has one shape.
         Raises: ConfigError: a step does not divide evenly among the ranks, in some stage.
         """
         rank, world_size = data_rank(rank, world_size)
         self.plan = plan
         self._split = Split(plan, rank, world_size, microbatch_size)
         self._fields = check_fields(fields, format)
-        self._pin_memory = pin_memory
+        self._pin_memory, self._max_documents = pin_memory, max_documents
         self._step, self._given = check_start(plan, step), 0
         self._iterating = self._finished = False
         self._maker: BatchMaker | None = None
 
-    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+    def __iter__(self) -> Iterator[dict[str, Any]]:
         if self._finished:
             self._step, self._given, self._finished = 0, 0, False
         if self._maker is None:
             length = self.plan.config.sequence_length
-            self._maker = BatchMaker(self.plan.sampler(), length, self._fields, self._pin_memory)
+            self._maker = BatchMaker(self.plan.sampler(), length, self._fields, self._pin_memory, self._max_documents)
         make = self._maker.make
         self._iterating = True
         try:
