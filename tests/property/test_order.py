@@ -193,12 +193,12 @@ class TestSchedule:
             cursor, size = laid.cursor(step), laid.stage(step).global_batch_size
             tables = segment_tables(laid.segments_in(cursor, cursor + size), names)
             for shuffle in (True, False):
-                out = np.empty((size, 2), np.int64)
+                out = np.empty((1, size, 2), np.int64)
                 bits = int(np.uint64(key).astype(np.int64))
                 locate_rows(0, step, cursor, size, bits, shuffle, tables.spans, tables.counts, tables.slots, out)
                 rows = naive.step_rows(seed, step, cursor, size, shuffle)
                 expected = [laid.segments_in(n, n + 1)[0].at(n) for n in rows]
-                assert out.tolist() == [[names[name], number] for name, number in expected]
+                assert out[0].tolist() == [[names[name], number] for name, number in expected]
 
     @given(schedules())
     def test_skipped_steps_move_no_other(self, case: tuple) -> None:

@@ -59,20 +59,24 @@ def locate_rows(
     slots: np.ndarray,
     out: np.ndarray,
 ) -> None:
-    """Rows first_row, first_row + 1, ... of a step -> out int64[rows, 2]: source number, sequence number in the source."""
-    places = out[:, 1]
-    if shuffle:
-        permute_run(first_row, batch_size, counted_key(np.uint64(key_bits), step), places)
-    else:
+    """Rows first_row, first_row + 1, ... of `step` and the steps after it -> out int64[steps, rows, 2]: source, number.
+
+    All these steps have `batch_size` sequences and lie in the segments given; `cursor` is that of the first.
+    """
+    for k in range(out.shape[0]):
+        places = out[k, :, 1]
+        if shuffle:
+            permute_run(first_row, batch_size, counted_key(np.uint64(key_bits), step + k), places)
+        else:
+            for row in range(places.size):
+                places[row] = first_row + row
         for row in range(places.size):
-            places[row] = first_row + row
-    for row in range(places.size):
-        n = cursor + places[row]
-        m = spans.shape[0] - 1
-        while m > 0 and n < spans[m, 0]:
-            m -= 1
-        periods = (n - spans[m, 0]) // spans[m, 1]
-        slot = spans[m, 2] + (n - spans[m, 0]) - periods * spans[m, 1]
-        source = slots[0, slot]
-        out[row, 0] = source
-        out[row, 1] = counts[0, m, source] + periods * counts[1, m, source] + slots[1, slot]
+            n = cursor + k * batch_size + places[row]
+            m = spans.shape[0] - 1
+            while m > 0 and n < spans[m, 0]:
+                m -= 1
+            periods = (n - spans[m, 0]) // spans[m, 1]
+            slot = spans[m, 2] + (n - spans[m, 0]) - periods * spans[m, 1]
+            source = slots[0, slot]
+            out[k, row, 0] = source
+            out[k, row, 1] = counts[0, m, source] + periods * counts[1, m, source] + slots[1, slot]

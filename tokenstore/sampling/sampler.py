@@ -14,6 +14,8 @@ from tokenstore.sampling.gather import annotate, gather
 from tokenstore.sampling.spans import SPAN_COLUMNS, spans_of
 from tokenstore.sampling.tables import OK, REPORT_SIZE, Tables
 
+_AHEAD_ROWS, _AHEAD_PLACES = 512, 16  # kept by `locate_next`: at most 128 KB
+
 
 @dataclass(frozen=True)
 class Order:
@@ -38,16 +40,30 @@ class Sampler:
         self._spans = np.empty((0, SPAN_COLUMNS), np.int64)
         self._report = np.zeros(REPORT_SIZE, np.int64)
         self._clock = 0
-        self._step = -1
+        self._ahead: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
         self._cursor = self._batch_size = 0
         self._covered = range(0)  # cursors for which _segments holds the tables
         self._segments: SegmentTables
 
     def locate(self, step: int, first_row: int, num_rows: int) -> np.ndarray:
         """int64[num_rows, 2]: source number and sequence number of rows first_row, ... of `step`."""
-        if step != self._step:
-            self._move_to(step)
-        rows = np.empty((num_rows, 2), np.int64)
+        return self._locate_steps(step, 1, first_row, num_rows)[0]
+
+    def locate_next(self, step: int, first_row: int, num_rows: int) -> np.ndarray:
+        """`locate` for who asks for the same rows of one step after the other: does some steps at once, and keeps them."""
+        place = (first_row, num_rows)
+        first_step, rows = self._ahead.get(place, (step, ()))
+        if not 0 <= step - first_step < len(rows):
+            first_step, rows = step, self._locate_steps(step, max(_AHEAD_ROWS // num_rows, 1), first_row, num_rows)
+            if place in self._ahead or len(self._ahead) < _AHEAD_PLACES:
+                self._ahead[place] = (first_step, rows)
+        return rows[step - first_step]
+
+    def _locate_steps(self, step: int, most_steps: int, first_row: int, num_rows: int) -> np.ndarray:
+        """int64[steps, num_rows, 2] of `step` and those after it: at most so many, as far as the tables at hand reach."""
+        self._move_to(step)
+        steps = min(most_steps, (self._covered.stop - self._cursor) // self._batch_size)
+        rows = np.empty((steps, num_rows, 2), np.int64)
         tables = self._segments
         locate_rows(
             first_row,
@@ -64,6 +80,7 @@ class Sampler:
         return rows
 
     def _move_to(self, step: int) -> None:
+        """Make the tables at hand those of the segments of `step`; none goes beyond its stage and so its batch size."""
         schedule = self._order.schedule
         self._cursor, self._batch_size = schedule.cursor(step), schedule.stage(step).global_batch_size
         first, last = self._cursor, self._cursor + self._batch_size - 1
@@ -71,8 +88,7 @@ class Sampler:
             segments = schedule.segments_in(first, last + 1)
             self._segments = segment_tables(segments, self._numbers)
             end = segments[-1].end
-            self._covered = range(segments[0].start, end if end is not None else 1 << 62)
-        self._step = step
+            self._covered = range(segments[0].start, 1 << 62 if end is None else end)
 
     def _scratch(self, num_rows: int) -> np.ndarray:
         """Room for the spans of so many rows, each token a document at worst; memory never touched costs nothing."""

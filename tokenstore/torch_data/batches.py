@@ -50,7 +50,7 @@ class BatchMaker:
 
     def make(self, step: int, first_row: int, num_rows: int) -> dict[str, Any]:
         """The batch of rows first_row, first_row + 1, ... of `step`, in memory of its own."""
-        rows = self.sampler.locate(step, first_row, num_rows)
+        rows = self.sampler.locate_next(step, first_row, num_rows)
         ids, targets = self._empty(num_rows), self._empty(num_rows)
         self.sampler.fill(rows, ids, targets)
         made = {"input_ids": ids, "targets": targets, "shift_labels": targets}
