@@ -195,7 +195,20 @@ class TestSchedule:
             for shuffle in (True, False):
                 out = np.empty((1, size, 2), np.int64)
                 bits = int(np.uint64(key).astype(np.int64))
-                locate_rows(0, step, cursor, size, bits, shuffle, tables.spans, tables.counts, tables.slots, out)
+                locate_rows(
+                    0,
+                    step,
+                    cursor,
+                    size,
+                    bits,
+                    shuffle,
+                    tables.spans,
+                    tables.counts,
+                    tables.numbers,
+                    tables.sources,
+                    tables.ranks,
+                    out,
+                )
                 rows = naive.step_rows(seed, step, cursor, size, shuffle)
                 expected = [laid.segments_in(n, n + 1)[0].at(n) for n in rows]
                 assert out[0].tolist() == [[names[name], number] for name, number in expected]

@@ -50,18 +50,26 @@ def interleave(shares: tuple[int, ...]) -> Interleave:
     weights = np.array(shares, np.int64)
     period, num_sources = int(weights.sum()), weights.size
     first = np.concatenate([[0], np.cumsum(weights)])
-    source = np.zeros(period, np.int32)
-    if num_sources > 1:
-        work = np.zeros(period + 2 + 2 * num_sources, np.int64)
-        _interleave_kernel(weights, period, np.zeros((num_sources, 2), np.int64), work, source)
-    places = np.argsort(source, kind="stable").astype(np.int32)
-    rank = np.empty(period, np.int32)
-    rank[places] = np.arange(period) - np.repeat(first[:-1], weights)
+    if num_sources == 1:
+        slots = np.arange(period, dtype=np.int32)
+        return Interleave(np.zeros(period, np.int32), slots, slots, first)
+    source, rank, places = np.empty((3, period), np.int32)
+    work = np.zeros(period + 2 + 2 * num_sources, np.int64)
+    _interleave_kernel(weights, period, first, np.zeros((num_sources, 2), np.int64), work, source, rank, places)
     return Interleave(source, rank, places, first)
 
 
 @kernel
-def _interleave_kernel(c: np.ndarray, period: int, heap: np.ndarray, work: np.ndarray, out: np.ndarray) -> None:
+def _interleave_kernel(
+    c: np.ndarray,
+    period: int,
+    first: np.ndarray,
+    heap: np.ndarray,
+    work: np.ndarray,
+    source: np.ndarray,
+    rank: np.ndarray,
+    places: np.ndarray,
+) -> None:
     """heap: int64[k, 2], (deadline, source). work: int64[P + 2 + 2k], zeroed: bucket heads, their links, counts."""
     k = c.size
     d = 2 * k - 2
@@ -79,7 +87,8 @@ def _interleave_kernel(c: np.ndarray, period: int, heap: np.ndarray, work: np.nd
             s = link[s] - 1
         s = heap[0, 1]
         size = _pop(heap, size)
-        out[n - 1] = s
+        source[n - 1], rank[n - 1] = s, x[s]
+        places[first[s] + x[s]] = n - 1
         x[s] += 1
         if x[s] < c[s]:
             release = -((-period * (1 + d * x[s])) // (d * c[s]))

@@ -16,34 +16,35 @@ class SegmentTables:
     """The segments that a step touches (nearly always one), as arrays.
 
     Attributes:
-        spans: int64[m, 3], start of each segment's cursor, its period, where its slots begin in `slots`.
+        spans: int64[m, 3], start of each segment's cursor, its period, where its slots begin in `sources` and `ranks`.
         counts: int64[2, m, num_sources], sequences before the segment, and shares.
-        slots: int32[2, sum of periods], source number and rank of each slot.
+        numbers: int32[m, num_sources], the plan's number of the segment's i-th source.
+        sources, ranks: int32[sum of periods], the segment's source and rank of each slot; for one segment its own tables.
     """
 
     spans: np.ndarray
     counts: np.ndarray
-    slots: np.ndarray
+    numbers: np.ndarray
+    sources: np.ndarray
+    ranks: np.ndarray
 
 
 def segment_tables(segments: Sequence[Segment], numbers: Mapping[str, int]) -> SegmentTables:
     """Tables of `segments` for the kernel; `numbers` gives every source of the plan its number."""
     tables = [segment.table for segment in segments]
     counts = np.zeros((2, len(segments), len(numbers)), np.int64)
-    slots = []
-    for i, (segment, table) in enumerate(zip(segments, tables, strict=True)):
+    here = np.zeros((len(segments), len(numbers)), np.int32)
+    for i, segment in enumerate(segments):
         for name, number in numbers.items():
             counts[:, i, number] = segment.base.get(name, 0), segment.shares.get(name, 0)
-        here = np.array([numbers[name] for name in segment.names], np.int32)
-        slots.append(np.stack([here[table.source], table.rank]))
+        here[i, : len(segment.names)] = [numbers[name] for name in segment.names]
     periods = [table.period for table in tables]
     first = np.cumsum([0, *periods[:-1]])
-    starts = [segment.start for segment in segments]
-    return SegmentTables(
-        np.array([starts, periods, first], np.int64).T.copy(),
-        counts,
-        np.ascontiguousarray(np.concatenate(slots, axis=1)),
-    )
+    spans = np.array([[segment.start for segment in segments], periods, first], np.int64).T.copy()
+    if len(tables) == 1:  # nearly always: megabytes that need not be copied
+        return SegmentTables(spans, counts, here, tables[0].source, tables[0].rank)
+    sources, ranks = np.concatenate([t.source for t in tables]), np.concatenate([t.rank for t in tables])
+    return SegmentTables(spans, counts, here, sources, ranks)
 
 
 @kernel
@@ -56,7 +57,9 @@ def locate_rows(
     shuffle: bool,
     spans: np.ndarray,
     counts: np.ndarray,
-    slots: np.ndarray,
+    numbers: np.ndarray,
+    sources: np.ndarray,
+    ranks: np.ndarray,
     out: np.ndarray,
 ) -> None:
     """Rows first_row, first_row + 1, ... of `step` and the steps after it -> out int64[steps, rows, 2]: source, number.
@@ -77,6 +80,6 @@ def locate_rows(
                 m -= 1
             periods = (n - spans[m, 0]) // spans[m, 1]
             slot = spans[m, 2] + (n - spans[m, 0]) - periods * spans[m, 1]
-            source = slots[0, slot]
+            source = numbers[m, sources[slot]]
             out[k, row, 0] = source
-            out[k, row, 1] = counts[0, m, source] + periods * counts[1, m, source] + slots[1, slot]
+            out[k, row, 1] = counts[0, m, source] + periods * counts[1, m, source] + ranks[slot]

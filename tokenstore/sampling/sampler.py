@@ -14,7 +14,7 @@ from tokenstore.sampling.gather import annotate, gather
 from tokenstore.sampling.spans import SPAN_COLUMNS, spans_of
 from tokenstore.sampling.tables import OK, REPORT_SIZE, Tables
 
-_AHEAD_ROWS, _AHEAD_PLACES = 512, 16  # kept by `locate_next`: at most 128 KB
+_AHEAD_ROWS, _AHEAD_PLACES = 512, 16  # rows and places in a step that `locate_next` keeps: 128 KB, or one step each
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,16 @@ class Sampler:
         self._covered = range(0)  # cursors for which _segments holds the tables
         self._segments: SegmentTables
 
+    def __reduce__(self) -> tuple:
+        raise TypeError(
+            "sampler: expected to stay in its process, as it holds addresses of maps; use plan.sampler() there"
+        )
+
+    @property
+    def crosses_documents(self) -> bool:
+        """Whether targets are predicted across document borders."""
+        return self._order.cross_document_targets
+
     def locate(self, step: int, first_row: int, num_rows: int) -> np.ndarray:
         """int64[num_rows, 2]: source number and sequence number of rows first_row, ... of `step`."""
         return self._locate_steps(step, 1, first_row, num_rows)[0]
@@ -54,9 +64,10 @@ class Sampler:
         place = (first_row, num_rows)
         first_step, rows = self._ahead.get(place, (step, ()))
         if not 0 <= step - first_step < len(rows):
+            if place not in self._ahead and len(self._ahead) == _AHEAD_PLACES:
+                return self.locate(step, first_row, num_rows)  # not worth doing ahead what is not kept
             first_step, rows = step, self._locate_steps(step, max(_AHEAD_ROWS // num_rows, 1), first_row, num_rows)
-            if place in self._ahead or len(self._ahead) < _AHEAD_PLACES:
-                self._ahead[place] = (first_step, rows)
+            self._ahead[place] = (first_step, rows)
         return rows[step - first_step]
 
     def _locate_steps(self, step: int, most_steps: int, first_row: int, num_rows: int) -> np.ndarray:
@@ -74,7 +85,9 @@ class Sampler:
             self._order.shuffle,
             tables.spans,
             tables.counts,
-            tables.slots,
+            tables.numbers,
+            tables.sources,
+            tables.ranks,
             rows,
         )
         return rows
@@ -141,7 +154,7 @@ class Sampler:
             tables.resolve(report, self._clock)
 
     def spans(self, row: np.ndarray) -> np.ndarray:
-        """int64[n, 5], the spans of one located row; see `spans` for the columns."""
+        """int64[n, 6], the spans of one located row; see `spans` for the columns."""
         tables = self._tables
         self._clock += 1
         while True:

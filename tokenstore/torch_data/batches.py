@@ -32,7 +32,8 @@ class BatchMaker:
     """Makes tensors of located rows, int64[B, L] unless said, in the order of `fields`.
 
     input_ids: the tokens. targets, shift_labels: the token that follows in the document, -100 at its last.
-    labels: the tokens again, -100 at the first of each document; a Hugging Face model shifts them itself.
+    labels: the tokens again, -100 at the first of each document (unless targets cross documents); a Hugging Face model
+        shifts them itself.
     position_ids: from 0 at each document and at the row's start. document_ids: 0, 1, ... in the row.
     cu_seqlens: int32[n + 1], where each piece of a document begins in the flattened microbatch, and B * L. With
         `max_documents` int32[max_documents + 1], the rest filled with B * L, so that shapes stay the same.
@@ -64,7 +65,8 @@ class BatchMaker:
         starts = np.empty(ids.shape, np.bool_)
         self.sampler.annotate(rows, positions, documents, starts)
         np.copyto(labels, ids)
-        labels[starts] = IGNORE
+        if not self.sampler.crosses_documents:
+            labels[starts] = IGNORE
         cu_seqlens, max_seqlen = self._sequence_borders(positions)
         return {
             "position_ids": positions,

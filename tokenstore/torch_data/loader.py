@@ -1,5 +1,6 @@
 """TokenLoader: iterates the batches of one rank; its whole state is one step number."""
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -14,10 +15,11 @@ class TokenLoader:
     """Microbatches of a plan for one rank, as torch tensors.
 
     Needs no worker processes: a batch is planned and copied by one kernel, faster than a worker could hand it over.
-    Iterating goes on from where the loader is; after the plan's last step the next iteration starts at step 0.
+    Iterating goes on from where the loader is; after the plan's last step the next iteration starts at step 0. A copy or a
+    pickled loader goes on from the same place.
 
     Attributes:
-        step: the step the next microbatch belongs to; the one number to save.
+        step: the step to go on with, the one number to save: that of the next microbatch, or a skipped one before it.
         step_ended: whether the microbatch given last was the last of its step.
     """
 
@@ -53,8 +55,12 @@ class TokenLoader:
         self._fields = check_fields(fields, format)
         self._pin_memory, self._max_documents = pin_memory, max_documents
         self._step, self._given = check_start(plan, step), 0
+        self._given_last = plan.schedule.next_step(self._step)  # the step of the microbatch given last, or the first
         self._iterating = self._finished = False
         self._maker: BatchMaker | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_maker": None, "_iterating": False}  # a maker holds addresses of this process's maps
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if self._finished:
@@ -67,7 +73,8 @@ class TokenLoader:
         try:
             for step, first, num_rows, next_step, given in self._split.places(self._step, self._given):
                 batch = make(step, first, num_rows)
-                self._step, self._given = next_step, given
+                self._step, self._given, self._given_last = next_step, given, step
+                self._finished = self._is_over()
                 yield batch
             self._finished = True
         finally:
@@ -90,8 +97,8 @@ class TokenLoader:
 
     @property
     def microbatches_per_step(self) -> int:
-        """Microbatches a rank is given in the current step: the gradient accumulation."""
-        return self.plan.global_batch_size(self._step) // self._split.rows_a_microbatch(self._step)
+        """Microbatches a rank is given in the step of the microbatch given last: the gradient accumulation."""
+        return self.plan.global_batch_size(self._given_last) // self._split.rows_a_microbatch(self._given_last)
 
     def state_dict(self) -> dict[str, int | str]:
         """Where the run is and what it has seen: ints and strings, the same on every rank."""
@@ -114,6 +121,12 @@ class TokenLoader:
         step, given = self.plan.check_state(state)
         self._split.check_inside(step, given)
         self._step, self._given, self._finished = step, given, False
+        self._given_last = self.plan.schedule.next_step(step)
+
+    def _is_over(self) -> bool:
+        """Whether the plan's last microbatch has been given: also for who counts to len() and asks for no more."""
+        end = self.plan.num_steps
+        return end is not None and self._given == 0 and self.plan.schedule.next_step(self._step) >= end
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: every source counts its own epochs. Here for trainers that call it."""
@@ -136,6 +149,7 @@ def data_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
 
 def check_start(plan: Plan, step: int) -> int:
     """A step to begin with: any of the plan, or its end."""
+    step = operator.index(step)
     if step < 0 or (plan.num_steps is not None and step > plan.num_steps):
         raise ValueError(f"step: expected one in 0..{plan.num_steps}, found {step}")
     return step
