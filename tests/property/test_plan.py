@@ -306,3 +306,34 @@ class TestIdentity:
         assert not loader.step_ended
         with pytest.raises(ConfigError, match=r"23 sequences left in step 0.*step=0"):
             TokenLoader(plan, microbatch_size=2).load_state_dict(loader.state_dict())
+
+
+@settings(max_examples=60)
+@given(case=configs(least_weight="0.2"), data=st.data())
+def test_limits_end_and_drop_as_counting_does(pool: dict, case: dict, data: st.DataObject) -> None:
+    """P3: max_epochs with drop or stop, and the two words: the run is that of counting by hand, no source passes its limit."""
+    word = data.draw(st.sampled_from([None, "first_exhausted", "all_exhausted"]))
+    case = {**copy.deepcopy(case), "sequence_length": data.draw(st.integers(16, 64)), "skip_steps": [], "stages": []}
+    case["num_steps"] = word or case["num_steps"]
+    if word is None:
+        case["on_exhausted"] = data.draw(st.sampled_from(["drop", "stop"]))
+    for source in case["sources"].values():
+        source["max_epochs"] = data.draw(st.sampled_from([None, 1, 2]))
+        source["weight"] = None if data.draw(st.booleans()) and word else source["weight"]
+    try:
+        plan, _ = plan_of(pool, case)
+    except ConfigError:  # shorter than a step: the only reason there is here
+        assert case["num_steps"] == word or case["on_exhausted"]
+        return
+    limits = {n: (s.max_epochs or (1 if word else 0)) * plan.num_sequences[n] for n, s in plan.config.sources.items()}
+    limits = {name: limit for name, limit in limits.items() if limit}
+    on_exhausted = {"first_exhausted": "stop", "all_exhausted": "drop"}.get(word) or case["on_exhausted"]
+    weights = {n: s.weight for n, s in plan.config.sources.items() if s.weight} or plan.num_sequences
+    asked = sum(limits.values()) + 24 if word else 24 * case["num_steps"]
+    run = naive.stream([(0, naive.integer_shares(weights))], limits, on_exhausted, asked)
+    assert plan.num_steps == len(run) // 24
+    for step in range(plan.num_steps):
+        rows = naive.step_rows(plan.config.seed, step, 24 * step, 24, plan.config.shuffle)
+        assert [pieces[0].source for pieces in plan.documents(step)] == [run[n][0] for n in rows]
+    after = plan.progress(plan.num_steps)
+    assert all(after[name].sequences <= limit for name, limit in limits.items())

@@ -168,3 +168,68 @@ def test_unknown_names_of_weights_are_refused(two: dict) -> None:
     """A weight for a store that is not there is a mistake."""
     with pytest.raises(ConfigError, match=r"expected names of stores \(a, b\), found \['c'\]"):
         Plan.of(two, sequence_length=8, global_batch_size=4, weights={"c": 1})
+
+
+def test_messages_speak_of_the_plan_not_of_a_library() -> None:
+    """Each mistake is a sentence with the place, the rule and what was found; none of a library's words."""
+    cases = {
+        "sequence_length: expected a whole number, found '8'": {"sequence_length": "8"},
+        "num_steps: expected a whole number above 0, first_exhausted or all_exhausted, found 'soon'": {
+            "num_steps": "soon"
+        },
+        "packing: expected concat (packing whole documents is not there yet), found 'best_fit'": {
+            "packing": "best_fit"
+        },
+        "sources: expected fields (name: value), found [1]": {"sources": [1]},
+        "sources.a: expected fields (name: value), found 'stores/a'": {"sources": {"a": "stores/a"}},
+        "sources.a.path: expected a value, found none": {"sources": {"a": {}}},
+        "stages[0].from_step: expected 1 or more, found 0": {"stages": [{"from_step": 0, "weights": {"a": 1}}]},
+        "skip_steps[0]: expected a list, found 3": {"skip_steps": [3]},
+        "skip_steps[0]: expected [start, stop], found [1, 2, 3]": {"skip_steps": [[1, 2, 3]]},
+        "sed: expected no field of this name, found 3": {"sed": 3},
+        "shuffle: expected true or false, found 'maybe'": {"shuffle": "maybe"},
+    }
+    for text, change in cases.items():
+        with pytest.raises(ConfigError) as error:
+            PlanConfig(**{**GOOD, **change})
+        assert str(error.value) == f"plan: {text}"
+
+
+def test_yaml_anchors_and_home_folders(tmp_path: Path) -> None:
+    """Merges and aliases mean what YAML says; ~ is the home folder; a path shared by two sources is moved once."""
+    file = tmp_path / "plan.yaml"
+    file.write_text(
+        "sequence_length: 8\nglobal_batch_size: 4\nsources:\n  a: &s {path: x, weight: 1}\n  b: {<<: *s, weight: 2}\n"
+        "  c: *s\n  d: {path: ~/y}\n"
+    )
+    sources = PlanConfig.load(file).sources
+    assert [sources[name].path for name in "abc"] == [str(tmp_path / "x")] * 3
+    assert sources["d"].path == str(Path.home() / "y")
+    assert sources["b"].weight == 2
+
+
+def test_a_configuration_changed_later_changes_no_plan(two: dict) -> None:
+    """A Plan works on a copy of its own."""
+    config = PlanConfig(sequence_length=8, global_batch_size=4, sources={"a": {"path": str(two["a"])}})
+    plan = Plan(config)
+    config.sources["b"] = config.sources["a"]
+    assert list(plan.config.sources) == ["a"]
+
+
+def test_skips_written_in_two_ways_are_one_plan(two: dict) -> None:
+    """[[0, 2], [2, 4]] and [[0, 4]] skip the same steps: the same fingerprint."""
+    plans = [
+        Plan.of(two["a"], sequence_length=8, global_batch_size=4, num_steps=9, skip_steps=skips)
+        for skips in ([(0, 2), (2, 4)], [(0, 4)])
+    ]
+    assert plans[0].fingerprint == plans[1].fingerprint
+
+
+def test_absurd_numbers_are_refused_at_once(two: dict) -> None:
+    """An exponent that would fill the memory, more steps than can be counted."""
+    with pytest.raises(ConfigError, match="num_steps"):
+        Plan.of(two["a"], sequence_length=8, global_batch_size=4, num_steps=10**30)
+    with pytest.raises(ConfigError, match=r"2\*\*62 sequences"):
+        Plan.of(two["a"], sequence_length=8, global_batch_size=2**40, num_steps=2**40)
+    with pytest.raises(ValueError, match="1e-30"):
+        Plan.of(two, sequence_length=8, global_batch_size=4, weights={"a": "1e-30000000", "b": 1})

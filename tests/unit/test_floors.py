@@ -34,7 +34,7 @@ LIBRARIES = {  # who alone may import a library
     "multiprocessing": {"build", "commands"},
     "xxhash": {"store/writer.py", "store/verify.py"},
     "pydantic": {"sampling/config.py"},
-    "yaml": {"sampling/config.py"},
+    "yaml": {"sampling/plan_file.py"},
     "rich": {"commands"},
     "cyclopts": {"commands"},
     "random": set(),

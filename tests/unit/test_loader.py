@@ -1,7 +1,9 @@
 """TokenLoader and TokenDataset: formats, lengths, positions, errors."""
 
+import copy
 import pickle
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from torch.utils.data import DataLoader
 
 from tests.conftest import random_documents
 from tokenstore import Plan, TokenDataset, TokenLoader
-from tokenstore.errors import ConfigError, CorruptionError
+from tokenstore.errors import ConfigError, CorruptionError, StateMismatchError
 
 
 @pytest.fixture
@@ -191,3 +193,76 @@ def test_a_store_replaced_under_a_pickled_plan_is_seen(plan: Plan, path: Path, m
     make_store("a", random_documents(4, 200, 60))
     with pytest.raises(CorruptionError, match="replaced"):
         pickle.loads(data)
+
+
+def test_a_copied_loader_goes_on_and_holds_no_addresses(plan: Plan) -> None:
+    """A copy or a pickled loader gives the next batch from maps of its own, not from addresses of another process."""
+    loader = TokenLoader(plan)
+    iterator = iter(loader)
+    next(iterator)
+    for again in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
+        assert again._maker is None
+        assert (next(iter(again))["input_ids"].numpy() == plan.batch(1)["input_ids"]).all()
+    with pytest.raises(TypeError, match="use plan.sampler"):
+        pickle.dumps(loader._maker)
+
+
+def test_counting_to_the_length_is_a_whole_pass(plan: Plan) -> None:
+    """Who takes len(loader) batches and asks for no more begins again at step 0 the next time."""
+    loader = TokenLoader(plan)
+    assert [len(list(islice(loader, len(loader)))) for _ in range(3)] == [5, 5, 5]
+
+
+def test_accumulation_is_that_of_the_batch_given(path: Path) -> None:
+    """At a stage border microbatches_per_step is still that of the step whose batch is in hand."""
+    stages = [{"from_step": 2, "weights": {"a": 1}, "global_batch_size": 24}]
+    plan = Plan.of(path, 16, 12, weights={"a": 1}, num_steps=4, stages=stages)
+    loader = TokenLoader(plan, microbatch_size=4)
+    assert [loader.microbatches_per_step for _ in loader] == [3] * 6 + [6] * 12
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_many_microbatches_a_step_are_located_right(path: Path, rows: int) -> None:
+    """More places in a step than are kept ahead: the same rows."""
+    plan = Plan.of(path, sequence_length=16, global_batch_size=60, num_steps=3)
+    got = torch.cat([b["input_ids"] for b in TokenLoader(plan, microbatch_size=rows)]).numpy()
+    assert (got == np.concatenate([plan.batch(k)["input_ids"] for k in range(3)])).all()
+
+
+def test_numpy_steps_are_integers(plan: Plan) -> None:
+    """A step from an array resumes like an int, and leaves an int in the state; a float is refused."""
+    state = TokenLoader(plan, step=np.int32(4)).state_dict()
+    assert type(state["step"]) is type(state["cursor"]) is int
+    assert (plan.batch(np.int64(4))["input_ids"] == plan.batch(4)["input_ids"]).all()
+    with pytest.raises(TypeError):
+        plan.batch(4.0)
+    with pytest.raises(ValueError, match=r"at most 2\*\*62"):
+        Plan.of(plan.stores["a"].path, sequence_length=16, global_batch_size=4).batch(2**61)
+
+
+def test_questions_outside_the_plan_are_refused(plan: Plan) -> None:
+    """Progress and state answer for steps of the plan and its end only."""
+    assert plan.progress(7)["a"].sequences == 7 * 12
+    for ask in (plan.progress, plan.state):
+        with pytest.raises(ValueError, match=r"0\.\.7, found 8"):
+            ask(8)
+
+
+def test_a_state_beyond_the_plan_or_damaged_is_refused(plan: Plan, path: Path) -> None:
+    """A longer run's state, a cursor outside its step, a step that is no integer: each is named."""
+    longer = Plan.of(path, sequence_length=16, global_batch_size=12, num_steps=20, skip_steps=[(2, 4)])
+    loader = TokenLoader(plan)
+    with pytest.raises(StateMismatchError, match="plan ends before"):
+        loader.load_state_dict(longer.state(10))
+    with pytest.raises(StateMismatchError, match="whole numbers"):
+        loader.load_state_dict({**plan.state(4), "step": 3.5})
+    inside = plan.state(4, plan.schedule.cursor(4) + 1)
+    with pytest.raises(StateMismatchError, match="cursor inside step 4, found 999"):
+        loader.load_state_dict({**inside, "cursor": 999})
+
+
+def test_labels_agree_with_targets_that_cross_documents(path: Path) -> None:
+    """With cross_document_targets a model's own shift of labels gives our targets as well."""
+    plan = Plan.of(path, sequence_length=16, global_batch_size=12, cross_document_targets=True)
+    batch = next(iter(TokenLoader(plan, format="hf")))
+    assert (batch["labels"][:, 1:] == batch["shift_labels"][:, :-1]).all()

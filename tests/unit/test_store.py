@@ -581,7 +581,6 @@ def test_verify_finds_documents_without_their_end_of_text(make_store: Callable[.
 # ---- the lock
 
 HOLD = """
-import sys
 from pathlib import Path
 from tokenstore.store.files import exclusive_lock
 with exclusive_lock(Path(sys.argv[1])):
@@ -672,3 +671,29 @@ def test_a_lock_file_removed_between_opening_and_locking_is_not_trusted(
         with pytest.raises(StoreBusyError), exclusive_lock(lock):
             pytest.fail("two holders")
     assert not lock.exists()
+
+
+def test_a_batch_over_more_shards_than_descriptors_raises_the_soft_limit(make_store: Callable[..., Path]) -> None:
+    """A low soft limit on open files is raised to what the system allows; a low hard limit is named in the error."""
+    path = make_store("many", [[i % 299 + 1] * 8 for i in range(300)], shard_bytes=16)
+    code = (
+        "import resource, sys, tokenstore;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[2])));"
+        "plan = tokenstore.Plan.of(sys.argv[1], sequence_length=8, global_batch_size=300);"
+        "print(plan.batch(0)['input_ids'].shape)"
+    )
+    for hard, text in ((1024, "(300, 8)"), (64, "check limits on maps and open files")):
+        done = subprocess.run([sys.executable, "-c", code, str(path), str(hard)], capture_output=True, text=True)
+        assert text in done.stdout + done.stderr
+
+
+def test_a_fork_while_a_thread_maps_does_not_hang_the_child() -> None:
+    """The lock on the maps is free in a forked child, whoever held it in the parent."""
+    code = (
+        "import os, sys; from pathlib import Path; import numpy as np; from tokenstore.store.files import MapCache;"
+        "cache = MapCache(4); cache._lock.acquire(); child = os.fork();\n"
+        "if child == 0:\n    cache.get(Path(sys.executable), np.dtype('u1'), os.stat(sys.executable).st_size); os._exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "7", done.stderr

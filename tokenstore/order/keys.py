@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 
-from tokenstore.jit import inline_kernel, kernel
+from tokenstore.jit import inline_kernel
 
 _MUL1 = np.uint64(0xBF58476D1CE4E5B9)
 _MUL2 = np.uint64(0x94D049BB133111EB)
@@ -33,12 +33,6 @@ def mix(x: np.uint64) -> np.uint64:
 def counted_key(base: np.uint64, counter: int) -> np.uint64:
     """Key number `counter` (>= 0) of the stream that begins at `base`."""
     return mix(base + (np.uint64(counter) + np.uint64(1)) * _GOLDEN)
-
-
-@kernel
-def counted_key_bits(base_bits: int, counter: int) -> int:
-    """`counted_key` for callers in Python: key in and out as the int64 with the same bits."""
-    return np.int64(counted_key(np.uint64(base_bits), counter))
 
 
 def as_bits(key: np.uint64) -> int:

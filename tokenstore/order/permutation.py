@@ -6,7 +6,7 @@ Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002. Measured: 20 ns a
 
 import numpy as np
 
-from tokenstore.jit import inline_kernel, kernel
+from tokenstore.jit import inline_kernel
 from tokenstore.order.keys import mix
 
 SMALL = 1 << 16  # below this a Feistel network is visibly biased
@@ -94,13 +94,3 @@ def unpermute(i: int, n: int, key: np.uint64) -> int:
             x = _feistel_round(x, r, bits, start)
         if x < size:
             return np.int64(x)
-
-
-@kernel
-def permute_into(indices: np.ndarray, n: int, key_bits: int, inverse: bool, out: np.ndarray) -> None:
-    """Permute (or unpermute) int64 `indices`, each in range(n), into int64 `out`."""
-    for j in range(indices.size):
-        if inverse:
-            out[j] = unpermute(indices[j], n, np.uint64(key_bits))
-        else:
-            out[j] = permute(indices[j], n, np.uint64(key_bits))

@@ -10,6 +10,7 @@ from functools import lru_cache
 
 from tokenstore.order.interleave import Interleave, interleave
 
+MOST_SEQUENCES = 1 << 62  # ORD-10
 DROP, STOP, ERROR = "drop", "stop", "error"
 
 _cached_interleave = lru_cache(maxsize=2)(interleave)  # this segment's table and the next one's, at most 12 MB each

@@ -8,9 +8,9 @@ def first_row(microbatch: int, rank: int, world_size: int, microbatch_size: int)
     return (microbatch * world_size + rank) * microbatch_size
 
 
-def divisors_below(value: int, limit: int) -> list[int]:
-    """The divisors of `value` up to `limit`, for messages that list what would do."""
-    return [d for d in range(1, min(value, limit) + 1) if value % d == 0]
+def divisors(value: int) -> list[int]:
+    """The divisors of `value`, for messages that list what would do."""
+    return [d for d in range(1, value + 1) if value % d == 0]
 
 
 def check_split(batch_size: int, rank: int, world_size: int, microbatch_size: int | None) -> int:
@@ -20,13 +20,13 @@ def check_split(batch_size: int, rank: int, world_size: int, microbatch_size: in
     if batch_size % world_size:
         raise ConfigError(
             f"world_size: expected a divisor of the global batch of {batch_size} sequences, found {world_size};"
-            f" these would do: {divisors_below(batch_size, batch_size)}"
+            f" these would do: {divisors(batch_size)}"
         )
     share = batch_size // world_size
     size = share if microbatch_size is None else microbatch_size
     if size < 1 or share % size:
         raise ConfigError(
             f"microbatch_size: expected a divisor of a rank's {share} sequences ({batch_size} over {world_size} ranks),"
-            f" found {size}; these would do: {divisors_below(share, share)}"
+            f" found {size}; these would do: {divisors(share)}"
         )
     return size

@@ -6,6 +6,7 @@ from fractions import Fraction
 from math import gcd, lcm
 
 MAX_PERIOD = 1 << 20
+_MOST_RATIO = 10**30
 
 
 def integer_shares(weights: Mapping[str, object]) -> dict[str, int]:
@@ -32,12 +33,19 @@ def integer_shares(weights: Mapping[str, object]) -> dict[str, int]:
 
 def _fraction(name: str, weight: object) -> Fraction:
     try:
-        value = weight if isinstance(weight, Fraction) else Fraction(Decimal(str(weight)))
+        value = weight if isinstance(weight, Fraction) else _exactly(Decimal(str(weight)))
     except (ArithmeticError, ValueError, OverflowError):
         raise ValueError(f"weight of {name}: expected a decimal number, found {weight!r}") from None
+    if value and not Fraction(1, _MOST_RATIO) <= abs(value) <= _MOST_RATIO:
+        raise ValueError(f"weight of {name}: expected one in 1e-30..1e30, found {weight!r}")
     if value < 0:
         raise ValueError(f"weight of {name}: expected 0 or more, found {weight!r}")
     return value
+
+
+def _exactly(weight: Decimal) -> Fraction:
+    """As a fraction, unless its exponent alone would fill the memory."""
+    return Fraction(weight) if not weight or abs(weight.adjusted()) < 100 else Fraction(10**40)
 
 
 def _rounded(weights: dict[str, int]) -> dict[str, int]:

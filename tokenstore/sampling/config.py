@@ -1,4 +1,4 @@
-"""PlanConfig: what a run's data should be, from plan.yaml or from Python. Frozen; all mistakes are reported at once."""
+"""PlanConfig: what a run's data should be, from plan.yaml or from Python. All wrong fields are reported at once."""
 
 from decimal import Decimal
 from itertools import pairwise
@@ -8,11 +8,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from tokenstore.errors import ConfigError
+from tokenstore.sampling.plan_file import explain, read_yaml
 
+MOST = 1 << 48  # of anything that is counted; products are held against ORD-10 when the plan is laid out
 # Decimal, not float: a weight of 0.6 in YAML means 6/10, and shares are made from that exactly (ORD-3).
 Weight = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, strict=True)]
-Step = Annotated[int, Field(ge=0, strict=True)]
+Count = Annotated[int, Field(ge=1, le=MOST, strict=True)]
+Step = Annotated[int, Field(ge=0, le=MOST, strict=True)]
 
 
 class _Frozen(BaseModel):
@@ -30,19 +32,21 @@ class SourceConfig(_Frozen):
 class StageConfig(_Frozen):
     """From `from_step` on, these weights replace all earlier ones; and the batch size, if given."""
 
-    from_step: Annotated[int, Field(ge=1, strict=True)]
+    from_step: Count
     weights: dict[str, Weight]
     global_batch_size: Count | None = None
 
 
 class PlanConfig(_Frozen):
-    """A run's data. Paths are relative to the working directory, in `load` to the file.
+    """A run's data. Paths are relative to the working directory, in `load` to the file, where `~` is the home folder.
+
+    A Plan works on a copy of its own. All wrong fields are named at once; where none is, all contradictions.
 
     Attributes:
         sequence_length: tokens a sequence.
         global_batch_size: sequences a step, over all ranks.
-        sources: by name. Names, not paths, decide the order. Weights are given for all sources or for none; for none
-            they are proportional to the sources' sequences, so that all end their epochs together.
+        sources: by name. Names, not paths, decide the order. A source without weight takes no part before a stage names
+            it. Without any weight all take part in proportion to their sequences, and end their epochs together.
         packing: how documents become sequences. `concat`: windows of the stream, at another offset every epoch.
         seed: any integer.
         shuffle: false gives every source in its own order.
@@ -71,16 +75,15 @@ class PlanConfig(_Frozen):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise ConfigError("plan: " + _all_mistakes(error)) from None
+            raise ConfigError("plan: " + explain(error.errors(include_url=False))) from None
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """The plan in a YAML (or JSON) file; paths in it are relative to the file's folder."""
         path = Path(path)
-        fields = _read_yaml(path)
-        for source in (fields.get("sources") or {}).values() if isinstance(fields.get("sources"), dict) else ():
-            if isinstance(source, dict) and isinstance(source.get("path"), str):
-                source["path"] = str(path.parent / source["path"])
+        fields = read_yaml(path)
+        if isinstance(sources := fields.get("sources"), dict):
+            fields["sources"] = {name: _moved(source, path.parent) for name, source in sources.items()}
         try:
             return cls(**fields)
         except ConfigError as error:
@@ -126,40 +129,8 @@ class PlanConfig(_Frozen):
         return wrong
 
 
-def _all_mistakes(error: ValidationError) -> str:
-    rows = []
-    for row in error.errors(include_url=False):
-        place = ".".join(str(part) for part in row["loc"] if part not in ("function-after[_check(), PlanConfig]",))
-        text = row["msg"].removeprefix("Value error, ")
-        shown = repr(row["input"])
-        found = "" if row["type"] in ("value_error", "missing") else f", found {shown[:80]}"
-        rows.append(f"{place}: {text}{found}" if place else text)
-    return "; ".join(rows)
-
-
-def _read_yaml(path: Path) -> dict[str, Any]:
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        """Refuses a key that stands twice; YAML's own loader keeps the last one silently."""
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            twice = sorted({str(key) for key in keys if keys.count(key) > 1})
-            if twice:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"expected every key once, found twice: {twice}", node.start_mark
-                )
-            return super().construct_mapping(node, deep)
-
-    try:
-        fields = yaml.load(path.read_text("utf-8"), Loader)  # a SafeLoader
-    except OSError as error:
-        raise ConfigError(f"plan: expected a file to read, found {error.strerror} ({path})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"plan: expected YAML, found {' '.join(str(error).split())} ({path})") from error
-    if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
-        raise ConfigError(
-            f"plan: expected fields such as sequence_length and sources, found {type(fields).__name__} ({path})"
-        )
-    return fields
+def _moved(source: Any, folder: Path) -> Any:
+    """A source of a file in `folder`: its path from here. Anything that is no source is left to be refused."""
+    if not isinstance(source, dict) or not isinstance(source.get("path"), str):
+        return source
+    return {**source, "path": str(folder / Path(source["path"]).expanduser())}

@@ -32,31 +32,20 @@ def _call_for(span: np.ndarray, item_bytes: int) -> None:
 
 
 @inline_kernel
-def _copy16(address: int, size: int, goes_on: int, ids: np.ndarray, targets: np.ndarray) -> int:
-    """Copy `size` tokens to `ids` and the tokens behind each to `targets`; return the largest id met."""
-    tokens = carray(uint16_at(address), (size + goes_on,))
-    largest = tokens[size - 1]
-    for i in range(size - 1):
+def _copy(tokens: np.ndarray, goes_on: int, ids: np.ndarray, targets: np.ndarray) -> int:
+    """Copy ids.size tokens to `ids` and the tokens behind each to `targets`; return the largest id met.
+
+    tokens: uint16 or uint32[ids.size + goes_on]; without goes_on the last target is IGNORE.
+    """
+    last = ids.size - 1
+    largest = tokens[last]
+    for i in range(last):
         ids[i] = tokens[i]
         targets[i] = tokens[i + 1]
         largest = max(largest, tokens[i])
-    ids[size - 1] = tokens[size - 1]
-    targets[size - 1] = tokens[size] if goes_on else IGNORE
-    return max(np.int64(largest), targets[size - 1])
-
-
-@inline_kernel
-def _copy32(address: int, size: int, goes_on: int, ids: np.ndarray, targets: np.ndarray) -> int:
-    """`_copy16` for uint32."""
-    tokens = carray(uint32_at(address), (size + goes_on,))
-    largest = tokens[size - 1]
-    for i in range(size - 1):
-        ids[i] = tokens[i]
-        targets[i] = tokens[i + 1]
-        largest = max(largest, tokens[i])
-    ids[size - 1] = tokens[size - 1]
-    targets[size - 1] = tokens[size] if goes_on else IGNORE
-    return max(np.int64(largest), targets[size - 1])
+    ids[last] = tokens[last]
+    targets[last] = tokens[last + 1] if goes_on else IGNORE
+    return max(np.int64(largest), targets[last])
 
 
 @kernel
@@ -98,15 +87,15 @@ def gather(
                 _call_for(spans[j + AHEAD_SPANS], row[ITEM_BYTES])
             size, goes_on = spans[j, LENGTH], spans[j, GOES_ON]
             stop = at + size
-            x, y = ids[r, at:stop], targets[r, at:stop]
+            x, y = ids[r, at : min(stop, length)], targets[r, at : min(stop, length)]
             if stop > length:  # only with `cross`: the one token behind the row is a target and nothing else
                 size, goes_on = size - 1, 1
                 if size == 0:
                     size, goes_on, x, y = 1, 0, targets[r, length - 1 :], spans[count, 3:4]
             if row[ITEM_BYTES] == 2:
-                largest = _copy16(spans[j, MEMORY], size, goes_on, x, y)
+                largest = _copy(carray(uint16_at(spans[j, MEMORY]), (size + goes_on,)), goes_on, x, y)
             else:
-                largest = _copy32(spans[j, MEMORY], size, goes_on, x, y)
+                largest = _copy(carray(uint32_at(spans[j, MEMORY]), (size + goes_on,)), goes_on, x, y)
             if largest >= row[VOCAB_SIZE]:
                 report[0], report[1], report[2] = BAD_ID, rows[r, 0], spans[j, START]
                 report[3], report[4] = row[VOCAB_SIZE], largest

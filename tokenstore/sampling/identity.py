@@ -40,6 +40,8 @@ def past_of(schedule: Schedule, constants: Mapping[str, Any], sources: Mapping[s
             if step is None or start < step
         ],
     }
+    if step is None:
+        past["num_steps"] = schedule.num_steps
     return canonical_json(past)
 
 
@@ -71,6 +73,10 @@ def check_state(state: Mapping[str, Any]) -> None:
     if state["version"] != STATE_VERSION:
         raise StateMismatchError(
             f"state version: expected {STATE_VERSION}, found {state['version']!r}; use the tokenstore that saved it"
+        )
+    if type(state["step"]) is not int or type(state["cursor"]) is not int or state["step"] < 0:
+        raise StateMismatchError(
+            f"state: expected whole numbers, found step {state['step']!r}, cursor {state['cursor']!r}"
         )
     if fingerprint_of(str(state["past"])) != state["fingerprint"]:
         raise StateMismatchError(

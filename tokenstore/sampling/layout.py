@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenstore.errors import ConfigError
-from tokenstore.order.schedule import DROP, ERROR, STOP, Schedule, Stage, cursor_of, lay_out
+from tokenstore.order.schedule import DROP, ERROR, MOST_SEQUENCES, STOP, Schedule, Stage, cursor_of, lay_out
 from tokenstore.order.weights import integer_shares
 from tokenstore.order.windows import num_windows
 from tokenstore.sampling.config import PlanConfig
@@ -48,13 +48,21 @@ def count_sequences(config: PlanConfig, stores: Mapping[str, Store]) -> dict[str
 
 def lay_out_plan(config: PlanConfig, num_sequences: Mapping[str, int]) -> Schedule:
     """The schedule of a configuration; ConfigError where a source would run out, or there is not one step."""
-    stages = _stages(config, num_sequences)
+    try:
+        stages = _stages(config, num_sequences)
+    except ValueError as error:
+        raise ConfigError(f"plan: {error}; write other weights") from error
     word = config.num_steps if isinstance(config.num_steps, str) else None
     on_exhausted = {"first_exhausted": STOP, "all_exhausted": DROP}.get(word or "", config.on_exhausted or ERROR)
     epochs = {name: source.max_epochs or (1 if word else None) for name, source in config.sources.items()}
     limits = {name: limit * num_sequences[name] for name, limit in epochs.items() if limit}
     num_steps = None if isinstance(config.num_steps, str) else config.num_steps
-    schedule = lay_out(stages, limits, on_exhausted, num_steps, sorted(config.skip_steps))
+    last = max([stage.from_step for stage in stages] + ([num_steps] if num_steps else []))
+    if cursor_of(stages, last) > MOST_SEQUENCES:
+        raise ConfigError(
+            f"plan: expected at most 2**62 sequences in all, found {cursor_of(stages, last)}; use fewer steps"
+        )
+    schedule = lay_out(stages, limits, on_exhausted, num_steps, _merged(config.skip_steps))
     if schedule.exhausted is not None:
         _refuse(config, num_sequences, stages, schedule, num_steps)
     if schedule.num_steps == 0:
@@ -63,6 +71,16 @@ def lay_out_plan(config: PlanConfig, num_sequences: Mapping[str, int]) -> Schedu
             f" found {schedule.end} sequences in all; use a smaller global_batch_size or more epochs"
         )
     return schedule
+
+
+def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Neighbouring ranges as one: the same steps skipped are the same plan, however they are written."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if merged and merged[-1][1] == start:
+            start = merged.pop()[0]
+        merged.append((start, stop))
+    return merged
 
 
 def _stages(config: PlanConfig, num_sequences: Mapping[str, int]) -> tuple[Stage, ...]:
@@ -88,15 +106,17 @@ def _refuse(
     cursor, name = schedule.exhausted or (0, "")
     allowed = config.sources[name].max_epochs
     if num_steps is None:
-        need = "an endless plan needs any number"
+        need = "an endless plan needs ever more"
     else:
         free = lay_out(stages, {}, ERROR, num_steps)
         needed = free.counts(cursor_of(stages, num_steps)).get(name, 0) / num_sequences[name]
         need = f"{num_steps} steps need {needed:.2f}"
+    works = f"The longest plan that works has num_steps: {schedule.num_steps}"
+    if schedule.num_steps == 0:
+        works = "Not one step works"
     raise ConfigError(
         f"source {name}: expected it to last, found that it runs out in step {schedule.step_of(cursor)}:"
-        f" {allowed} epochs of {num_sequences[name]} sequences are allowed, {need}. The longest plan that works has"
-        f" num_steps: {schedule.num_steps}; or raise max_epochs, lower its weight, or set on_exhausted: drop or stop"
+        f" {allowed} epochs of {num_sequences[name]} sequences are allowed, {need}. {works}; or raise max_epochs, lower its weight, or set on_exhausted: drop or stop"
     )
 
 

@@ -1,5 +1,6 @@
 """Plan: the pure function batch = f(step, rank), and the questions it answers by arithmetic."""
 
+import operator
 import threading
 import warnings
 from collections.abc import Mapping
@@ -9,9 +10,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from tokenstore.errors import ConfigError, CorruptionError
+from tokenstore.errors import ConfigError, CorruptionError, StateMismatchError
+from tokenstore.order.schedule import MOST_SEQUENCES
 from tokenstore.order.split import check_split, first_row
-from tokenstore.sampling.config import PlanConfig, SourceConfig
+from tokenstore.sampling.config import PlanConfig
 from tokenstore.sampling.identity import check_same_past, check_state, fingerprint_of, make_state, past_of
 from tokenstore.sampling.layout import check_stores, count_sequences, lay_out_plan, warn_of_many_epochs
 from tokenstore.sampling.sampler import Order, Sampler
@@ -57,7 +59,7 @@ class Plan:
             ConfigError: a plan that cannot be had: a source too short, mixed tokenizers, a source that would run out.
             TokenStoreError: a store that cannot be opened.
         """
-        self.config = config
+        self.config = config = config.model_copy(deep=True)  # what was asked for stays what it was
         self.stores = {name: open_store(config.sources[name].path) for name in sorted(config.sources)}
         check_stores(self.stores)
         self.num_sequences = count_sequences(config, self.stores)
@@ -88,7 +90,7 @@ class Plan:
         paths = dict(stores) if isinstance(stores, Mapping) else {Path(stores).name: stores}
         if unknown := sorted(set(weights or {}) - set(paths)):
             raise ConfigError(f"weights: expected names of stores ({', '.join(paths)}), found {unknown}")
-        sources = {name: SourceConfig(path=str(path), weight=(weights or {}).get(name)) for name, path in paths.items()}
+        sources = {name: {"path": str(path), "weight": (weights or {}).get(name)} for name, path in paths.items()}
         config = PlanConfig(
             sequence_length=sequence_length, global_batch_size=global_batch_size, seed=seed, sources=sources, **fields
         )
@@ -115,7 +117,7 @@ class Plan:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that decides the whole plan, hex."""
+        """Hash of everything that decides the whole plan, its end included, hex."""
         return fingerprint_of(self._past(None))
 
     def past(self, step: int) -> str:
@@ -151,6 +153,7 @@ class Plan:
 
     def state(self, step: int, cursor: int | None = None) -> dict[str, int | str]:
         """The state of a run that is to give `step` next (or goes on inside it, at `cursor`)."""
+        step = self._step_or_end(step)
         start = self.schedule.cursor(step)
         cursor = start if cursor is None else cursor
         return make_state(step, cursor, self.past(step if cursor == start else step + 1))
@@ -161,10 +164,18 @@ class Plan:
         Raises: StateMismatchError: the state is of another plan, another version, or damaged.
         """
         check_state(state)
-        step, cursor = int(state["step"]), int(state["cursor"])
+        step, cursor = state["step"], state["cursor"]
+        if self.num_steps is not None and step > self.num_steps:
+            raise StateMismatchError(
+                f"state: expected a step in 0..{self.num_steps}, found {step}; this plan ends before the run had come there"
+            )
         start = self.schedule.cursor(step)
         past_end = step if cursor == start else step + 1
         check_same_past(str(state["past"]), self.past(past_end), past_end)
+        if not start <= cursor < start + self.global_batch_size(step):
+            raise StateMismatchError(
+                f"state: expected a cursor inside step {step}, found {cursor}; the state is damaged"
+            )
         return step, cursor - start
 
     # ---- the pure function
@@ -211,6 +222,7 @@ class Plan:
 
     def _rows(self, step: int, rank: int, world_size: int, microbatch_size: int | None) -> np.ndarray:
         self.check_step(step)
+        step = operator.index(step)
         size = self.global_batch_size(step)
         microbatch_size = check_split(size, rank, world_size, microbatch_size)
         blocks = [
@@ -221,17 +233,27 @@ class Plan:
 
     def check_step(self, step: int) -> None:
         """Refuse a step that the plan does not have, or skips."""
-        if step < 0 or (self.num_steps is not None and step >= self.num_steps):
-            raise ValueError(f"step: expected one in 0..{self.num_steps}, found {step}")
+        if self._step_or_end(step) == self.num_steps:
+            raise ValueError(f"step: expected one below {self.num_steps}, found {step}")
         if self.schedule.is_skipped(step):
             raise ValueError(
                 f"step: expected one that is not skipped, found {step}; skip_steps: {self.schedule.skip_steps}"
             )
 
+    def _step_or_end(self, step: int) -> int:
+        """`step` as an int, any of the plan or its end; a numpy or torch integer would overflow later."""
+        step = operator.index(step)
+        if step < 0 or (self.num_steps is not None and step > self.num_steps):
+            raise ValueError(f"step: expected one in 0..{self.num_steps}, found {step}")
+        if self.schedule.cursor(step) > MOST_SEQUENCES:
+            raise ValueError(f"step: expected a run of at most 2**62 sequences, found step {step}")
+        return step
+
     # ---- questions
 
     def progress(self, step: int) -> dict[str, SourceProgress]:
-        """Every source after steps [0, step), exactly, without replay."""
+        """Every source after steps [0, step), exactly, without replay; step is at most num_steps."""
+        step = self._step_or_end(step)
         counts = self.schedule.counts(self.schedule.cursor(step))
         stage = self.schedule.stage(max(step - 1, 0))
         period, total = sum(stage.shares.values()), max(sum(counts.values()), 1)

@@ -5,6 +5,7 @@ must be whole or absent, `commit_directory` for the one step that makes a store 
 """
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -22,6 +23,7 @@ import numpy as np
 
 from tokenstore.errors import CorruptionError, StoreBusyError, TokenStoreError
 
+_MOST_DESCRIPTORS = 1 << 16
 _MAX_MAPS = 512  # mapped files a process keeps by itself, if its descriptor limit allows
 _MMAP_OPTIONS = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # before 3.13 a map holds a descriptor
 
@@ -72,14 +74,27 @@ def check_size(path: Path, num_bytes: int) -> None:
 def map_array(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
     """Read-only dtype[count] view of the whole file, which must have exactly that size. Unmapped when garbage."""
     check_size(path, count * dtype.itemsize)
-    try:
-        with open(path, "rb") as file:
-            data = mmap.mmap(file.fileno(), count * dtype.itemsize, access=mmap.ACCESS_READ, **_MMAP_OPTIONS)
-    except (OSError, ValueError) as error:
-        raise TokenStoreError(
-            f"file: expected to map {path.name}, found {error} ({path}); check limits on maps and open files"
-        ) from error
-    return np.frombuffer(data, dtype)
+    while True:
+        try:
+            with open(path, "rb") as file:
+                data = mmap.mmap(file.fileno(), count * dtype.itemsize, access=mmap.ACCESS_READ, **_MMAP_OPTIONS)
+            return np.frombuffer(data, dtype)
+        except (OSError, ValueError) as error:
+            if getattr(error, "errno", None) == errno.EMFILE and _raise_descriptor_limit():
+                continue
+            raise TokenStoreError(
+                f"file: expected to map {path.name}, found {error} ({path}); check limits on maps and open files (ulimit -n)"
+            ) from error
+
+
+def _raise_descriptor_limit() -> bool:
+    """Use what the system allows this process anyway; a batch over many shards needs them all at once."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft == resource.RLIM_INFINITY or wanted <= soft:
+        return False
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return True
 
 
 def max_maps() -> int:
@@ -94,6 +109,11 @@ class MapCache:
     def __init__(self, capacity: int | None = None):
         self.capacity = capacity if capacity is not None else max_maps()
         self._maps: OrderedDict[Path, np.ndarray] = OrderedDict()
+        self._renew_lock()
+        os.register_at_fork(after_in_child=self._renew_lock)
+
+    def _renew_lock(self) -> None:
+        """A lock some thread held when the process was forked would never be free in the child."""
         self._lock = threading.Lock()
 
     def get(self, path: Path, dtype: np.dtype, count: int) -> np.ndarray:

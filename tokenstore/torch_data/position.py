@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tokenstore.errors import ConfigError
-from tokenstore.order.split import check_split, divisors_below
+from tokenstore.order.split import check_split, divisors
 from tokenstore.sampling.plan import Plan
 
 
@@ -49,7 +49,7 @@ class Split:
         if given and rest % block:
             raise ConfigError(
                 f"state: expected the {rest} sequences left in step {step} to divide by world_size x microbatch_size ="
-                f" {block}, found that they do not; use one of {divisors_below(rest, rest)}, or start the step"
+                f" {block}, found that they do not; use one of {divisors(rest)}, or start the step"
                 f" again with step={step}"
             )
 

@@ -1,0 +1,79 @@
+"""plan.yaml -> fields, and what is wrong with fields -> sentences a person can act on."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from tokenstore.errors import ConfigError
+
+# What each kind of mistake is in our words; the library's speak of its own types.
+_RULES = {
+    "missing": "expected a value, found none",
+    "extra_forbidden": "expected no field of this name",
+    "greater_than_equal": "expected {ge} or more",
+    "less_than_equal": "expected at most {le}",
+    "literal_error": "expected one of {expected}",
+    "too_short": "expected at least one, found none",
+    "too_long": "expected [start, stop]",
+    "finite_number": "expected a finite number",
+}
+_KINDS = (
+    ("int", "expected a whole number"),
+    ("decimal", "expected a number"),
+    ("bool", "expected true or false"),
+    ("string", "expected text"),
+    ("tuple", "expected a list"),
+    ("model", "expected fields (name: value)"),
+    ("dict", "expected fields (name: value)"),
+)
+_PLACES = {  # places where several rules are tried, or where a rule needs a word
+    "num_steps": "expected a whole number above 0, first_exhausted or all_exhausted",
+    "packing": "expected concat (packing whole documents is not there yet)",
+}
+
+
+def explain(mistakes: Iterable[Mapping[str, Any]]) -> str:
+    """One line of text for the mistakes pydantic lists: place, rule and what was found, each place once."""
+    rows: dict[str, str] = {}
+    for mistake in mistakes:
+        names = [part for part in mistake["loc"] if isinstance(part, int) or part.isidentifier() or "[" not in part]
+        names = names[:1] if names[:1] == ["num_steps"] else names
+        place = "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in names).removeprefix(".")
+        if mistake["type"] == "value_error":
+            rows.setdefault(place, mistake["msg"].removeprefix("Value error, "))
+            continue
+        kind = mistake["type"]
+        rule = (
+            _PLACES.get(place)
+            or _RULES.get(kind)
+            or next((text for name, text in _KINDS if kind.startswith(name)), mistake["msg"])
+        )
+        rule = rule.format(**mistake.get("ctx", {}))
+        found = "" if "found" in rule else f", found {repr(mistake['input'])[:80]}"
+        rows.setdefault(place, f"{place}: {rule}{found}")
+    return "; ".join(rows.values())
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The fields in a YAML (or JSON) file. A key that stands twice is refused; YAML itself keeps the last silently."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> dict:
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
+            if twice := sorted({key for key in keys if keys.count(key) > 1}):
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"expected every key once, found twice: {twice}", node.start_mark
+                )
+            return super().construct_mapping(node, deep)
+
+    try:
+        fields = yaml.load(path.read_text("utf-8"), Loader)
+    except OSError as error:
+        raise ConfigError(f"plan: expected a file to read, found {error.strerror} ({path})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"plan: expected YAML, found {' '.join(str(error).split())} ({path})") from error
+    if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
+        kind = type(fields).__name__
+        raise ConfigError(f"plan: expected fields such as sequence_length and sources, found {kind} ({path})")
+    return fields
