@@ -581,6 +581,7 @@ def test_verify_finds_documents_without_their_end_of_text(make_store: Callable[.
 # ---- the lock
 
 HOLD = """
+import sys
 from pathlib import Path
 from tokenstore.store.files import exclusive_lock
 with exclusive_lock(Path(sys.argv[1])):
