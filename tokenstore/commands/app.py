@@ -17,7 +17,7 @@ FAILED, USAGE, BAD_RECORDS, DAMAGE, INTERRUPTED = 1, 2, 3, 4, 130
 
 _STYLE = {
     "version": tokenstore.__version__,
-    "help_format": "plaintext",
+    "help_format": "markdown",
     "suppress_keyboard_interrupt": False,  # `run` says what an interruption means
 }
 app = cyclopts.App(name="tokenstore", help="Build, check and read token stores for training language models.", **_STYLE)

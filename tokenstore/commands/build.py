@@ -42,10 +42,12 @@ def build(
 
     Killed at any moment, a build leaves no store, and the same command resumes it. A finished store is left alone.
 
-    Examples:
-        tokenstore build data/*.jsonl.zst --output stores/web --tokenizer tokenizer.json --workers 8
+    **Examples:**
 
-        tokenstore build src/ --output stores/code --tokenizer bytes --text-endings .py .md
+    ```text
+    tokenstore build data/*.jsonl.zst --output stores/web --tokenizer tokenizer.json --workers 8
+    tokenstore build src/ --output stores/code --tokenizer bytes --text-endings .py .md
+    ```
 
     Parameters
     ----------

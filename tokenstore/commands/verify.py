@@ -19,8 +19,11 @@ from tokenstore.store import verify as verify_store
 def verify(store: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
     """Check everything in a store: sizes, checksums, boundaries, ids and document ends. Exit code 4 on any finding.
 
-    Examples:
-        tokenstore verify stores/web
+    **Examples:**
+
+    ```text
+    tokenstore verify stores/web
+    ```
 
     Parameters
     ----------
