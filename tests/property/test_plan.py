@@ -322,8 +322,9 @@ def test_limits_end_and_drop_as_counting_does(pool: dict, case: dict, data: st.D
         source["weight"] = None if data.draw(st.booleans()) and word else source["weight"]
     try:
         plan, _ = plan_of(pool, case)
-    except ConfigError:  # shorter than a step: the only reason there is here
-        assert case["num_steps"] == word or case["on_exhausted"]
+    except ConfigError as error:
+        if "at least one step" not in str(error):
+            raise
         return
     limits = {n: (s.max_epochs or (1 if word else 0)) * plan.num_sequences[n] for n, s in plan.config.sources.items()}
     limits = {name: limit for name, limit in limits.items() if limit}

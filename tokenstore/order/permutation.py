@@ -1,7 +1,8 @@
 """A keyed bijection of range(n) in O(1) memory, and its inverse (ORD-2).
 
 Swap-or-not: Hoang, Morris, Rogaway, "An Enciphering Scheme Based on a Card Shuffle", CRYPTO 2012. Cycle walking: Black,
-Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002. Measured: 20 ns at n = 10**9, 300 ns below 65,536.
+Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002. Measured one at a time, key included: 64 ns at
+n = 10**9, 290 ns below 65,536; `permute_run` 30-110 ns there.
 """
 
 import numpy as np
