@@ -37,6 +37,7 @@ from tokenstore.store.files import (
     remove_tree,
     write_atomically,
 )
+from tokenstore.store.order_file import LOCK_SUFFIX, write_order
 from tokenstore.store.reader import BUILDING_SUFFIX, open_store
 from tokenstore.store.writer import StoreWriter
 from tokenstore.tokenizer import Tokenizer, load_tokenizer
@@ -80,11 +81,12 @@ def build_store(
     recipe = _recipe(options, tokenizer)
     with _disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
-        with exclusive_lock(_beside(output, ".lock")):
+        with exclusive_lock(_beside(output, LOCK_SUFFIX)):
             if options.overwrite:
                 _check_replaceable(output)
             elif found := _finished(output, inputs.files, recipe):
                 remove_tree(_beside(output, BUILDING_SUFFIX))
+                write_order(output)  # one that an older version made has none
                 return found
             return _build(options, output, inputs.files, tokenizer, recipe, progress, note)
 
@@ -123,18 +125,20 @@ def _build(
                 writer.append(tokens, lengths)
         if tokenizer.file is not None:
             writer.add_file(TOKENIZER_NAME, tokenizer.file.read_bytes())
-        manifest = _finish(writer, tally, recipe)
+        _finish(writer, tally, recipe)
+    write_order(working)
     rejects = tally.write_rejects(output)  # before the store: a store that is there is left alone
     _commit(working, output)
     remove_tree(building)
-    return _result(output, manifest, rejects, was_there=False)
+    with open_store(output) as store:
+        return _result(output, store.manifest, rejects, was_there=False)
 
 
-def _finish(writer: StoreWriter, tally: "_Tally", recipe: dict[str, Any]) -> Manifest:
+def _finish(writer: StoreWriter, tally: "_Tally", recipe: dict[str, Any]) -> None:
     if writer.num_documents == 0:
         counts = ", ".join(f"{number} {name}" for name, number in tally.counts().items())
         raise BuildError(f"documents: expected at least one, found none ({counts}); nothing was written")
-    return writer.finish(
+    writer.finish(
         inputs=tally.inputs_file(),
         ends_with_eos=recipe["options"]["eos"],
         tokenizer=TokenizerEntry(**recipe["tokenizer"]),

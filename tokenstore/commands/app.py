@@ -10,6 +10,7 @@ from rich.console import Console
 
 import tokenstore
 from tokenstore.commands.build import build
+from tokenstore.commands.index import index
 from tokenstore.commands.verify import verify
 from tokenstore.errors import BadRecordsError, ConfigError, TokenStoreError
 
@@ -22,6 +23,7 @@ _STYLE = {
 }
 app = cyclopts.App(name="tokenstore", help="Build, check and read token stores for training language models.", **_STYLE)
 app.command(build)
+app.command(index)
 app.command(verify)
 
 

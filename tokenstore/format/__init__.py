@@ -7,6 +7,7 @@ byte 0, so `numpy.memmap(file, dtype)` just works; what a file holds stands in t
     manifest.json       what is here, written last                                                     FMT-5
     tokens-00000.bin    shards: token ids, dtype uint16 or uint32                                       FMT-2
     boundaries.bin      int64[num_documents + 1], then int64[lookup entries]                            FMT-3
+    order.bin           document numbers by length, optional                                            FMT-9
     inputs.jsonl        what the store was made of, one line an input file                              FMT-4
     tokenizer.json      the tokenizer's own file, where it has one                                      FMT-4
 
@@ -42,9 +43,16 @@ Killed after it: the whole store, every file synced before. The rename is one st
 FMT-8 Not promised. Damage inside a shard is not seen at open (opening never reads one); `verify` finds it, and an id
 not below vocab_size met while reading is an error. Cutting a file while it is mapped is outside any promise.
 
+FMT-9 Order file, optional, which whole documents are packed by. The numbers of all documents, sorted by (tokens, number),
+uint32, or int64 in a store of more than 2**32 documents; zeros up to a multiple of 8 bytes; then int64[runs, 2], for every
+length that occurs, rising, the length and the place of its first document among the numbers. It follows from the
+boundaries, so it is no part of the digest, may be added to a finished store, and does not depend on any sequence length. It
+stands in the manifest's `files`; the count of runs follows from its size. A reader MUST check what it reads there.
+
 Worked example: documents [7, 1] and [5, 5, 1], vocab_size 8 ->
     tokens-00000.bin  07 00 01 00 05 00 05 00 01 00
     boundaries.bin    0, 2, 5 then lookup [0]: 00.. 02.. 05.. 00.. (four int64)
+    order.bin         0, 1 (two uint32) then runs (2, 0), (3, 1)
 
 Versions. 1: the first.
 Why not one file with a header? A header is one more thing to skip for every other tool, and cannot hold what is known

@@ -6,6 +6,7 @@ import numpy as np
 
 MANIFEST_NAME = "manifest.json"
 BOUNDARIES_NAME = "boundaries.bin"
+ORDER_NAME = "order.bin"
 INPUTS_NAME = "inputs.jsonl"
 TOKENIZER_NAME = "tokenizer.json"
 
@@ -40,6 +41,22 @@ def num_lookup_entries(num_tokens: int) -> int:
 def boundaries_bytes(num_documents: int, num_tokens: int) -> int:
     """Size of `boundaries.bin` in bytes."""
     return 8 * (num_documents + 1 + num_lookup_entries(num_tokens))
+
+
+def order_dtype(num_documents: int) -> np.dtype:
+    """Type of a document number in `order.bin` (FMT-9)."""
+    return np.dtype("<u4") if num_documents <= 1 << 32 else np.dtype("<i8")
+
+
+def order_ids_bytes(num_documents: int) -> int:
+    """Bytes of the document numbers in `order.bin`, and so where its runs begin: a multiple of 8."""
+    return -(-num_documents * order_dtype(num_documents).itemsize // 8) * 8
+
+
+def num_runs(num_documents: int, num_bytes: int) -> int:
+    """Runs in an `order.bin` of `num_bytes`; 0 where no file of that size can be one."""
+    runs, rest = divmod(num_bytes - order_ids_bytes(num_documents), 16)
+    return runs if rest == 0 and 1 <= runs <= num_documents else 0
 
 
 def lookup_entries(starts: np.ndarray, first: int, stop: int, first_document: int) -> np.ndarray:

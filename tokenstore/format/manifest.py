@@ -11,8 +11,10 @@ from tokenstore.format.layout import (
     BOUNDARIES_NAME,
     MAX_TOKENS,
     MAX_VOCAB,
+    ORDER_NAME,
     boundaries_bytes,
     is_plain_name,
+    num_runs,
     token_dtype,
 )
 
@@ -289,5 +291,8 @@ class _Checker:
         entry = manifest.files.get(BOUNDARIES_NAME)
         if entry is None or entry.num_bytes != size:
             self.fail(f"files[{BOUNDARIES_NAME}]", f"{size} bytes", entry)
+        order = manifest.files.get(ORDER_NAME)
+        if order is not None and not num_runs(manifest.num_documents, order.num_bytes):
+            self.fail(f"files[{ORDER_NAME}]", f"the size of one of {manifest.num_documents} documents", order)
         if manifest.tokenizer.file is not None and manifest.tokenizer.file not in manifest.files:
             self.fail("tokenizer.file", f"one of {sorted(manifest.files)}", manifest.tokenizer.file)

@@ -11,6 +11,9 @@ A base key is the first 8 bytes, little-endian, of blake2b(digest_size=8) of the
     "step", name "", counter step        the permutation inside a step
     "sequence", source, counter epoch    the permutation of a source's sequences
     "offset", source, counter epoch      where the circle of `concat` begins
+    "jitter", source, counter epoch      the order in which the length classes are packed
+    "class", source, counter epoch       the permutation inside a length class
+    "row", source, counter k             the order of the pieces of its k-th sequence
 Neighbouring seeds, epochs and steps therefore share nothing, and a source's order does not depend on which other
 sources, stages or ranks there are.
 
@@ -59,6 +62,57 @@ the step. So what has been consumed after any microbatch is a prefix of the glob
 ORD-9 Without shuffle every permutation is the identity and every offset 0.
 
 ORD-10 Sizes. Cursors, token counts and sequence numbers are below 2**62; shares and their products fit int64.
+
+ORD-11 Ends. Under `last_batch: pad` the step in which the run ends is whole: its sequences at or past the end are rows without
+a piece. Under `drop` that step is not part of the plan.
+
+ORD-12 Documents by length (`repeats.py`). The documents of a store, sorted by (tokens, id), stand at positions x = 0..D-1; those
+of one length make a run: its tokens t, first position and number. A pool takes several stores, its members, sorted by name,
+each with a repeat factor p/q in lowest terms; a source that is no pool is its own only member, p/q = 1. F(a) = (a p) div q.
+In epoch e the document at position x is given F(e + x + 1) - F(e + x) times, so after any number of epochs all documents
+were given equally often, within one. The copies of one epoch are numbered by ranks, in the order of their positions:
+    rank k is position  ceil((F(e) + k + 1) q / p) - 1 - e;  where that is D or more, rank k is empty in this epoch
+Ranks are laid out once, as epoch 0 has them, so that nothing below depends on the epoch: a run has the ranks
+[F(first), F(first + number)), the last run those up to ceil(D p / q), and each of them room for the run's t tokens. No epoch
+puts a longer document at a rank: the position of rank k is greatest in epoch 0.
+Worked: p/q = 1/2, D = 5: 3 ranks; epoch 0 positions 1, 3, none; epoch 1 positions 0, 2, 4.
+
+ORD-13 Pieces (`classes.py`). A rank with room for t tokens has pieces j = 0 .. t div L - 1 of length L and, if v = t mod L > 0,
+piece j = t div L of length v. Piece j with room v holds tokens [j L, min(j L + v, n)) of the n tokens of the document at the
+rank, or nothing. The pieces with room v are length class v; its h[v] slots are numbered by member, run, rank and j, in this
+order. P = sum of h is the number of pieces.
+
+ORD-14 `best_fit` (`packing.py`). An epoch puts the slots of every class into N bins of L tokens. Bins are handled in groups: all
+bins of a group hold the same lengths. For each number of tokens left there is a stack of groups. At first one group of N
+empty bins. An entry (length v, slots [a, b)) is placed by turns until a = b:
+     best fit takes the least tokens left r >= v that has a group, worst fit the greatest; none: the packing has failed
+     the top group of r with g bins; copies in each bin: m = min(r div v, b - a) for best fit, 1 for worst fit;
+     bins: k = min(g, (b - a) div m)
+     the first k bins of the group leave it, and make a new group that goes on the stack of r - m v, or is full; bin t of
+     them takes the slots [a + t m, a + (t + 1) m); a grows by k m
+P - N slots may join a bin that is not empty. Let w of them be left. If w = 0, only empty bins count in the choice of r.
+Else m and k are cut to what w allows: bins that are not empty take k m of w, so m <= w, then k <= w div m; empty bins take
+k (m - 1), so m <= w + 1, then k <= w div (m - 1) where m > 1. So exactly N bins are filled, the last slots alone if need be.
+The order of the entries: class v is cut into s = min(h[v], max(1, 16384 div L)) sub-entries, class L into one; sub-entry i has
+the slots [i h[v] div s, (i + 1) h[v] div s) and the sort key v (2**22 + f u), where u is the top 16 bits of
+counted_key(counted_key(jitter key of the epoch, v), i), less 2**15. Class L goes first; then the classes v >= cut, by falling
+sort key, worst fit; then the others, by falling sort key, best fit; equal keys by falling v, then rising i. cut is the
+greatest v <= L such that the pieces shorter than v hold at most c (tokens div 100) tokens. The first of these rungs (c, f) that
+does not fail is taken:  (2, 38) (5, 38) (10, 26) (25, 12) (50, 12), and then with no cut, all best fit: f = 2, f = 0. The
+last is best-fit decreasing. Class L is placed best fit on these two, worst fit on the others.
+Without shuffle only the last rung is tried, with one entry a class.
+Number of sequences: B is the number of bins best-fit decreasing fills when it has P of them and may join freely. LB =
+ceil(tokens / L). N = B where LB < 32, else min(P, max(B + ceil(B / 2q), LB + ceil(LB / q))), q = 1000 from P = 100,000 on, 200
+below. `none`: N = P, one slot a bin, classes from L down to 1, slots rising.
+Why from the histogram? It costs the same for 10**4 and 10**9 documents. Why spread the long ones first? Best-fit decreasing puts
+equal lengths together, so that few documents would find new mates next epoch (35-86 % of pairs again on 10,000 documents).
+
+ORD-15 Sequences of a packed source (`packed.py`). e, i = divmod(k, N); sequence k is bin permute(i, N, sequence key of e). The bins
+are numbered by group, in the order in which the groups were made, then by place in it. A bin holds its placements, the last
+one first, each with its slots rising. These n are shuffled by Fisher and Yates: for t = n - 1 down to 1, t changes places with
+((x >> 32) (t + 1)) >> 32, x = counted_key(row key of k, t). Slot y of class v is the slot of ORD-13 with the number
+permute(y, h[v], counted_key(class key of e, v)). The pieces stand in the row one after the other; what is empty takes no
+place, and the rest of the row is padding.
 
 Not promised: an order across versions of this text. A change of any rule above is a new ORDER_VERSION.
 Why not numpy's Generator? Its streams are stable, its shuffles are not (NEP 19), and an array of n indices is not O(1).

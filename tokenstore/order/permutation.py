@@ -18,7 +18,7 @@ _ZERO, _ONE, _S32, _S63 = np.uint64(0), np.uint64(1), np.uint64(32), np.uint64(6
 
 
 @inline_kernel
-def _swap_round(x: np.uint64, n: np.uint64, round_key: np.uint64) -> np.uint64:
+def swap_round(x: np.uint64, n: np.uint64, round_key: np.uint64) -> np.uint64:
     """No branch and no early end, so that a loop over many x becomes vector instructions."""
     partner = (((round_key >> _S32) * n) >> _S32) - x
     partner += n if partner >> _S63 else _ZERO
@@ -55,7 +55,7 @@ def permute(i: int, n: int, key: np.uint64) -> int:
     x, size, start = np.uint64(i), np.uint64(n), mix(key)
     if n < SMALL:
         for r in range(SWAP_ROUNDS):
-            x = _swap_round(x, size, mix(start + np.uint64(r)))
+            x = swap_round(x, size, mix(start + np.uint64(r)))
         return np.int64(x)
     bits = _bit_length(n - 1)
     while True:
@@ -78,7 +78,7 @@ def permute_run(first: int, n: int, key: np.uint64, out: np.ndarray) -> None:
     for r in range(SWAP_ROUNDS):
         round_key = mix(start + np.uint64(r))
         for j in range(out.size):  # independent of each other: the processor does several at once
-            out[j] = np.int64(_swap_round(np.uint64(out[j]), np.uint64(n), round_key))
+            out[j] = np.int64(swap_round(np.uint64(out[j]), np.uint64(n), round_key))
 
 
 @inline_kernel
@@ -87,7 +87,7 @@ def unpermute(i: int, n: int, key: np.uint64) -> int:
     x, size, start = np.uint64(i), np.uint64(n), mix(key)
     if n < SMALL:
         for r in range(SWAP_ROUNDS - 1, -1, -1):
-            x = _swap_round(x, size, mix(start + np.uint64(r)))
+            x = swap_round(x, size, mix(start + np.uint64(r)))
         return np.int64(x)
     bits = _bit_length(n - 1)
     while True:

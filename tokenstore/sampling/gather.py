@@ -9,7 +9,7 @@ import numpy as np
 from numba import carray
 
 from tokenstore.jit import inline_kernel, kernel
-from tokenstore.sampling.pointers import prefetch, uint16_at, uint32_at
+from tokenstore.intrinsics import prefetch, uint16_at, uint32_at
 from tokenstore.sampling.spans import DOCUMENT_START, GOES_ON, LENGTH, MEMORY, START, concat_spans
 from tokenstore.sampling.tables import BAD_ID, ITEM_BYTES, OK, VOCAB_SIZE
 

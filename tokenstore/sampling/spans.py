@@ -10,7 +10,7 @@ from numba import carray
 from tokenstore.format.layout import LOOKUP_STRIDE
 from tokenstore.jit import inline_kernel, kernel
 from tokenstore.order.windows import window_start
-from tokenstore.sampling.pointers import int64_at
+from tokenstore.intrinsics import int64_at
 from tokenstore.sampling.tables import (
     ADDRESS,
     BAD_BOUNDARY,

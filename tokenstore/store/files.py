@@ -166,6 +166,26 @@ def append_file(source: Path, target: BinaryIO, update: "callable") -> None:
             target.write(block)
 
 
+@contextlib.contextmanager
+def new_mapped_file(path: Path, num_bytes: int) -> Iterator[np.ndarray]:
+    """A new file as uint8[num_bytes] to fill, synced at the end.
+
+    Its blocks are taken first: on a full disk that is an error here, where a write to a map without blocks kills the process.
+    """
+    with open(path, "w+b") as file:
+        os.posix_fallocate(file.fileno(), 0, num_bytes)
+        data = mmap.mmap(file.fileno(), num_bytes)  # goes when the last array of it goes
+        yield np.frombuffer(data, np.uint8)
+        data.flush()
+        sync(file)
+
+
+def rename(path: Path, name: str) -> None:
+    """Give the file at `path`, synced before, another name in its folder, in one step."""
+    os.replace(path, path.with_name(name))
+    sync_directory(path.parent)
+
+
 def make_read_only(path: Path) -> None:
     os.chmod(path, 0o444)
 

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
-from tokenstore.format.layout import BOUNDARIES_NAME, MANIFEST_NAME, MAX_MANIFEST_BYTES, boundaries_bytes
+from tokenstore.format.layout import (
+    BOUNDARIES_NAME,
+    MANIFEST_NAME,
+    MAX_MANIFEST_BYTES,
+    ORDER_NAME,
+    boundaries_bytes,
+    order_dtype,
+    order_ids_bytes,
+)
 from tokenstore.format.manifest import Manifest, ShardEntry, decode_manifest
 from tokenstore.store.files import MapCache, check_size, read_bytes
 
@@ -17,6 +25,7 @@ if TYPE_CHECKING:
 
 BUILDING_SUFFIX = ".building"  # `<store>.building` is where an unfinished build works
 _INT64 = np.dtype("<i8")
+_BYTE = np.dtype("u1")
 _maps = MapCache()
 
 
@@ -109,6 +118,32 @@ class Store(Sequence[np.ndarray]):
     def boundaries(self) -> np.ndarray:
         """int64[D + 1 + lookup entries], read-only: first token of each document and the end, then the lookup (FMT-3)."""
         return _maps.get(self.path / BOUNDARIES_NAME, _INT64, boundaries_bytes(len(self), self.num_tokens) // 8)
+
+    @property
+    def has_order(self) -> bool:
+        """Whether there is an order file; `tokenstore index` gives a store one."""
+        return ORDER_NAME in self.manifest.files
+
+    def order(self) -> np.ndarray:
+        """uint32[D] (int64 above 2**32 documents), read-only: document numbers by (tokens, number); FMT-9. Unchecked."""
+        return self._order_bytes()[: len(self) * order_dtype(len(self)).itemsize].view(order_dtype(len(self)))
+
+    def runs(self) -> np.ndarray:
+        """int64[runs, 2], read-only: every length that occurs, and the place in `order()` of its first document.
+
+        Raises: CorruptionError: they do not add up to the documents and tokens of the store.
+        """
+        runs = self._order_bytes()[order_ids_bytes(len(self)) :].view(_INT64).reshape(-1, 2)
+        lengths, firsts = runs.T
+        counts = np.diff(firsts, append=len(self))
+        rising = lengths[0] >= 1 and firsts[0] == 0 and (np.diff(lengths) > 0).all() and (counts > 0).all()
+        if not rising or lengths[-1] > self.num_tokens or int((lengths * counts).sum()) != self.num_tokens:
+            total = f"{len(self)} documents of {self.num_tokens} tokens"
+            self._corrupt(ORDER_NAME, "runs", f"rising lengths of {total}", "others")
+        return runs
+
+    def _order_bytes(self) -> np.ndarray:
+        return _maps.get(self.path / ORDER_NAME, _BYTE, self.manifest.files[ORDER_NAME].num_bytes)
 
     def shard(self, number: int) -> np.ndarray:
         """uint16/uint32[num_tokens], read-only: all tokens of a shard, mapped."""

@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 
 from tokenstore.errors import TokenStoreError
-from tokenstore.format.layout import BOUNDARIES_NAME, LOOKUP_STRIDE, lookup_entries
+from tokenstore.format.layout import BOUNDARIES_NAME, LOOKUP_STRIDE, ORDER_NAME, lookup_entries
 from tokenstore.format.manifest import ShardEntry
 from tokenstore.store.files import regular_size
 from tokenstore.store.reader import Store, open_store
@@ -47,6 +47,8 @@ def verify(path: str | Path, progress: Callable[[int], None] = lambda num_bytes:
         broken = {finding.file for finding in findings}
         if BOUNDARIES_NAME not in broken:
             findings += _check_boundaries(store)
+            if store.has_order and ORDER_NAME not in broken and not findings:
+                findings += _check_order(store)
         for number, shard in enumerate(store.shards()):
             if shard.file not in broken:
                 findings += _check_tokens(store, number, shard, BOUNDARIES_NAME not in broken)
@@ -100,6 +102,30 @@ def _check_boundaries(store: Store) -> Iterator[Finding]:
                 f"to begin shard {shard.file} at {shard.first_token}",
                 f"{starts[shard.first_document]}",
             )
+
+
+def _check_order(store: Store) -> Iterator[Finding]:
+    """Rising numbers of documents of the run's length, in every run: so each document stands there once."""
+    try:
+        lengths, firsts = store.runs().T
+    except TokenStoreError as error:
+        yield Finding(ORDER_NAME, "runs", "every length once", str(error))
+        return
+    starts, order = store.boundaries(), store.order()
+    for first in range(0, len(store), _BLOCK):
+        ids = order[first : first + _BLOCK].astype(np.int64)
+        places = np.arange(first, first + ids.size)
+        runs = np.searchsorted(firsts, places, side="right") - 1
+        known = (ids >= 0) & (ids < len(store))
+        ids = np.where(known, ids, 0)
+        previous = order[max(first - 1, 0)] if first else -1
+        after = np.append(previous, ids[:-1]) < ids
+        wrong = np.flatnonzero(~known | (starts[ids + 1] - starts[ids] != lengths[runs]) | ~(after | (places == firsts[runs])))
+        if wrong.size:
+            i = int(wrong[0])
+            rule = f"a document of {lengths[runs[i]]} tokens, after those before it"
+            yield Finding(ORDER_NAME, f"place {first + i}", rule, f"{order[first + i]}")
+            return
 
 
 def _check_tokens(store: Store, number: int, shard: ShardEntry, ends_known: bool) -> Iterator[Finding]:

@@ -1,4 +1,7 @@
-"""Addresses of mapped files -> arrays inside a kernel: a table of addresses is one array, a thousand maps are not."""
+"""Floor 0: what numba does not offer by itself: arrays at an address, prefetching, counting zero bits.
+
+A table of the addresses of mapped files is one array that a kernel takes; a thousand maps are not.
+"""
 
 from typing import Any
 
@@ -43,3 +46,13 @@ def prefetch(typing_context: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64), generate
+
+
+@intrinsic
+def trailing_zeros(typing_context: Any, word: Any) -> Any:
+    """Zero bits below the lowest set bit of a uint64 that is not 0, as int64."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate

@@ -1,0 +1,87 @@
+"""Length classes (ORD-13): the pieces of a source's documents at one sequence length, as unions of runs.
+
+Their tables are as large as the number of distinct lengths, whatever the number of documents.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenstore.jit import inline_kernel
+from tokenstore.order.repeats import Member
+
+SLOT, RANK, PIECE, MEMBER = range(4)
+
+
+@dataclass(frozen=True)
+class LengthClasses:
+    """The slots of every class, in order of member, run and rank.
+
+    Attributes:
+        length: the sequence length L.
+        counts: int64[L + 1], slots of each class.
+        firsts: int64[L + 2], where each class begins in `entries`.
+        entries: int64[n, 4], a row for what a run gives to a class: its first SLOT, its first RANK, its MEMBER, and PIECE:
+            the number of the piece in its document, in class L the number of pieces of each rank.
+    """
+
+    length: int
+    counts: np.ndarray
+    firsts: np.ndarray
+    entries: np.ndarray
+
+    @property
+    def num_pieces(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def num_tokens(self) -> int:
+        """Room of all pieces together, in tokens."""
+        return int((self.counts * np.arange(self.length + 1)).sum())
+
+
+def length_classes(members: Sequence[Member], length: int) -> LengthClasses:
+    """Length classes of `members`, sorted by name, at sequence length `length`, in O(runs log runs + length)."""
+    parts = []
+    for number, member in enumerate(members):
+        ranks = np.append(member.firsts * member.p // member.q, member.num_ranks)
+        chunks, rest = np.divmod(member.lengths, length)
+        sizes = np.diff(ranks)
+        for classes, piece, slots in ((rest, chunks, sizes), (np.full_like(rest, length), chunks, sizes * chunks)):
+            used = (classes > 0) & (slots > 0)
+            columns = (classes, slots, ranks[:-1], piece, np.full_like(piece, number))
+            parts.append(np.stack([column[used] for column in columns]))
+    table = np.concatenate(parts, axis=1)
+    table = table[:, np.argsort(table[0], kind="stable")]
+    classes, slots = table[:2]
+    firsts = np.searchsorted(classes, np.arange(length + 2))
+    ends = np.append(0, np.cumsum(slots))
+    counts = np.diff(ends[firsts])
+    first_slots = ends[:-1] - ends[firsts[classes]]
+    return LengthClasses(length, counts, firsts, np.stack([first_slots, *table[2:]], axis=1))
+
+
+@inline_kernel
+def entry_of(length: int, slot: int, firsts: np.ndarray, entries: np.ndarray) -> int:
+    """The row of `entries` that holds `slot` of the class of `length`. Unchecked: 0 <= slot < counts[length]."""
+    low, high = firsts[length], firsts[length + 1] - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if entries[middle, SLOT] <= slot:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def slot_of(classes: LengthClasses, member: int, rank: int, piece: int, run_length: int) -> tuple[int, int]:
+    """(class, slot) of piece `piece` at `rank` of `member`, in a run of `run_length` tokens: the inverse of `entry_of`."""
+    full = piece < run_length // classes.length
+    length = classes.length if full else run_length % classes.length
+    rows = classes.entries[classes.firsts[length] : classes.firsts[length + 1]]
+    # rows are sorted by member, then rank: those of one run come once in a class
+    key = (rows[:, MEMBER] < member) | ((rows[:, MEMBER] == member) & (rows[:, RANK] <= rank))
+    row = rows[int(np.count_nonzero(key)) - 1]
+    offset = rank - int(row[RANK])
+    return length, int(row[SLOT]) + (offset * int(row[PIECE]) + piece if full else offset)

@@ -1,0 +1,211 @@
+"""Packing (ORD-14): an epoch's pieces into bins of one sequence each, from the length histogram and not from the documents.
+
+Best-fit decreasing on lengths is an old rule (Johnson 1973); that it can be done for many equal bins at once is in Krell et al.
+2021 (arXiv 2107.02027). Spreading the long pieces over all bins first is what gives documents new neighbours every epoch.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenstore.jit import inline_kernel, kernel
+from tokenstore.order.bitset import add, empty_bitset, next_member, remove
+from tokenstore.order.classes import LengthClasses
+from tokenstore.order.keys import counted_key
+
+PARTS = 16384  # entries of all classes together, about: more parts mix better and cost more
+JITTER_BITS = 22
+LADDER = ((2, 38), (5, 38), (10, 26), (25, 12), (50, 12), (0, 2), (0, 0))  # percent of tokens packed best fit; jitter
+SLACK, SLACK_OF_FEW, FEW_PIECES, FEW_BINS = 1000, 200, 100_000, 32
+
+# Columns of a group: where its bins come from (a group and the first of its bins), what was put into each, bins, bins
+# that went on into later groups, and the group below it on its stack
+PARENT, OFFSET, FIRST_SLOT, LENGTH, COPIES, BINS, TAKEN, BELOW = range(8)
+_LENGTH, _FIRST, _STOP = range(3)  # columns of an entry
+_NO_BIN, _NO_ROOM = -1, -2
+_ALL_JOIN = 1 << 62
+_LAST = 1 << 60
+
+
+@dataclass(frozen=True)
+class Packing:
+    """The bins of one epoch. `groups` is a tree: a bin's content is that of its group and of all groups it came from.
+
+    Attributes:
+        groups: int64[n, 8], see the columns above; group 0 is the empty bins that all came from.
+        leaves: int64[m], the groups in which bins ended, in the order in which they were made.
+        firsts: int64[m + 1], number of the first bin that ended in each.
+        rung: which rung of the ladder it was.
+    """
+
+    groups: np.ndarray
+    leaves: np.ndarray
+    firsts: np.ndarray
+    rung: int
+
+
+def num_best_fit(classes: LengthClasses) -> int:
+    """Sequences an epoch of `best_fit`, the same for every epoch."""
+    pieces = classes.num_pieces
+    entries = _entries(classes, 1, 0, classes.length + 1, np.uint64(0))
+    groups = _pack(entries, classes.length + 1, classes.length, pieces, _ALL_JOIN)
+    bins = int(groups[0, TAKEN])
+    least = -(-classes.num_tokens // classes.length)
+    if least < FEW_BINS:
+        return bins
+    slack = SLACK if pieces >= FEW_PIECES else SLACK_OF_FEW
+    return min(pieces, max(bins - (-bins // (2 * slack)), least - (-least // slack)))
+
+
+def pack(classes: LengthClasses, num_bins: int, jitter_key: np.uint64, shuffle: bool) -> Packing:
+    """Pack one epoch into exactly `num_bins` bins (`num_best_fit`)."""
+    length, pieces = classes.length, classes.num_pieces
+    parts = max(1, PARTS // length)
+    for rung, (percent, jitter) in enumerate(LADDER):
+        last = rung == len(LADDER) - 1
+        if not shuffle and not last:
+            continue
+        cut = _cut(classes, percent) if percent else length + 1
+        entries = _entries(classes, parts if shuffle else 1, jitter, cut, jitter_key)
+        groups = _pack(entries, cut, length, num_bins, pieces - num_bins)
+        if len(groups):
+            return _numbered(groups, rung)
+    raise AssertionError("best-fit decreasing fits by the choice of num_bins")
+
+
+def pack_singles(classes: LengthClasses) -> Packing:
+    """`none`: every piece in a bin of its own, the longest first."""
+    lengths = np.flatnonzero(classes.counts)[::-1]
+    groups = np.zeros((len(lengths) + 1, 8), np.int64)
+    groups[1:, LENGTH], groups[1:, COPIES], groups[1:, BINS] = lengths, 1, classes.counts[lengths]
+    groups[1:, OFFSET] = np.cumsum(groups[:-1, BINS])
+    groups[0, BINS] = groups[0, TAKEN] = classes.num_pieces
+    return _numbered(groups, 0)
+
+
+def _numbered(groups: np.ndarray, rung: int) -> Packing:
+    ended = groups[:, BINS] - groups[:, TAKEN]
+    leaves = np.flatnonzero(ended)
+    return Packing(groups, leaves, np.append(0, np.cumsum(ended[leaves])), rung)
+
+
+def _cut(classes: LengthClasses, percent: int) -> int:
+    """The greatest length such that shorter pieces hold at most `percent` of the tokens."""
+    tokens = np.cumsum(classes.counts * np.arange(classes.length + 1))  # of pieces up to each length
+    return int(np.searchsorted(tokens[:-1], int(tokens[-1]) // 100 * percent, side="right"))
+
+
+def _entries(classes: LengthClasses, parts: int, jitter: int, cut: int, key: np.uint64) -> np.ndarray:
+    """int64[n, 3], the sub-entries in the order in which they are packed."""
+    sizes = np.minimum(classes.counts, parts)
+    entries = np.empty((int(sizes.sum()), 3), np.int64)
+    sort_keys = np.empty(len(entries), np.int64)
+    used = _cut_classes(classes.counts, parts, jitter, cut, np.uint64(key), entries, sort_keys)
+    return entries[:used][np.argsort(-sort_keys[:used], kind="stable")]
+
+
+@kernel
+def _cut_classes(
+    counts: np.ndarray,
+    parts: int,
+    jitter: int,
+    cut: int,
+    key: np.uint64,
+    entries: np.ndarray,
+    sort_keys: np.ndarray,
+) -> int:
+    """Fill entries and sort keys, the longest class first; return how many."""
+    used = 0
+    longest = counts.size - 1
+    for length in range(longest, 0, -1):
+        count = counts[length]
+        pieces = min(count, parts if length < longest else 1)
+        class_key = counted_key(key, length)
+        for i in range(pieces):
+            entries[used, _LENGTH] = length
+            entries[used, _FIRST] = i * count // pieces
+            entries[used, _STOP] = (i + 1) * count // pieces
+            u = np.int64(counted_key(class_key, i) >> np.uint64(48)) - 32768
+            sort_keys[used] = length * ((1 << JITTER_BITS) + jitter * u) + (_LAST >> 1 if length >= cut else 0)
+            if length == longest:
+                sort_keys[used] = _LAST
+            used += 1
+    return used
+
+
+def _pack(entries: np.ndarray, cut: int, length: int, num_bins: int, joins: int) -> np.ndarray:
+    """int64[n, 8], the groups; none where a piece found no bin."""
+    room = min(int((entries[:, _STOP] - entries[:, _FIRST]).sum()) + 1, 128 * len(entries) + 1024)
+    while True:
+        stacks, bits = np.full(length + 1, -1, np.int64), empty_bitset(length + 1)
+        groups = np.empty((room, 8), np.int64)
+        used = place(entries, cut, num_bins, joins, stacks, bits, groups)
+        if used != _NO_ROOM:
+            return groups[: max(used, 0)]  # memory never touched costs nothing
+        room *= 2
+
+
+@inline_kernel
+def _tokens_left(best: bool, piece: int, joins: int, top: int, stacks: np.ndarray, bits: np.ndarray) -> int:
+    """How full the bins are that a piece goes to, as tokens left in them; 0 or less where none will do."""
+    if joins == 0:
+        return stacks.size - 1 if stacks[stacks.size - 1] >= 0 else 0
+    if best:
+        return next_member(bits, piece)
+    return top if top >= piece else 0
+
+
+@kernel
+def place(
+    entries: np.ndarray, cut: int, num_bins: int, joins: int, stacks: np.ndarray, bits: np.ndarray, groups: np.ndarray
+) -> int:
+    """Place entries int64[n, 3] into bins of `stacks.size - 1` tokens, those of length >= `cut` worst fit, the others best fit.
+
+    joins: how many pieces may join a bin that is not empty. stacks: int64[L + 1] of -1; bits: an empty bitset; scratch.
+    groups: int64[room, 8], filled. Returns the number of groups, _NO_BIN or _NO_ROOM.
+    """
+    length = top = stacks.size - 1
+    groups[0, :] = 0
+    groups[0, BINS], groups[0, BELOW] = num_bins, -1
+    stacks[length] = 0
+    add(bits, length)
+    used = 1
+    for e in range(entries.shape[0]):
+        piece, first, stop = entries[e, _LENGTH], entries[e, _FIRST], entries[e, _STOP]
+        best = piece < cut
+        while first < stop:
+            while not best and top > 0 and stacks[top] < 0:  # worst fit never makes a bin emptier than the emptiest
+                top -= 1
+            left = _tokens_left(best, piece, joins, top, stacks, bits)
+            if left <= 0:
+                return _NO_BIN
+            if used == groups.shape[0]:
+                return _NO_ROOM
+            parent = stacks[left]
+            copies = min(left // piece, stop - first) if best else 1
+            bins = min(groups[parent, BINS] - groups[parent, TAKEN], (stop - first) // copies)
+            if left < length:
+                copies = min(copies, joins)
+                bins = min(bins, joins // copies)
+                joins -= bins * copies
+            elif copies > 1:
+                copies = min(copies, joins + 1)
+                bins = min(bins, joins // max(copies - 1, 1)) if copies > 1 else bins
+                joins -= bins * (copies - 1)
+            group = groups[used]
+            group[PARENT], group[OFFSET], group[FIRST_SLOT] = parent, groups[parent, TAKEN], first
+            group[LENGTH], group[COPIES], group[BINS], group[TAKEN] = piece, copies, bins, 0
+            groups[parent, TAKEN] += bins
+            if groups[parent, TAKEN] == groups[parent, BINS]:
+                stacks[left] = groups[parent, BELOW]
+                if stacks[left] < 0:
+                    remove(bits, left)
+            left -= copies * piece
+            if left > 0:
+                if stacks[left] < 0:
+                    add(bits, left)
+                group[BELOW] = stacks[left]
+                stacks[left] = used
+            first += copies * bins
+            used += 1
+    return used

@@ -1,0 +1,115 @@
+"""Give a store its order file (FMT-9): what packing whole documents needs, made of the boundaries alone.
+
+The builder calls it before the store is there at all; for a finished store the manifest is replaced in one step after the
+file is synced, so at any moment the store is whole, with or without it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from tokenstore.errors import CorruptionError, TokenStoreError
+from tokenstore.format.layout import BOUNDARIES_NAME, MANIFEST_NAME, ORDER_NAME, order_dtype, order_ids_bytes
+from tokenstore.format.manifest import FileEntry, encode_manifest
+from tokenstore.order.sorting import LONG, count_lengths, place_by_length
+from tokenstore.store.files import exclusive_lock, make_read_only, new_mapped_file, rename, write_atomically
+from tokenstore.store.reader import Store, open_store
+
+_BLOCK = 1 << 22  # documents at once: some tens of milliseconds
+LOCK_SUFFIX = ".lock"
+
+
+def add_order(path: str | Path, progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
+    """Write `order.bin` into the store at `path` and name it in the manifest.
+
+    Args:
+        path: the store's directory, which must be writable.
+        progress: called with (documents handled, to handle); every document is handled twice.
+    Returns: whether it was missing; a store that has one is left alone.
+    Raises:
+        CorruptionError: the boundaries are damaged.
+        StoreBusyError: another process is at work on this store.
+        TokenStoreError: there is no store, or it cannot be written.
+    """
+    path = Path(path).absolute()
+    open_store(path).close()  # before a lock file is made beside it
+    try:
+        with exclusive_lock(path.with_name(path.name + LOCK_SUFFIX)):
+            return write_order(path, progress)
+    except OSError as error:
+        raise TokenStoreError(
+            f"order file: expected to write {path / ORDER_NAME}, found {error.strerror or error};"
+            " mend it and run `tokenstore index` again"
+        ) from error
+
+
+def write_order(path: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
+    """`add_order` for who holds the store's lock, or works where nobody else does."""
+    with open_store(path) as store:
+        if store.has_order:
+            return False
+        working = path / (ORDER_NAME + ".tmp")
+        entry = _write(store, working, progress)
+        rename(working, ORDER_NAME)
+        files = dict(sorted({**store.manifest.files, ORDER_NAME: entry}.items()))
+        write_atomically(path / MANIFEST_NAME, encode_manifest(replace(store.manifest, files=files)))
+        make_read_only(path / MANIFEST_NAME)
+        return True
+
+
+def _write(store: Store, path: Path, progress: Callable[[int, int], None]) -> FileEntry:
+    counts, long_ids, long_lengths = _count(store, progress)
+    runs = _runs(counts, long_lengths)
+    num_documents, num_ids_bytes = len(store), order_ids_bytes(len(store))
+    dtype = order_dtype(num_documents)
+    with new_mapped_file(path, num_ids_bytes + runs.nbytes) as data:
+        ids = data[: num_documents * dtype.itemsize].view(dtype)
+        places = np.cumsum(counts) - counts
+        for first, starts in _blocks(store):
+            place_by_length(starts, first, places, ids)
+            progress(num_documents + first + starts.size - 1, 2 * num_documents)
+        if long_ids.size:  # placed by number so far
+            ids[-long_ids.size :] = long_ids
+        data[num_ids_bytes:].view("<i8")[:] = runs.reshape(-1)
+        checksum = xxhash.xxh3_128()
+        for first in range(0, data.size, _BLOCK):
+            checksum.update(data[first : first + _BLOCK])
+        del ids
+    make_read_only(path)
+    return FileEntry(num_ids_bytes + runs.nbytes, checksum.hexdigest())
+
+
+def _blocks(store: Store) -> Iterator[tuple[int, np.ndarray]]:
+    """(first document, starts of some documents and their end)."""
+    for first in range(0, len(store), _BLOCK):
+        yield first, store.boundaries()[first : min(first + _BLOCK, len(store)) + 1]
+
+
+def _count(store: Store, progress: Callable[[int, int], None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Documents of each length below LONG and, last, of all others; numbers and lengths of those, sorted."""
+    counts = np.zeros(LONG + 1, np.int64)
+    ids, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    for first, starts in _blocks(store):
+        before = counts[LONG]
+        if not count_lengths(starts, counts):
+            raise CorruptionError(
+                f"{BOUNDARIES_NAME}: expected rising starts, found others ({store.path}); run `tokenstore verify {store.path}`"
+            )
+        if counts[LONG] > before:
+            sizes = np.diff(starts)
+            ids.append(first + np.flatnonzero(sizes >= LONG))
+            lengths.append(sizes[sizes >= LONG])
+        progress(first + starts.size - 1, 2 * len(store))
+    by_length = np.argsort(np.concatenate(lengths), kind="stable")
+    return counts, np.concatenate(ids)[by_length], np.concatenate(lengths)[by_length]
+
+
+def _runs(counts: np.ndarray, long_lengths: np.ndarray) -> np.ndarray:
+    """int64[runs, 2], every length that occurs and the place of its first document."""
+    short = np.flatnonzero(counts[:LONG])
+    long, places = np.unique(long_lengths, return_index=True)
+    firsts = np.cumsum(counts) - counts
+    return np.stack([np.append(short, long), np.append(firsts[short], firsts[LONG] + places)], axis=1)
