@@ -90,7 +90,7 @@ def num_sequences(counts, L, packing):
     lb = -(-sum(v * h for v, h in counts.items()) // L)
     if lb < 32:
         return b
-    q = 1000 if num_pieces >= 100_000 else 100
+    q = 1000 if num_pieces >= 100_000 else 200
     return min(num_pieces, max(b + -(-b // (2 * q)), lb + -(-lb // q)))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from tokenstore.jit import inline_kernel, kernel
 from tokenstore.order.bitset import add, empty_bitset, next_member, remove
 from tokenstore.order.classes import LengthClasses
-from tokenstore.order.keys import counted_key
+from tokenstore.order.keys import as_bits, counted_key
 
 PARTS = 16384  # entries of all classes together, about: more parts mix better and cost more
 JITTER_BITS = 22
@@ -47,7 +47,7 @@ class Packing:
 def num_best_fit(classes: LengthClasses) -> int:
     """Sequences an epoch of `best_fit`, the same for every epoch."""
     pieces = classes.num_pieces
-    entries = _entries(classes, 1, 0, classes.length + 1, np.uint64(0))
+    entries = _entries(classes, 1, 0, classes.length + 1, np.uint64(0), 0)
     groups = _pack(entries, classes.length + 1, classes.length, pieces, _ALL_JOIN)
     bins = int(groups[0, TAKEN])
     least = -(-classes.num_tokens // classes.length)
@@ -57,8 +57,8 @@ def num_best_fit(classes: LengthClasses) -> int:
     return min(pieces, max(bins - (-bins // (2 * slack)), least - (-least // slack)))
 
 
-def pack(classes: LengthClasses, num_bins: int, jitter_key: np.uint64, shuffle: bool) -> Packing:
-    """Pack one epoch into exactly `num_bins` bins (`num_best_fit`)."""
+def pack(classes: LengthClasses, num_bins: int, jitter_base: np.uint64, epoch: int, shuffle: bool) -> Packing:
+    """Pack `epoch` into exactly `num_bins` bins (`num_best_fit`); without shuffle every epoch is packed the same."""
     length, pieces = classes.length, classes.num_pieces
     parts = max(1, PARTS // length)
     for rung, (percent, jitter) in enumerate(LADDER):
@@ -66,7 +66,7 @@ def pack(classes: LengthClasses, num_bins: int, jitter_key: np.uint64, shuffle: 
         if not shuffle and not last:
             continue
         cut = _cut(classes, percent) if percent else length + 1
-        entries = _entries(classes, parts if shuffle else 1, jitter, cut, jitter_key)
+        entries = _entries(classes, parts if shuffle else 1, jitter, cut, jitter_base, epoch)
         groups = _pack(entries, cut, length, num_bins, pieces - num_bins)
         if len(groups):
             return _numbered(groups, rung)
@@ -95,12 +95,12 @@ def _cut(classes: LengthClasses, percent: int) -> int:
     return int(np.searchsorted(tokens[:-1], int(tokens[-1]) // 100 * percent, side="right"))
 
 
-def _entries(classes: LengthClasses, parts: int, jitter: int, cut: int, key: np.uint64) -> np.ndarray:
+def _entries(classes: LengthClasses, parts: int, jitter: int, cut: int, base: np.uint64, epoch: int) -> np.ndarray:
     """int64[n, 3], the sub-entries in the order in which they are packed."""
     sizes = np.minimum(classes.counts, parts)
     entries = np.empty((int(sizes.sum()), 3), np.int64)
     sort_keys = np.empty(len(entries), np.int64)
-    used = _cut_classes(classes.counts, parts, jitter, cut, np.uint64(key), entries, sort_keys)
+    used = _cut_classes(classes.counts, parts, jitter, cut, as_bits(base), epoch, entries, sort_keys)
     return entries[:used][np.argsort(-sort_keys[:used], kind="stable")]
 
 
@@ -110,13 +110,15 @@ def _cut_classes(
     parts: int,
     jitter: int,
     cut: int,
-    key: np.uint64,
+    base_bits: int,
+    epoch: int,
     entries: np.ndarray,
     sort_keys: np.ndarray,
 ) -> int:
     """Fill entries and sort keys, the longest class first; return how many."""
     used = 0
     longest = counts.size - 1
+    key = counted_key(np.uint64(base_bits), epoch)
     for length in range(longest, 0, -1):
         count = counts[length]
         pieces = min(count, parts if length < longest else 1)

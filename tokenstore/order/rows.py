@@ -52,6 +52,7 @@ def locate_rows(
     first_row: int,
     step: int,
     cursor: int,
+    end: int,
     batch_size: int,
     key_bits: int,
     shuffle: bool,
@@ -64,7 +65,8 @@ def locate_rows(
 ) -> None:
     """Rows first_row, first_row + 1, ... of `step` and the steps after it -> out int64[steps, rows, 2]: source, number.
 
-    All these steps have `batch_size` sequences and lie in the segments given; `cursor` is that of the first.
+    All these steps have `batch_size` sequences and lie in the segments given; `cursor` is that of the first. At `end` or
+    behind it there is no sequence: the source is -1.
     """
     for k in range(out.shape[0]):
         places = out[k, :, 1]
@@ -75,6 +77,9 @@ def locate_rows(
                 places[row] = first_row + row
         for row in range(places.size):
             n = cursor + k * batch_size + places[row]
+            if n >= end:
+                out[k, row, 0], out[k, row, 1] = -1, 0
+                continue
             m = spans.shape[0] - 1
             while m > 0 and n < spans[m, 0]:
                 m -= 1

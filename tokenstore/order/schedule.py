@@ -62,7 +62,8 @@ class Schedule:
     """The laid-out run. `end` is its cursor and `num_steps` its whole steps (None: endless).
 
     `drops` are the (cursor, source) at which sources ran out. `exhausted` is set where `on_exhausted` is `error` and a
-    source would be asked for one sequence too many: (cursor, source) of that; the schedule then ends there.
+    source would be asked for one sequence too many: (cursor, source) of that; the schedule then ends there. With `pads`
+    the step in which the run ends is part of it (ORD-11).
     """
 
     stages: tuple[Stage, ...]
@@ -71,6 +72,7 @@ class Schedule:
     skip_steps: tuple[tuple[int, int], ...]
     end: int | None
     exhausted: tuple[int, str] | None
+    pads: bool = False
     num_steps: int | None = field(init=False)
     _steps: list[int] = field(init=False, repr=False)  # first step and first cursor of each stage
     _cursors: list[int] = field(init=False, repr=False)
@@ -78,7 +80,11 @@ class Schedule:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_steps", [stage.from_step for stage in self.stages])
         object.__setattr__(self, "_cursors", [cursor_of(self.stages, step) for step in self._steps])
-        object.__setattr__(self, "num_steps", None if self.end is None else self.step_of(self.end))
+        object.__setattr__(self, "num_steps", None if self.end is None else self._whole_steps(self.end))
+
+    def _whole_steps(self, end: int) -> int:
+        step = self.step_of(end)
+        return step + (self.pads and self.cursor(step) < end)
 
     def stage(self, step: int) -> Stage:
         return self.stages[bisect_right(self._steps, step) - 1]
@@ -114,11 +120,23 @@ class Schedule:
 
     def counts(self, cursor: int) -> dict[str, int]:
         """Sequences of each source in [0, cursor)."""
+        cursor = cursor if self.end is None else min(cursor, self.end)
         if not self.segments or cursor <= 0:
             return {}
         segment = self.segments_in(cursor - 1, cursor)[-1]
         names = set(segment.base) | set(segment.names)
         return {name: segment.base.get(name, 0) + segment.count(name, cursor) for name in sorted(names)}
+
+
+    def find(self, name: str, number: int) -> int | None:
+        """Cursor of the source's sequence `number`, counted over the whole run; None where it never comes."""
+        for segment in self.segments:
+            base = segment.base.get(name, 0)
+            if name in segment.shares and number >= base:
+                cursor = segment.place(name, number - base)
+                if segment.end is None or cursor < segment.end:
+                    return cursor
+        return None
 
 
 def cursor_of(stages: Sequence[Stage], step: int) -> int:
@@ -136,6 +154,7 @@ def lay_out(
     on_exhausted: str,
     num_steps: int | None,
     skip_steps: Sequence[tuple[int, int]] = (),
+    pads: bool = False,
 ) -> Schedule:
     """Lay the segments out from the left, in O(stages + drops).
 
@@ -145,6 +164,7 @@ def lay_out(
         on_exhausted: DROP, STOP or ERROR.
         num_steps: steps of the plan; None: endless, or until the sources run out.
         skip_steps: disjoint [start, stop) ranges, rising.
+        pads: whether a last step that is not full is part of the plan.
     """
     builder = _Builder(limits, on_exhausted)
     last = None if num_steps is None else cursor_of(stages, num_steps)
@@ -157,7 +177,7 @@ def lay_out(
             end = stopped
             break
     return Schedule(
-        tuple(stages), tuple(builder.segments), tuple(builder.drops), tuple(skip_steps), end, builder.exhausted
+        tuple(stages), tuple(builder.segments), tuple(builder.drops), tuple(skip_steps), end, builder.exhausted, pads
     )
 
 

@@ -31,6 +31,22 @@ def integer_shares(weights: Mapping[str, object]) -> dict[str, int]:
     return shares if sum(shares.values()) <= MAX_PERIOD else _rounded(shares)
 
 
+def tempered(sizes: Mapping[str, int], temperature: Decimal) -> dict[str, int]:
+    """Weights in proportion to sizes ** (1 / temperature), to 2**-32 of the smallest and exactly the same everywhere."""
+    ratio = Fraction(temperature)
+    scale = 1 << (32 * ratio.numerator)
+    return {name: _root(size**ratio.denominator * scale, ratio.numerator) for name, size in sizes.items()}
+
+
+def _root(value: int, degree: int) -> int:
+    """The greatest integer whose `degree`-th power is at most `value`, by bisection."""
+    low, high = 0, 1 << (value.bit_length() // degree + 1)
+    while low < high - 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if middle**degree <= value else (low, middle)
+    return low
+
+
 def _fraction(name: str, weight: object) -> Fraction:
     try:
         value = weight if isinstance(weight, Fraction) else _exactly(Decimal(str(weight)))

@@ -13,6 +13,8 @@ from tokenstore.sampling.plan_file import explain, read_yaml
 MOST = 1 << 48  # of anything that is counted; products are held against ORD-10 when the plan is laid out
 # Decimal, not float: a weight of 0.6 in YAML means 6/10, and shares are made from that exactly (ORD-3).
 Weight = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
+Repeat = Annotated[Decimal, Field(ge=Decimal("0.0001"), le=100, decimal_places=4)]
+Temperature = Annotated[Decimal, Field(ge=1, le=100, decimal_places=2)]
 Count = Annotated[int, Field(ge=1, le=MOST, strict=True)]
 Step = Annotated[int, Field(ge=0, le=MOST, strict=True)]
 
@@ -22,11 +24,25 @@ class _Frozen(BaseModel):
 
 
 class SourceConfig(_Frozen):
-    """A source: the store's path, its share of the sequences (stages may override it), most passes over it."""
+    """A source: a store, or a pool of other sources packed together; its share of the sequences; most passes over it.
 
-    path: str
+    Attributes:
+        path: the store's directory.
+        pool: in place of a path, names of sources with a path, or {name: how often an epoch gives each of its documents}.
+        weight: share of the sequences; stages may override it.
+        max_epochs: most passes.
+    """
+
+    path: str | None = None
+    pool: tuple[str, ...] | dict[str, Repeat] | None = None
     weight: Weight | None = None
     max_epochs: Count | None = None
+
+    @property
+    def repeats(self) -> dict[str, Decimal]:
+        """Repeat factors of a pool by name; {} for a source that is none."""
+        pool = self.pool or {}
+        return dict(pool) if isinstance(pool, dict) else dict.fromkeys(pool, Decimal(1))
 
 
 class StageConfig(_Frozen):
@@ -47,13 +63,19 @@ class PlanConfig(_Frozen):
         global_batch_size: sequences a step, over all ranks.
         sources: by name. Names, not paths, decide the order. A source without weight takes no part before a stage names
             it. Without any weight all take part in proportion to their sequences, and end their epochs together.
-        packing: how documents become sequences. `concat`: windows of the stream, at another offset every epoch.
+        packing: how documents become sequences. `best_fit`: whole documents, packed anew every epoch; only those longer
+            than a sequence are cut. `concat`: windows of the stream, at another offset every epoch. `none`: one document
+            (or part of a long one) a sequence.
+        temperature: with all weights left out, take them as (sequences an epoch) ** (1 / temperature): 1, the default, is
+            in proportion; the higher, the more even.
         seed: any integer.
         shuffle: false gives every source in its own order.
         num_steps: a number; `first_exhausted` or `all_exhausted`: one epoch, until the first or the last source ends;
             left out: endless.
         on_exhausted: what happens where a source would pass its max_epochs: `error` (refused at load), `drop` (the others
             go on without it), `stop` (the plan ends).
+        last_batch: whether a last step that is not full is left out (`drop`) or filled with empty rows (`pad`).
+            Left out: `pad` under packing none, else `drop`.
         stages: changes of weights and batch size, by rising from_step.
         skip_steps: [start, stop) ranges of steps that no rank is given.
         cross_document_targets: predict a document's first token from the last one of the document before.
@@ -62,11 +84,13 @@ class PlanConfig(_Frozen):
     sequence_length: Count
     global_batch_size: Count
     sources: Annotated[dict[str, SourceConfig], Field(min_length=1)]
-    packing: Literal["concat"] = "concat"
+    packing: Literal["best_fit", "concat", "none"] = "best_fit"
     seed: Annotated[int, Field(strict=True)] = 0
     shuffle: bool = True
     num_steps: Count | Literal["first_exhausted", "all_exhausted"] | None = None
     on_exhausted: Literal["error", "drop", "stop"] | None = None
+    temperature: Temperature | None = None
+    last_batch: Literal["drop", "pad"] | None = None
     stages: tuple[StageConfig, ...] = ()
     skip_steps: tuple[tuple[Step, Step], ...] = ()
     cross_document_targets: bool = False
@@ -91,10 +115,49 @@ class PlanConfig(_Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        wrong = [*self._wrong_weights(), *self._wrong_steps()]
+        wrong = [*self._wrong_pools(), *self._wrong_weights(), *self._wrong_steps(), *self._wrong_words()]
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
+
+    @property
+    def streams(self) -> tuple[str, ...]:
+        """Names of the sources that take part by themselves: all but those that only stand in a pool."""
+        pooled = {name for source in self.sources.values() for name in source.repeats}
+        return tuple(name for name in self.sources if name not in pooled)
+
+    @property
+    def pads_last_batch(self) -> bool:
+        return (self.last_batch or ("pad" if self.packing == "none" else "drop")) == "pad"
+
+    def _wrong_pools(self) -> list[str]:
+        wrong = []
+        pool_of: dict[str, str] = {}
+        for name, source in self.sources.items():
+            if (source.path is None) == (source.pool is None):
+                wrong.append(f"sources.{name}: expected either a path or a pool, found {_found(source)}")
+            if source.pool is not None and not source.repeats:
+                wrong.append(f"sources.{name}.pool: expected at least one source, found none")
+            if isinstance(source.pool, tuple) and len(set(source.pool)) < len(source.pool):
+                wrong.append(f"sources.{name}.pool: expected every source once; write {{name: 2}} to repeat one")
+            for each in source.repeats:
+                if each not in self.sources or self.sources[each].path is None:
+                    wrong.append(f"sources.{name}.pool: expected names of sources with a path, found {each!r}")
+                elif self.sources[each].weight is not None or self.sources[each].max_epochs is not None:
+                    wrong.append(f"sources.{each}: expected no weight or max_epochs, as it is given by the pool {name}")
+                if pool_of.setdefault(each, name) != name:
+                    wrong.append(f"sources.{each}: expected in one pool, found in {pool_of[each]} and {name}")
+            if source.pool is not None and self.packing == "concat":
+                wrong.append(f"sources.{name}.pool: expected packing best_fit or none, found concat")
+        return wrong
+
+    def _wrong_words(self) -> list[str]:
+        wrong = []
+        if self.cross_document_targets and self.packing != "concat":
+            wrong.append(f"cross_document_targets: expected packing concat, found {self.packing}")
+        if self.temperature is not None and any(source.weight is not None for source in self.sources.values()):
+            wrong.append("temperature: expected all weights left out, found some")
+        return wrong
 
     def _wrong_weights(self) -> list[str]:
         given = {name: source.weight for name, source in self.sources.items() if source.weight is not None}
@@ -102,9 +165,9 @@ class PlanConfig(_Frozen):
         if given and not any(given.values()):
             wrong.append("sources: expected a weight above 0, found none")
         for i, stage in enumerate(self.stages):
-            if unknown := sorted(set(stage.weights) - set(self.sources)):
+            if unknown := sorted(set(stage.weights) - set(self.streams)):
                 wrong.append(
-                    f"stages[{i}].weights: expected names of sources ({', '.join(self.sources)}), found {unknown}"
+                    f"stages[{i}].weights: expected names of sources ({', '.join(self.streams)}), found {unknown}"
                 )
             if not any(stage.weights.values()):
                 wrong.append(f"stages[{i}].weights: expected one above 0, found none")
@@ -127,6 +190,10 @@ class PlanConfig(_Frozen):
         if any(a[1] > b[0] for a, b in pairwise(ranges)):
             wrong.append("skip_steps: expected ranges that do not overlap")
         return wrong
+
+
+def _found(source: SourceConfig) -> str:
+    return "neither" if source.path is None else "both"
 
 
 def _moved(source: Any, folder: Path) -> Any:

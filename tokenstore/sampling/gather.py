@@ -10,7 +10,9 @@ from numba import carray
 
 from tokenstore.jit import inline_kernel, kernel
 from tokenstore.intrinsics import prefetch, uint16_at, uint32_at
-from tokenstore.sampling.spans import DOCUMENT_START, GOES_ON, LENGTH, MEMORY, START, concat_spans
+from tokenstore.sampling.concat_spans import concat_spans
+from tokenstore.sampling.packed_spans import packed_spans
+from tokenstore.sampling.spans import DOCUMENT_START, GOES_ON, LENGTH, MEMORY, SPAN_STORE, START
 from tokenstore.sampling.tables import BAD_ID, ITEM_BYTES, OK, VOCAB_SIZE
 
 IGNORE = -100  # the target that losses leave out, in torch and in every framework built on it
@@ -48,43 +50,110 @@ def _copy(tokens: np.ndarray, goes_on: int, ids: np.ndarray, targets: np.ndarray
     return max(np.int64(largest), targets[last])
 
 
-@kernel
-def gather(
+@inline_kernel
+def _lay_spans(
     rows: np.ndarray,
+    length: int,
+    packed: bool,
     shuffle: bool,
     cross: bool,
     clock: int,
-    sources: np.ndarray,
+    stores: np.ndarray,
+    streams: np.ndarray,
+    packings: np.ndarray,
     files: np.ndarray,
-    spans: np.ndarray,
     report: np.ndarray,
+    work: np.ndarray,
+    keys: np.ndarray,
+    firsts: np.ndarray,
+    spans: np.ndarray,
+) -> int:
+    """Spans of all rows, under any packing; see `gather`. Returns how many, or -1 with `report` filled."""
+    if packed:
+        return packed_spans(
+            rows, length, shuffle, clock, stores, streams, packings, files, report, work, keys, firsts, spans
+        )
+    count = 0
+    for r in range(rows.shape[0]):
+        firsts[r] = count
+        if rows[r, 0] >= 0:
+            more = concat_spans(
+                rows[r, 0], rows[r, 1], length, cross, shuffle, clock, stores, streams, files, report, spans[count:]
+            )
+            if more < 0:
+                return -1
+            count += more
+    firsts[rows.shape[0]] = count
+    return count
+
+
+@kernel
+def lay_spans(
+    rows: np.ndarray,
+    length: int,
+    packed: bool,
+    shuffle: bool,
+    clock: int,
+    stores: np.ndarray,
+    streams: np.ndarray,
+    packings: np.ndarray,
+    files: np.ndarray,
+    report: np.ndarray,
+    work: np.ndarray,
+    keys: np.ndarray,
+    firsts: np.ndarray,
+    spans: np.ndarray,
+) -> None:
+    """The spans of `rows` and no more, for who asks which documents there are; arguments as in `gather`."""
+    count = _lay_spans(
+        rows, length, packed, shuffle, False, clock, stores, streams, packings, files, report, work, keys, firsts, spans
+    )
+    if count >= 0:
+        report[0] = OK
+
+
+@kernel
+def gather(
+    rows: np.ndarray,
+    packed: bool,
+    shuffle: bool,
+    cross: bool,
+    pad_id: int,
+    clock: int,
+    stores: np.ndarray,
+    streams: np.ndarray,
+    packings: np.ndarray,
+    files: np.ndarray,
+    report: np.ndarray,
+    work: np.ndarray,
+    keys: np.ndarray,
+    firsts: np.ndarray,
+    spans: np.ndarray,
     ids: np.ndarray,
     targets: np.ndarray,
 ) -> None:
     """Fill a microbatch.
 
-    rows: int64[B, 2], source and sequence number. spans: int64[B * (L + 1) + 1, 6], scratch. report: int64[5], report[0] is
-    OK or why not. ids, targets: int64[B, L], filled in place: tokens, and the token after each in its document or IGNORE;
-    with `cross`, the token after each in the stream.
+    rows: int64[B, 2], source and sequence number; source -1 for a row of padding. work: int64[5, B * L] and keys:
+    uint64[3, B * L], scratch. firsts: int64[B + 1], filled: each row's first span. spans: int64[B * (L + 1) + 1, 7],
+    filled. report: int64[5], report[0] is OK or why not. ids, targets: int64[B, L], filled: tokens, and the token after
+    each in its document or IGNORE; with `cross` (concat only), the token after each in the stream.
     """
     length = ids.shape[1]
-    count = 0
-    for r in range(rows.shape[0]):
-        more = concat_spans(
-            rows[r, 0], rows[r, 1], length, cross, shuffle, clock, sources, files, report, spans[count:]
-        )
-        if more < 0:
-            return
-        count += more
+    count = _lay_spans(
+        rows, length, packed, shuffle, cross, clock, stores, streams, packings, files, report, work, keys, firsts, spans
+    )
+    if count < 0:
+        return
+    item_bytes = stores[0, ITEM_BYTES]  # all stores of a plan are of one tokenizer, and so of one type
+    vocab_size = stores[0, VOCAB_SIZE]
     for j in range(min(count, AHEAD_SPANS)):
-        _call_for(spans[j], sources[rows[0, 0], ITEM_BYTES])
-    j = 0
+        _call_for(spans[j], item_bytes)
     for r in range(rows.shape[0]):
-        row = sources[rows[r, 0]]
         at = 0
-        while at < length + cross:
+        for j in range(firsts[r], firsts[r + 1]):
             if j + AHEAD_SPANS < count:
-                _call_for(spans[j + AHEAD_SPANS], row[ITEM_BYTES])
+                _call_for(spans[j + AHEAD_SPANS], item_bytes)
             size, goes_on = spans[j, LENGTH], spans[j, GOES_ON]
             stop = at + size
             x, y = ids[r, at : min(stop, length)], targets[r, at : min(stop, length)]
@@ -92,49 +161,45 @@ def gather(
                 size, goes_on = size - 1, 1
                 if size == 0:
                     size, goes_on, x, y = 1, 0, targets[r, length - 1 :], spans[count, 3:4]
-            if row[ITEM_BYTES] == 2:
+            if item_bytes == 2:
                 largest = _copy(carray(uint16_at(spans[j, MEMORY]), (size + goes_on,)), goes_on, x, y)
             else:
                 largest = _copy(carray(uint32_at(spans[j, MEMORY]), (size + goes_on,)), goes_on, x, y)
-            if largest >= row[VOCAB_SIZE]:
-                report[0], report[1], report[2] = BAD_ID, rows[r, 0], spans[j, START]
-                report[3], report[4] = row[VOCAB_SIZE], largest
+            if largest >= vocab_size:
+                report[0], report[1], report[2] = BAD_ID, spans[j, SPAN_STORE], spans[j, START]
+                report[3], report[4] = vocab_size, largest
                 return
             if cross and 0 < at < length:
                 targets[r, at - 1] = ids[r, at]
-            at, j = stop, j + 1
+            at = stop
+        for i in range(at, length):
+            ids[r, i], targets[r, i] = pad_id, IGNORE
     report[0] = OK
 
 
 @kernel
 def annotate(
-    rows: np.ndarray,
-    shuffle: bool,
-    clock: int,
-    sources: np.ndarray,
-    files: np.ndarray,
+    firsts: np.ndarray,
     spans: np.ndarray,
-    report: np.ndarray,
     positions: np.ndarray,
     documents: np.ndarray,
     starts: np.ndarray,
 ) -> None:
-    """Fill what tells documents apart in a microbatch, all [B, L].
+    """What tells documents apart in the microbatch that `gather` filled last, all [B, L].
 
-    positions: int64, from 0 at each document and at the row's start. documents: int64, 0, 1, ... in the row.
-    starts: bool, whether the token is the first of its document.
+    positions: int64, from 0 at each document, at the row's start and where padding begins. documents: int64, 0, 1, ... in
+    the row, -1 for padding. starts: bool, whether the token is the first of its document, or padding.
     """
     length = positions.shape[1]
-    for r in range(rows.shape[0]):
-        count = concat_spans(rows[r, 0], rows[r, 1], length, 0, shuffle, clock, sources, files, report, spans)
-        if count < 0:
-            return
+    for r in range(positions.shape[0]):
         at = 0
-        for j in range(count):
-            for i in range(spans[j, LENGTH]):
+        for j in range(firsts[r], firsts[r + 1]):
+            for i in range(min(spans[j, LENGTH], length - at)):
                 positions[r, at + i] = i
-                documents[r, at + i] = j
+                documents[r, at + i] = j - firsts[r]
                 starts[r, at + i] = False
-            starts[r, at] = spans[j, START] == spans[j, DOCUMENT_START]
+            if at < length:
+                starts[r, at] = spans[j, START] == spans[j, DOCUMENT_START]
             at += spans[j, LENGTH]
-    report[0] = OK
+        for i in range(at, length):
+            positions[r, i], documents[r, i], starts[r, i] = i - at, -1, True

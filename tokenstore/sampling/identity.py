@@ -40,6 +40,8 @@ def past_of(schedule: Schedule, constants: Mapping[str, Any], sources: Mapping[s
             if step is None or start < step
         ],
     }
+    if schedule.pads and schedule.end is not None and (edge is None or schedule.end < edge):
+        past["end"] = schedule.end  # the rows behind it are padding
     if step is None:
         past["num_steps"] = schedule.num_steps
     return canonical_json(past)

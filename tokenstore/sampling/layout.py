@@ -6,8 +6,7 @@ from typing import Any
 
 from tokenstore.errors import ConfigError
 from tokenstore.order.schedule import DROP, ERROR, MOST_SEQUENCES, STOP, Schedule, Stage, cursor_of, lay_out
-from tokenstore.order.weights import integer_shares
-from tokenstore.order.windows import num_windows
+from tokenstore.order.weights import integer_shares, tempered
 from tokenstore.sampling.config import PlanConfig
 from tokenstore.store import Store
 
@@ -33,17 +32,10 @@ def check_stores(stores: Mapping[str, Store]) -> None:
         )
 
 
-def count_sequences(config: PlanConfig, stores: Mapping[str, Store]) -> dict[str, int]:
-    """Sequences an epoch of every source; ConfigError for one that has none."""
-    counts = {name: num_windows(store.num_tokens, config.sequence_length) for name, store in stores.items()}
-    for name, count in counts.items():
-        if count == 0:
-            store = stores[name]
-            raise ConfigError(
-                f"source {name}: expected at least one sequence of {config.sequence_length} tokens,"
-                f" found {store.num_tokens} tokens ({store.path}); use a shorter sequence_length or leave it out"
-            )
-    return counts
+def pad_id(stores: Mapping[str, Store]) -> int:
+    """The id that fills up rows: the tokenizer's own, else its end of text, else 0. No loss looks at it."""
+    tokenizer = next(iter(stores.values())).manifest.tokenizer
+    return next((id for id in (tokenizer.pad_id, tokenizer.eos_id) if id is not None), 0)
 
 
 def lay_out_plan(config: PlanConfig, num_sequences: Mapping[str, int]) -> Schedule:
@@ -54,7 +46,7 @@ def lay_out_plan(config: PlanConfig, num_sequences: Mapping[str, int]) -> Schedu
         raise ConfigError(f"plan: {error}; write other weights") from error
     word = config.num_steps if isinstance(config.num_steps, str) else None
     on_exhausted = {"first_exhausted": STOP, "all_exhausted": DROP}.get(word or "", config.on_exhausted or ERROR)
-    epochs = {name: source.max_epochs or (1 if word else None) for name, source in config.sources.items()}
+    epochs = {name: config.sources[name].max_epochs or (1 if word else None) for name in num_sequences}
     limits = {name: limit * num_sequences[name] for name, limit in epochs.items() if limit}
     num_steps = None if isinstance(config.num_steps, str) else config.num_steps
     last = max([stage.from_step for stage in stages] + ([num_steps] if num_steps else []))
@@ -62,7 +54,7 @@ def lay_out_plan(config: PlanConfig, num_sequences: Mapping[str, int]) -> Schedu
         raise ConfigError(
             f"plan: expected at most 2**62 sequences in all, found {cursor_of(stages, last)}; use fewer steps"
         )
-    schedule = lay_out(stages, limits, on_exhausted, num_steps, _merged(config.skip_steps))
+    schedule = lay_out(stages, limits, on_exhausted, num_steps, _merged(config.skip_steps), config.pads_last_batch)
     if schedule.exhausted is not None:
         _refuse(config, num_sequences, stages, schedule, num_steps)
     if schedule.num_steps == 0:
@@ -86,7 +78,7 @@ def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 def _stages(config: PlanConfig, num_sequences: Mapping[str, int]) -> tuple[Stage, ...]:
     weights: dict[str, Any] = {name: source.weight for name, source in config.sources.items() if source.weight}
     if not weights:  # all left out: every source ends its epochs with the others
-        weights = dict(num_sequences)
+        weights = tempered(num_sequences, config.temperature) if config.temperature else dict(num_sequences)
     size = config.global_batch_size
     stages = [Stage(0, size, integer_shares(weights))]
     for stage in config.stages:

@@ -3,7 +3,7 @@
 import operator
 import threading
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -15,9 +15,11 @@ from tokenstore.order.schedule import MOST_SEQUENCES
 from tokenstore.order.split import check_split, first_row
 from tokenstore.sampling.config import PlanConfig
 from tokenstore.sampling.identity import check_same_past, check_state, fingerprint_of, make_state, past_of
-from tokenstore.sampling.layout import check_stores, count_sequences, lay_out_plan, warn_of_many_epochs
+from tokenstore.sampling.layout import check_stores, lay_out_plan, pad_id, warn_of_many_epochs
 from tokenstore.sampling.sampler import Order, Sampler
-from tokenstore.sampling.spans import DOCUMENT, DOCUMENT_START, LENGTH, START
+from tokenstore.sampling.packings import Packings
+from tokenstore.sampling.spans import DOCUMENT, DOCUMENT_START, LENGTH, SPAN_STORE, START
+from tokenstore.sampling.streams import make_streams
 from tokenstore.sampling.tables import Tables
 from tokenstore.store import open_store
 
@@ -60,17 +62,21 @@ class Plan:
             TokenStoreError: a store that cannot be opened.
         """
         self.config = config = config.model_copy(deep=True)  # what was asked for stays what it was
-        self.stores = {name: open_store(config.sources[name].path) for name in sorted(config.sources)}
+        paths = {name: source.path for name, source in sorted(config.sources.items()) if source.path is not None}
+        self.stores = {name: open_store(path) for name, path in paths.items()}
         check_stores(self.stores)
-        self.num_sequences = count_sequences(config, self.stores)
+        self.streams = make_streams(config, self.stores)
+        self.num_sequences = {stream.name: stream.num_sequences for stream in self.streams}
         self.schedule = lay_out_plan(config, self.num_sequences)
         self._order = Order(
             self.schedule,
-            tuple(self.stores),
+            tuple(self.num_sequences),
             config.seed,
             config.sequence_length,
+            config.packing != "concat",
             config.shuffle,
             config.cross_document_targets,
+            pad_id(self.stores),
         )
         self._sampler = self.sampler()
         self._lock = threading.Lock()
@@ -97,9 +103,9 @@ class Plan:
         return cls(config)
 
     def __reduce__(self) -> tuple:
-        paths = {name: str(store.path) for name, store in self.stores.items()}
         sources = {
-            name: source.model_copy(update={"path": paths[name]}) for name, source in self.config.sources.items()
+            name: source.model_copy(update={"path": str(self.stores[name].path)}) if name in self.stores else source
+            for name, source in self.config.sources.items()
         }
         digests = {name: store.digest for name, store in self.stores.items()}
         return _reopen, (self.config.model_copy(update={"sources": sources}), digests)
@@ -132,10 +138,7 @@ class Plan:
             "shuffle": self.config.shuffle,
             "cross_document_targets": self.config.cross_document_targets,
         }
-        identities = {
-            name: {"digest": store.digest, "num_sequences": self.num_sequences[name]}
-            for name, store in self.stores.items()
-        }
+        identities = {stream.name: stream.identity for stream in self.streams}
         return past_of(self.schedule, constants, identities, step)
 
     def global_batch_size(self, step: int) -> int:
@@ -182,10 +185,8 @@ class Plan:
 
     def sampler(self) -> Sampler:
         """A new Sampler over this plan, for one thread."""
-        tables = Tables(
-            list(self.stores.values()), list(self.stores), list(self.num_sequences.values()), self.config.seed
-        )
-        return Sampler(self._order, tables)
+        tables = Tables(self.stores, self.streams, self.config.seed)
+        return Sampler(self._order, tables, Packings(self.streams, self.stores, self.config.seed, self.config.shuffle))
 
     def batch(
         self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None
@@ -212,13 +213,8 @@ class Plan:
         """The pieces of every sequence that `batch` gives for the same arguments, in the same order."""
         names = tuple(self.stores)
         with self._lock:
-            sequences = []
-            for row in self._rows(step, rank, world_size, microbatch_size):
-                spans = self._sampler.spans(row)
-                start = spans[:, START] - spans[:, DOCUMENT_START]
-                columns = zip(spans[:, DOCUMENT].tolist(), start.tolist(), spans[:, LENGTH].tolist(), strict=True)
-                sequences.append([Piece(names[row[0]], document, at, at + size) for document, at, size in columns])
-            return sequences
+            rows = self._rows(step, rank, world_size, microbatch_size)
+            return [[_piece(names, span) for span in spans.tolist()] for spans in self._sampler.spans(rows)]
 
     def _rows(self, step: int, rank: int, world_size: int, microbatch_size: int | None) -> np.ndarray:
         self.check_step(step)
@@ -267,6 +263,11 @@ class Plan:
             )
             for name in self.stores
         }
+
+
+def _piece(names: Sequence[str], span: Sequence[int]) -> Piece:
+    start = span[START] - span[DOCUMENT_START]
+    return Piece(names[span[SPAN_STORE]], span[DOCUMENT], start, start + span[LENGTH])
 
 
 def _reopen(config: PlanConfig, digests: Mapping[str, str]) -> Plan:

@@ -12,6 +12,7 @@ _RULES = {
     "extra_forbidden": "expected no field of this name",
     "greater_than_equal": "expected {ge} or more",
     "less_than_equal": "expected at most {le}",
+    "decimal_max_places": "expected at most {decimal_places} digits after the point",
     "literal_error": "expected one of {expected}",
     "too_short": "expected at least one, found none",
     "too_long": "expected [start, stop]",
@@ -28,7 +29,6 @@ _KINDS = (
 )
 _PLACES = {  # places where several rules are tried, or where a rule needs a word
     "num_steps": "expected a whole number above 0, first_exhausted or all_exhausted",
-    "packing": "expected concat (packing whole documents is not there yet)",
 }
 
 

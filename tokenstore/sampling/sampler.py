@@ -3,43 +3,51 @@
 Not safe for two threads at once: every loader has its own, and a Plan guards the one it keeps for itself.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from tokenstore.order.keys import as_bits, base_key
 from tokenstore.order.rows import SegmentTables, locate_rows, segment_tables
 from tokenstore.order.schedule import Schedule
-from tokenstore.sampling.gather import annotate, gather
-from tokenstore.sampling.spans import SPAN_COLUMNS, spans_of
-from tokenstore.sampling.tables import OK, REPORT_SIZE, Tables
+from tokenstore.sampling.gather import annotate, gather, lay_spans
+from tokenstore.sampling.packed_spans import KEY_ROWS, WORK_ROWS
+from tokenstore.sampling.packings import Packings
+from tokenstore.sampling.spans import SPAN_COLUMNS
+from tokenstore.sampling.tables import NOT_PACKED, OK, REPORT_SIZE, Tables
 
 _AHEAD_ROWS, _AHEAD_PLACES = 512, 16  # rows and places in a step that `locate_next` keeps: 128 KB, or one step each
 
 
 @dataclass(frozen=True)
 class Order:
-    """What decides a plan's order, beside the stores: the schedule, source names in order, and a few constants."""
+    """What decides a plan's order, beside the stores: the schedule, names of the streams in order, and a few constants."""
 
     schedule: Schedule
     names: tuple[str, ...]
     seed: int
     sequence_length: int
+    packed: bool
     shuffle: bool
     cross_document_targets: bool
+    pad_id: int
 
 
 class Sampler:
     """Row numbers of a step -> tokens."""
 
-    def __init__(self, order: Order, tables: Tables):
+    def __init__(self, order: Order, tables: Tables, packings: Packings):
         self._order = order
         self._tables = tables
+        self._packings = packings
         self._step_key = as_bits(base_key(order.seed, "step"))
         self._numbers = {name: number for number, name in enumerate(order.names)}
-        self._spans = np.empty((0, SPAN_COLUMNS), np.int64)
+        self._make_scratch(1)
         self._report = np.zeros(REPORT_SIZE, np.int64)
         self._clock = 0
+        self._end = (1 << 62) if order.schedule.end is None else order.schedule.end
         self._ahead: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
         self._cursor = self._batch_size = 0
         self._covered = range(0)  # cursors for which _segments holds the tables
@@ -73,13 +81,14 @@ class Sampler:
     def _locate_steps(self, step: int, most_steps: int, first_row: int, num_rows: int) -> np.ndarray:
         """int64[steps, num_rows, 2] of `step` and those after it: at most so many, as far as the tables at hand reach."""
         self._move_to(step)
-        steps = min(most_steps, (self._covered.stop - self._cursor) // self._batch_size)
+        steps = max(min(most_steps, (self._covered.stop - self._cursor) // self._batch_size), 1)
         rows = np.empty((steps, num_rows, 2), np.int64)
         tables = self._segments
         locate_rows(
             first_row,
             step,
             self._cursor,
+            self._end,
             self._batch_size,
             self._step_key,
             self._order.shuffle,
@@ -103,72 +112,56 @@ class Sampler:
             end = segments[-1].end
             self._covered = range(segments[0].start, 1 << 62 if end is None else end)
 
-    def _scratch(self, num_rows: int) -> np.ndarray:
-        """Room for the spans of so many rows, each token a document at worst; memory never touched costs nothing."""
+    def _make_scratch(self, num_rows: int) -> None:
+        """Room for so many rows, each token a document at worst; memory never touched costs nothing."""
         size = num_rows * (self._order.sequence_length + 1) + 1
-        if len(self._spans) < size:
-            self._spans = np.empty((size, SPAN_COLUMNS), np.int64)
-        return self._spans
+        self._room = num_rows
+        self._spans = np.empty((size, SPAN_COLUMNS), np.int64)
+        self._firsts = np.zeros(num_rows + 1, np.int64)
+        columns = size if self._order.packed else 0
+        self._work, self._keys = np.empty((WORK_ROWS, columns), np.int64), np.empty((KEY_ROWS, columns), np.uint64)
 
-    def fill(self, rows: np.ndarray, ids: np.ndarray, targets: np.ndarray) -> None:
-        """Tokens and targets of located rows, int64[B, L] each, filled in place."""
-        order, tables, report = self._order, self._tables, self._report
-        spans = self._spans if len(self._spans) > ids.size + len(rows) else self._scratch(len(rows))
-        self._clock += 1
-        while True:
-            gather(
-                rows,
-                order.shuffle,
-                order.cross_document_targets,
-                self._clock,
-                tables.sources,
-                tables.files,
-                spans,
-                report,
-                ids,
-                targets,
-            )
-            if report[0] == OK:
-                return
-            tables.resolve(report, self._clock)
-
-    def annotate(self, rows: np.ndarray, positions: np.ndarray, documents: np.ndarray, starts: np.ndarray) -> None:
-        """Positions, documents and document starts of located rows, see `gather.annotate`; filled in place."""
+    def _run(self, call: Callable[..., None], rows: np.ndarray, *options: int | bool, out: Sequence[np.ndarray] = ()) -> None:
+        """Call a kernel, again after each time it asks for a file to be mapped or an epoch to be packed."""
+        if len(rows) > self._room:
+            self._make_scratch(len(rows))
         tables, report = self._tables, self._report
         self._clock += 1
         while True:
-            annotate(
+            call(
                 rows,
-                self._order.shuffle,
+                *options,
                 self._clock,
-                tables.sources,
+                tables.stores,
+                tables.streams,
+                self._packings.table,
                 tables.files,
-                self._scratch(len(rows)),
                 report,
-                positions,
-                documents,
-                starts,
+                self._work,
+                self._keys,
+                self._firsts,
+                self._spans,
+                *out,
             )
             if report[0] == OK:
                 return
-            tables.resolve(report, self._clock)
+            if report[0] == NOT_PACKED:
+                self._packings.add(int(report[1]), int(report[2]), self._clock)
+            else:
+                tables.resolve(report, self._clock)
 
-    def spans(self, row: np.ndarray) -> np.ndarray:
-        """int64[n, 6], the spans of one located row; see `spans` for the columns."""
-        tables = self._tables
-        self._clock += 1
-        while True:
-            count = spans_of(
-                int(row[0]),
-                int(row[1]),
-                self._order.sequence_length,
-                self._order.shuffle,
-                self._clock,
-                tables.sources,
-                tables.files,
-                self._report,
-                self._scratch(1),
-            )
-            if count >= 0:
-                return self._spans[:count].copy()
-            tables.resolve(self._report, self._clock)
+    def fill(self, rows: np.ndarray, ids: np.ndarray, targets: np.ndarray) -> None:
+        """Tokens and targets of located rows, int64[B, L] each, filled in place."""
+        order = self._order
+        options = (order.packed, order.shuffle, order.cross_document_targets, order.pad_id)
+        self._run(gather, rows, *options, out=(ids, targets))
+
+    def annotate(self, positions: np.ndarray, documents: np.ndarray, starts: np.ndarray) -> None:
+        """Positions, documents and document starts of the rows that `fill` filled last, see `gather.annotate`."""
+        annotate(self._firsts, self._spans, positions, documents, starts)
+
+    def spans(self, rows: np.ndarray) -> list[np.ndarray]:
+        """int64[n, 7] of each located row, its spans; see `spans` for the columns."""
+        order = self._order
+        self._run(lay_spans, rows, order.sequence_length, order.packed, order.shuffle)
+        return [self._spans[first:stop].copy() for first, stop in pairwise(self._firsts[: len(rows) + 1].tolist())]

@@ -1,52 +1,67 @@
-"""Stores as arrays a kernel reads: one row a source, one row a file, and the addresses of the files that are mapped.
+"""Stores and sources as arrays a kernel reads: a row each, a row a file, and the addresses of the files that are mapped.
 
 A kernel that needs a file which is not mapped says so and is called again. So the usual batch is one call, a start costs
 nothing, and the number of maps is bounded whatever the number of shards.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from tokenstore.errors import CorruptionError
-from tokenstore.format.layout import BOUNDARIES_NAME
+from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME
 from tokenstore.order.keys import as_bits, base_key
+from tokenstore.sampling.streams import Stream
 from tokenstore.store import Store
 from tokenstore.store.files import max_maps
 
-# Columns of `sources`
-NUM_TOKENS, NUM_DOCUMENTS, NUM_SEQUENCES, SEQUENCE_KEY, OFFSET_KEY, FIRST_FILE, NUM_SHARDS, ITEM_BYTES, VOCAB_SIZE = (
-    range(9)
-)
-# Columns of `files`; a source's boundaries come first, then its shards
+# Columns of `stores`; P / Q is the repeat factor; ORDER_FILE is -1 where there is none
+NUM_TOKENS, NUM_DOCUMENTS, FIRST_FILE, NUM_SHARDS, ITEM_BYTES, VOCAB_SIZE, ORDER_FILE, P, Q = range(9)
+# Columns of `streams`; STORE is the store of a source that is no pool, PACKING the row of `packings` it used last
+NUM_SEQUENCES, STORE, SEQUENCE_KEY, OFFSET_KEY, CLASS_KEY, ROW_KEY, PACKING = range(7)
+_PURPOSES = ("sequence", "offset", "class", "row")
+# Columns of `files`; a store's boundaries come first, then its shards, then its order
 ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED = range(4)
-# What a kernel says in `report[0]`. report[1:] is then: NOT_MAPPED file; BAD_ID source, token, vocabulary, id found;
-# BAD_BOUNDARY file, token, start and stop found
-OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY = range(4)
+# What a kernel says in `report[0]`. report[1:] is then: NOT_MAPPED file; BAD_ID store, token, vocabulary, id found;
+# BAD_BOUNDARY file, token, start and stop found; BAD_ORDER file, place, document and its tokens found;
+# NOT_PACKED stream, epoch
+OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY, BAD_ORDER, NOT_PACKED = range(6)
 REPORT_SIZE = 5
+_BOUNDARIES, _ORDER = -1, -2  # in place of a shard's number
 
 
 class Tables:
-    """Arrays over the stores of a plan.
+    """Arrays over the stores and sources of a plan.
 
     Attributes:
-        sources: int64[num_sources, 9], see the columns above.
+        stores: int64[num_stores, 9], see the columns above.
+        streams: int64[num_sources, 7].
         files: int64[num_files, 4]; ADDRESS is 0 for a file that is not mapped.
     """
 
-    def __init__(self, stores: Sequence[Store], names: Sequence[str], num_sequences: Sequence[int], seed: int):
-        self.stores = stores
-        self._owners: list[tuple[int, int]] = []  # of each file: source, and shard or -1 for the boundaries
+    def __init__(self, stores: Mapping[str, Store], streams: Sequence[Stream], seed: int):
+        self._stores = list(stores.values())
+        self._owners: list[tuple[int, int]] = []  # of each file: store, and shard, _BOUNDARIES or _ORDER
+        self.stores = np.zeros((len(stores), 9), np.int64)
         files = []
-        self.sources = np.zeros((len(stores), 9), np.int64)
-        for number, (store, name, sequences) in enumerate(zip(stores, names, num_sequences, strict=True)):
-            keys = (as_bits(base_key(seed, purpose, name)) for purpose in ("sequence", "offset"))
+        for number, store in enumerate(self._stores):
             shards = store.shards()
-            sizes = (store.num_tokens, len(store), sequences, *keys, len(files), len(shards))
-            self.sources[number] = (*sizes, store.dtype.itemsize, store.vocab_size)
+            order = len(files) + 1 + len(shards) if store.has_order else -1
+            sizes = (store.num_tokens, len(store), len(files), len(shards), store.dtype.itemsize, store.vocab_size)
+            self.stores[number] = (*sizes, order, 1, 1)
             files += [(0, 0, store.num_tokens, 0), *((0, shard.first_token, shard.num_tokens, 0) for shard in shards)]
             self._owners += [(number, shard) for shard in range(-1, len(shards))]
+            if store.has_order:
+                files.append((0, 0, 0, 0))
+                self._owners.append((number, _ORDER))
         self.files = np.array(files, np.int64)
+        self.streams = np.zeros((len(streams), 7), np.int64)
+        numbers = {name: number for number, name in enumerate(stores)}
+        for number, stream in enumerate(streams):
+            keys = (as_bits(base_key(seed, purpose, stream.name)) for purpose in _PURPOSES)
+            self.streams[number] = (stream.num_sequences, numbers[stream.members[0].name], *keys, 0)
+            for member in stream.members:
+                self.stores[numbers[member.name], P : Q + 1] = member.repeat.numerator, member.repeat.denominator
         self._held: dict[int, np.ndarray] = {}
         self._most_held = max_maps()
 
@@ -56,22 +71,27 @@ class Tables:
             self._refuse_id(*(int(x) for x in report[1:5]))
         file = int(report[1])
         number, shard = self._owners[file]
-        store = self.stores[number]
+        store = self._stores[number]
         if report[0] == NOT_MAPPED:
             self._make_room(clock)
-            array = store.boundaries() if shard < 0 else store.shard(shard)
+            array = {_BOUNDARIES: store.boundaries, _ORDER: store.order}.get(shard, lambda: store.shard(shard))()
             self._held[file] = array
             self.files[file, ADDRESS] = array.ctypes.data
             self.files[file, LAST_USED] = clock  # not to go before the kernel has come back for it
             return
         token, start, stop = (int(x) for x in report[2:5])
+        if report[0] == BAD_ORDER:
+            raise CorruptionError(
+                f"place {token}: expected a document of the length of its run, found document {start} of {stop} tokens"
+                f" ({store.path / ORDER_NAME}); run `tokenstore verify {store.path}`"
+            )
         raise CorruptionError(
             f"document of token {token}: expected boundaries that rise around it, found {start}..{stop}"
             f" ({store.path / BOUNDARIES_NAME}); run `tokenstore verify {store.path}`"
         )
 
     def _refuse_id(self, number: int, token: int, vocab_size: int, found: int) -> None:
-        store = self.stores[number]
+        store = self._stores[number]
         shard = next(shard for shard in store.shards() if token < shard.first_token + shard.num_tokens)
         raise CorruptionError(
             f"tokens from {token - shard.first_token} on: expected ids below {vocab_size}, found {found}"

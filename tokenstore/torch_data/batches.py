@@ -63,10 +63,11 @@ class BatchMaker:
     def _annotations(self, rows: np.ndarray, ids: np.ndarray) -> dict[str, Any]:
         positions, documents, labels = (self._empty(len(rows)) for _ in range(3))
         starts = np.empty(ids.shape, np.bool_)
-        self.sampler.annotate(rows, positions, documents, starts)
+        self.sampler.annotate(positions, documents, starts)
         np.copyto(labels, ids)
-        if not self.sampler.crosses_documents:
-            labels[starts] = IGNORE
+        if self.sampler.crosses_documents:
+            starts = documents < 0
+        labels[starts] = IGNORE
         cu_seqlens, max_seqlen = self._sequence_borders(positions)
         return {
             "position_ids": positions,

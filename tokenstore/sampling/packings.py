@@ -1,0 +1,94 @@
+"""The packings of the epochs at hand, as addresses a kernel reads: at most two a source, unless one batch needs more.
+
+Nothing is written to disk: a packing takes milliseconds, and every rank makes the same one.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from tokenstore.order.classes import MEMBER
+from tokenstore.order.keys import base_key
+from tokenstore.order.packing import Packing, pack, pack_singles
+from tokenstore.sampling.streams import Stream
+
+# Columns of `packings`: whose they are, when last used, and addresses and sizes of arrays
+(
+    STREAM,
+    EPOCH,
+    PACKING_CLOCK,
+    GROUPS,
+    NUM_GROUPS,
+    LEAVES,
+    NUM_LEAVES,
+    FIRSTS,
+    COUNTS,
+    CLASS_FIRSTS,
+    ENTRIES,
+    NUM_ENTRIES,
+) = range(12)
+_KEPT = 2  # of a source: this epoch's and the next one's
+
+
+class Packings:
+    """Makes packings when a kernel asks for one, and forgets those used longest ago.
+
+    Attributes:
+        table: int64[n, 12], see the columns above.
+    """
+
+    def __init__(self, streams: Sequence[Stream], stores: Iterable[str], seed: int, shuffle: bool):
+        """stores: names, in the order of the table of stores."""
+        self._streams, self._shuffle = streams, shuffle
+        self._jitter = [base_key(seed, "jitter", stream.name) for stream in streams]
+        numbers = {name: number for number, name in enumerate(stores)}
+        self._entries = [_with_store_numbers(stream, numbers) for stream in streams]
+        self._held: dict[tuple[int, int], Packing] = {}
+        self.table = np.full((_KEPT * len(streams) + 1, 12), -1, np.int64)
+
+    def packing(self, stream: int, epoch: int) -> Packing:
+        """The packing of an epoch; those of `none` and without shuffle are the same in all."""
+        return self._held.get((stream, epoch)) or self._make(stream, epoch)
+
+    def _make(self, number: int, epoch: int) -> Packing:
+        stream = self._streams[number]
+        if stream.packing == "none":
+            return pack_singles(stream.classes)
+        return pack(stream.classes, stream.num_sequences, self._jitter[number], epoch, self._shuffle)
+
+    def add(self, stream: int, epoch: int, clock: int) -> None:
+        """Make the packing of `epoch` of a source and put it into the table."""
+        row = self._free_row(stream, clock)
+        self._held.pop((int(self.table[row, STREAM]), int(self.table[row, EPOCH])), None)
+        made = self._held[stream, epoch] = self._make(stream, epoch)
+        classes = self._streams[stream].classes
+        entries = self._entries[stream]
+        arrays = (made.groups, len(made.groups)), (made.leaves, len(made.leaves)), (made.firsts,), (classes.counts,)
+        arrays += (classes.firsts,), (entries, len(entries))
+        self.table[row] = (
+            stream,
+            epoch,
+            clock,
+            *(x.ctypes.data if isinstance(x, np.ndarray) else x for array in arrays for x in array),
+        )
+
+    def _free_row(self, stream: int, clock: int) -> int:
+        """A row that was never used or is to be forgotten; a new one where the batch under way uses them all."""
+        table = self.table
+        mine = np.flatnonzero(table[:, STREAM] == stream)
+        free = np.flatnonzero(table[:, STREAM] < 0)
+        rows = mine if len(mine) >= _KEPT or not len(free) else free
+        oldest = int(rows[np.argmin(table[rows, PACKING_CLOCK])]) if len(rows) else -1
+        if oldest >= 0 and (table[oldest, PACKING_CLOCK] != clock or table[oldest, STREAM] < 0):
+            return oldest
+        self.table = np.concatenate([table, np.full((1, 12), -1, np.int64)])
+        return len(table)
+
+
+def _with_store_numbers(stream: Stream, numbers: Mapping[str, int]) -> np.ndarray | None:
+    """The entries of the stream's classes, each member by its row in the table of stores."""
+    if stream.classes is None:
+        return None
+    entries = stream.classes.entries.copy()
+    entries[:, MEMBER] = np.array([numbers[member.name] for member in stream.members])[entries[:, MEMBER]]
+    return entries
