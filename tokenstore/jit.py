@@ -24,7 +24,10 @@ _KERNEL_FOLDERS = ("order", "sampling")
 def _source_stamp() -> str:
     root = Path(__file__).parent
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    for path in [root / "intrinsics.py", *sorted(p for folder in _KERNEL_FOLDERS for p in (root / folder).glob("*.py"))]:
+    for path in [
+        root / "intrinsics.py",
+        *sorted(p for folder in _KERNEL_FOLDERS for p in (root / folder).glob("*.py")),
+    ]:
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -11,6 +11,7 @@ ROOT = Path(__file__).parents[2] / "tokenstore"
 FLOORS = {
     "errors": 0,
     "jit": 0,
+    "intrinsics": 0,
     "format": 1,
     "order": 1,
     "tokenizer": 1,
@@ -32,14 +33,21 @@ LIBRARIES = {  # who alone may import a library
     "orjson": {"build"},
     "gzip": {"build"},
     "multiprocessing": {"build", "commands"},
-    "xxhash": {"store/writer.py", "store/verify.py"},
+    "xxhash": {"store/writer.py", "store/order_file.py", "store/verify.py"},
     "pydantic": {"sampling/config.py"},
     "yaml": {"sampling/plan_file.py"},
     "rich": {"commands"},
     "cyclopts": {"commands"},
     "random": set(),
-    "numba": {"jit.py", "sampling/pointers.py", "sampling/spans.py", "sampling/gather.py"},
-    "llvmlite": {"sampling/pointers.py"},
+    "numba": {
+        "jit.py",
+        "intrinsics.py",
+        "sampling/spans.py",
+        "sampling/concat_spans.py",
+        "sampling/packed_spans.py",
+        "sampling/gather.py",
+    },
+    "llvmlite": {"intrinsics.py"},
 }
 
 

@@ -37,7 +37,9 @@ def index(stores: list[Path], /, *, as_json: Annotated[bool, Parameter(name="--j
     for path in stores:
         start = time.monotonic()
         with meter(f"indexing {path}", quiet=as_json) as shown:
-            written = add_order(path, lambda done, total, shown=shown: shown.show(done, total, (done // 2, " documents")))
+            written = add_order(
+                path, lambda done, total, shown=shown: shown.show(done, total, (done // 2, " documents"))
+            )
         with open_store(path) as store:
             row = {"path": str(path), "written": written, "documents": len(store), "lengths": len(store.runs())}
         if as_json:

@@ -90,26 +90,27 @@ empty bins. An entry (length v, slots [a, b)) is placed by turns until a = b:
      bins: k = min(g, (b - a) div m)
      the first k bins of the group leave it, and make a new group that goes on the stack of r - m v, or is full; bin t of
      them takes the slots [a + t m, a + (t + 1) m); a grows by k m
-P - N slots may join a bin that is not empty. Let w of them be left. If w = 0, only empty bins count in the choice of r.
-Else m and k are cut to what w allows: bins that are not empty take k m of w, so m <= w, then k <= w div m; empty bins take
-k (m - 1), so m <= w + 1, then k <= w div (m - 1) where m > 1. So exactly N bins are filled, the last slots alone if need be.
+P - N slots may join a bin that is not empty. Let w of them be left. If w = 0, only empty bins (r = L) count in the choice of
+r. And m, then k, are cut to what w allows: bins that are not empty take k m of w, so m <= w, then k <= w div m; empty bins
+take k (m - 1), so m <= w + 1, then k <= w div (m - 1) where m > 1. So exactly N bins are filled, the last slots alone if
+need be.
 The order of the entries: class v is cut into s = min(h[v], max(1, 16384 div L)) sub-entries, class L into one; sub-entry i has
 the slots [i h[v] div s, (i + 1) h[v] div s) and the sort key v (2**22 + f u), where u is the top 16 bits of
 counted_key(counted_key(jitter key of the epoch, v), i), less 2**15. Class L goes first; then the classes v >= cut, by falling
 sort key, worst fit; then the others, by falling sort key, best fit; equal keys by falling v, then rising i. cut is the
-greatest v <= L such that the pieces shorter than v hold at most c (tokens div 100) tokens. The first of these rungs (c, f) that
+greatest v <= L such that the pieces shorter than v hold at most c (tokens div 100) tokens, tokens = sum of v h[v]. The first of these rungs (c, f) that
 does not fail is taken:  (2, 38) (5, 38) (10, 26) (25, 12) (50, 12), and then with no cut, all best fit: f = 2, f = 0. The
-last is best-fit decreasing. Class L is placed best fit on these two, worst fit on the others.
+last is best-fit decreasing.
 Without shuffle only the last rung is tried, with one entry a class.
 Number of sequences: B is the number of bins best-fit decreasing fills when it has P of them and may join freely. LB =
-ceil(tokens / L). N = B where LB < 32, else min(P, max(B + ceil(B / 2q), LB + ceil(LB / q))), q = 1000 from P = 100,000 on, 200
+ceil(tokens / L). N = B where LB < 32, else min(P, max(B + ceil(B / (2 q)), LB + ceil(LB / q))), q = 1000 from P = 100,000 on, 200
 below. `none`: N = P, one slot a bin, classes from L down to 1, slots rising.
 Why from the histogram? It costs the same for 10**4 and 10**9 documents. Why spread the long ones first? Best-fit decreasing puts
 equal lengths together, so that few documents would find new mates next epoch (35-86 % of pairs again on 10,000 documents).
 
 ORD-15 Sequences of a packed source (`packed.py`). e, i = divmod(k, N); sequence k is bin permute(i, N, sequence key of e). The bins
 are numbered by group, in the order in which the groups were made, then by place in it. A bin holds its placements, the last
-one first, each with its slots rising. These n are shuffled by Fisher and Yates: for t = n - 1 down to 1, t changes places with
+one first, each with its slots rising. With shuffle these n slots are shuffled by Fisher and Yates: for t = n - 1 down to 1, t changes places with
 ((x >> 32) (t + 1)) >> 32, x = counted_key(row key of k, t). Slot y of class v is the slot of ORD-13 with the number
 permute(y, h[v], counted_key(class key of e, v)). The pieces stand in the row one after the other; what is empty takes no
 place, and the rest of the row is padding.

@@ -127,7 +127,6 @@ class Schedule:
         names = set(segment.base) | set(segment.names)
         return {name: segment.base.get(name, 0) + segment.count(name, cursor) for name in sorted(names)}
 
-
     def find(self, name: str, number: int) -> int | None:
         """Cursor of the source's sequence `number`, counted over the whole run; None where it never comes."""
         for segment in self.segments:

@@ -13,6 +13,12 @@ def num_windows(num_tokens: int, sequence_length: int) -> int:
 
 
 @inline_kernel
+def window_offset(epoch: int, num_tokens: int, offset_base: np.uint64) -> int:
+    """Stream position at which the circle of `epoch` begins."""
+    return np.int64(counted_key(offset_base, epoch) % np.uint64(num_tokens))
+
+
+@inline_kernel
 def window_start(
     epoch: int, i: int, num_tokens: int, length: int, sequence_base: np.uint64, offset_base: np.uint64, shuffle: bool
 ) -> int:
@@ -20,6 +26,5 @@ def window_start(
     if not shuffle:
         return i * length
     window = permute(i, num_tokens // length, counted_key(sequence_base, epoch))
-    offset = counted_key(offset_base, epoch) % np.uint64(num_tokens)
-    start = np.int64(offset) + window * length
+    start = window_offset(epoch, num_tokens, offset_base) + window * length
     return start - num_tokens if start >= num_tokens else start

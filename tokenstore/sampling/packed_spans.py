@@ -246,7 +246,9 @@ def packed_spans(
                 report[4] = stop
                 return -1
             fits = (stop - first) // length == pieces_of_rank and (room == length or (stop - first) % length == room)
-            if not fits and (row[P] == row[Q] or stop - first > pieces_of_rank * length + (room if room < length else length)):
+            if not fits and (
+                row[P] == row[Q] or stop - first > pieces_of_rank * length + (room if room < length else length)
+            ):
                 report[0], report[1], report[2], report[3] = BAD_ORDER, row[ORDER_FILE], document, document
                 report[4] = stop - first
                 return -1

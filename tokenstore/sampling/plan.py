@@ -3,8 +3,9 @@
 import operator
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -14,10 +15,12 @@ from tokenstore.errors import ConfigError, CorruptionError, StateMismatchError
 from tokenstore.order.schedule import MOST_SEQUENCES
 from tokenstore.order.split import check_split, first_row
 from tokenstore.sampling.config import PlanConfig
+from tokenstore.sampling.find import Finder, Occurrence
 from tokenstore.sampling.identity import check_same_past, check_state, fingerprint_of, make_state, past_of
 from tokenstore.sampling.layout import check_stores, lay_out_plan, pad_id, warn_of_many_epochs
 from tokenstore.sampling.sampler import Order, Sampler
 from tokenstore.sampling.packings import Packings
+from tokenstore.sampling.progress import SourceProgress, progress_of
 from tokenstore.sampling.spans import DOCUMENT, DOCUMENT_START, LENGTH, SPAN_STORE, START
 from tokenstore.sampling.streams import make_streams
 from tokenstore.sampling.tables import Tables
@@ -31,24 +34,6 @@ class Piece(NamedTuple):
     document: int
     start: int
     stop: int
-
-
-@dataclass(frozen=True)
-class SourceProgress:
-    """A source after some steps.
-
-    Attributes:
-        sequences, tokens: of this source, exactly; those of skipped steps count as used.
-        epochs: passes over it, exactly sequences / sequences an epoch.
-        weight: its share of the sequences asked for in the stage the last step belongs to.
-        realised_weight: its share of the sequences so far, over all stages.
-    """
-
-    sequences: int
-    tokens: int
-    epochs: float
-    weight: float
-    realised_weight: float
 
 
 class Plan:
@@ -248,21 +233,64 @@ class Plan:
     # ---- questions
 
     def progress(self, step: int) -> dict[str, SourceProgress]:
-        """Every source after steps [0, step), exactly, without replay; step is at most num_steps."""
-        step = self._step_or_end(step)
-        counts = self.schedule.counts(self.schedule.cursor(step))
-        stage = self.schedule.stage(max(step - 1, 0))
-        period, total = sum(stage.shares.values()), max(sum(counts.values()), 1)
-        return {
-            name: SourceProgress(
-                sequences=counts.get(name, 0),
-                tokens=counts.get(name, 0) * self.config.sequence_length,
-                epochs=counts.get(name, 0) / self.num_sequences[name],
-                weight=stage.shares.get(name, 0) / period,
-                realised_weight=counts.get(name, 0) / total,
-            )
-            for name in self.stores
+        """Every source after steps [0, step), without replay; step is at most num_steps."""
+        return progress_of(self.schedule, self.streams, self.config.sequence_length, self._step_or_end(step))
+
+    def epoch_start(self, source: str, epoch: int) -> int | None:
+        """The step in which `epoch` (from 0) of a source begins; None where this plan never comes so far."""
+        if source not in self.num_sequences:
+            raise ValueError(f"source: expected one of {', '.join(self.num_sequences)}, found {source!r}")
+        if operator.index(epoch) < 0:
+            raise ValueError(f"epoch: expected 0 or more, found {epoch}")
+        cursor = self.schedule.find(source, operator.index(epoch) * self.num_sequences[source])
+        return None if cursor is None else self._step_of_given(cursor)
+
+    def _step_of_given(self, cursor: int) -> int | None:
+        step = self.schedule.step_of(cursor)
+        return step if self.num_steps is None or step < self.num_steps else None
+
+    def find(
+        self, source: str, document: int, epoch: int | None = None, steps: range | tuple[int, int] | None = None
+    ) -> Iterator[Occurrence]:
+        """When a document comes by: (epoch, step, row, start, stop) of each of its pieces, lazily, in order of step.
+
+        Skipped steps give nothing. In an endless plan this goes on for ever; take some, or bound it.
+
+        Args:
+            source: name of a source with a path; in a pool, that of the member.
+            document: number of the document in its store.
+            epoch: only this pass over the source (of a pool: over the pool).
+            steps: only steps in this range, [first, last).
+        """
+        owners = {
+            member.name: (n, m) for n, stream in enumerate(self.streams) for m, member in enumerate(stream.members)
         }
+        if source not in owners:
+            raise ValueError(f"source: expected one of {', '.join(sorted(owners))}, found {source!r}")
+        number, member = owners[source]
+        if not 0 <= operator.index(document) < len(self.stores[source]):
+            raise IndexError(
+                f"document: expected one of {len(self.stores[source])}, found {document} (source {source})"
+            )
+        within = None
+        if steps is not None:
+            first, last = (steps.start, steps.stop) if isinstance(steps, range) else steps
+            last = last if self.num_steps is None else min(last, self.num_steps)
+            within = range(self._step_or_end(first), max(self._step_or_end(last), first))
+        stream = self.streams[number]
+        if epoch is not None:
+            epochs: Iterator[int] = iter([operator.index(epoch)])
+        else:
+            before = (
+                0 if within is None else self.schedule.counts(self.schedule.cursor(within.start)).get(stream.name, 0)
+            )
+            epochs = count(before // stream.num_sequences)
+        return self._finder.occurrences(number, stream, member, operator.index(document), epochs, within)
+
+    @cached_property
+    def _finder(self) -> Finder:
+        packings = Packings(self.streams, self.stores, self.config.seed, self.config.shuffle)
+        return Finder(self.schedule, packings, self.config.seed, self.config.sequence_length, self.config.shuffle)
 
 
 def _piece(names: Sequence[str], span: Sequence[int]) -> Piece:

@@ -121,7 +121,9 @@ class Sampler:
         columns = size if self._order.packed else 0
         self._work, self._keys = np.empty((WORK_ROWS, columns), np.int64), np.empty((KEY_ROWS, columns), np.uint64)
 
-    def _run(self, call: Callable[..., None], rows: np.ndarray, *options: int | bool, out: Sequence[np.ndarray] = ()) -> None:
+    def _run(
+        self, call: Callable[..., None], rows: np.ndarray, *options: int | bool, out: Sequence[np.ndarray] = ()
+    ) -> None:
         """Call a kernel, again after each time it asks for a file to be mapped or an epoch to be packed."""
         if len(rows) > self._room:
             self._make_scratch(len(rows))

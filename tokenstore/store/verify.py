@@ -120,7 +120,9 @@ def _check_order(store: Store) -> Iterator[Finding]:
         ids = np.where(known, ids, 0)
         previous = order[max(first - 1, 0)] if first else -1
         after = np.append(previous, ids[:-1]) < ids
-        wrong = np.flatnonzero(~known | (starts[ids + 1] - starts[ids] != lengths[runs]) | ~(after | (places == firsts[runs])))
+        wrong = np.flatnonzero(
+            ~known | (starts[ids + 1] - starts[ids] != lengths[runs]) | ~(after | (places == firsts[runs]))
+        )
         if wrong.size:
             i = int(wrong[0])
             rule = f"a document of {lengths[runs[i]]} tokens, after those before it"

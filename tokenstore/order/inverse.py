@@ -1,0 +1,69 @@
+"""The order backwards: from a slot or a window to the sequence that holds it. Asked once a question, never once a token."""
+
+import numpy as np
+
+from tokenstore.jit import kernel
+from tokenstore.order.keys import as_bits, counted_key
+from tokenstore.order.packing import COPIES, FIRST_SLOT, LENGTH, OFFSET, PARENT, TAKEN, Packing
+from tokenstore.order.permutation import unpermute
+from tokenstore.order.windows import window_offset
+
+
+class BinIndex:
+    """Finds the bin of a slot in a packing, in O(depth log groups) after one sort of the groups."""
+
+    def __init__(self, packing: Packing):
+        self._packing = packing
+        groups = packing.groups
+        self._by_slot = np.lexsort((groups[:, FIRST_SLOT], groups[:, LENGTH]))
+        self._by_parent = np.lexsort((groups[:, OFFSET], groups[:, PARENT]))
+        self._lengths, self._parents = groups[self._by_slot, LENGTH], groups[self._by_parent, PARENT]
+
+    def bin_of(self, length: int, slot: int) -> int:
+        """The bin that holds `slot` of the class of `length`."""
+        packing, groups = self._packing, self._packing.groups
+        group = _last(self._by_slot, self._lengths, length, groups[:, FIRST_SLOT], slot)
+        place = (slot - int(groups[group, FIRST_SLOT])) // int(groups[group, COPIES])
+        while place < groups[group, TAKEN]:  # this bin went on into a later group
+            group = _last(self._by_parent, self._parents, group, groups[:, OFFSET], place)
+            place -= int(groups[group, OFFSET])
+        leaf = int(np.searchsorted(packing.leaves, group))
+        return int(packing.firsts[leaf]) + place - int(groups[group, TAKEN])
+
+
+def _last(order: np.ndarray, keys: np.ndarray, key: int, values: np.ndarray, value: int) -> int:
+    """Of the rows of `order` whose key is `key`, the last one whose value is at most `value`."""
+    low, high = np.searchsorted(keys, [key, key + 1])
+    rows = order[low:high]
+    return int(rows[np.searchsorted(values[rows], value, side="right") - 1])
+
+
+def place_before(images: np.ndarray, size: int, base: np.uint64, counter: int, inner: int = -1) -> np.ndarray:
+    """The numbers that `permute` takes to int64 `images` of range(size) under counted key `counter` of `base`.
+
+    inner: where 0 or more, the key is counted key number `inner` of that one (the classes of an epoch).
+    """
+    out = np.empty(len(images), np.int64)
+    _unpermute(np.asarray(images, np.int64), size, as_bits(base), counter, inner, out)
+    return out
+
+
+@kernel
+def _unpermute(images: np.ndarray, size: int, base_bits: int, counter: int, inner: int, out: np.ndarray) -> None:
+    key = counted_key(np.uint64(base_bits), counter)
+    if inner >= 0:
+        key = counted_key(key, inner)
+    for j in range(images.size):
+        out[j] = unpermute(images[j], size, key)
+
+
+def circle_offset(num_tokens: int, base: np.uint64, epoch: int) -> int:
+    """Where the circle of `concat` begins in an epoch (ORD-7)."""
+    out = np.empty(1, np.int64)
+    _offset(num_tokens, as_bits(base), epoch, out)
+    return int(out[0])
+
+
+@kernel
+def _offset(num_tokens: int, base_bits: int, epoch: int, out: np.ndarray) -> None:
+    out[0] = np.int64(window_offset(epoch, num_tokens, np.uint64(base_bits)))
