@@ -8,8 +8,8 @@ batch of 8 x 2048). The largest id is found on the way: an id outside the vocabu
 import numpy as np
 from numba import carray
 
-from tokenstore.jit import inline_kernel, kernel
 from tokenstore.intrinsics import prefetch, uint16_at, uint32_at
+from tokenstore.jit import inline_kernel, kernel
 from tokenstore.sampling.concat_spans import concat_spans
 from tokenstore.sampling.packed_spans import packed_spans
 from tokenstore.sampling.spans import DOCUMENT_START, GOES_ON, LENGTH, MEMORY, SPAN_STORE, START

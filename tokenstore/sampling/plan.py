@@ -18,9 +18,9 @@ from tokenstore.sampling.config import PlanConfig
 from tokenstore.sampling.find import Finder, Occurrence
 from tokenstore.sampling.identity import check_same_past, check_state, fingerprint_of, make_state, past_of
 from tokenstore.sampling.layout import check_stores, lay_out_plan, pad_id, warn_of_many_epochs
-from tokenstore.sampling.sampler import Order, Sampler
 from tokenstore.sampling.packings import Packings
 from tokenstore.sampling.progress import SourceProgress, progress_of
+from tokenstore.sampling.sampler import Order, Sampler
 from tokenstore.sampling.spans import DOCUMENT, DOCUMENT_START, LENGTH, SPAN_STORE, START
 from tokenstore.sampling.streams import make_streams
 from tokenstore.sampling.tables import Tables

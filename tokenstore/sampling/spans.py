@@ -7,9 +7,9 @@ followed.
 import numpy as np
 from numba import carray
 
+from tokenstore.format.layout import LOOKUP_STRIDE
 from tokenstore.intrinsics import int64_at
 from tokenstore.jit import inline_kernel
-from tokenstore.format.layout import LOOKUP_STRIDE
 from tokenstore.sampling.tables import (
     ADDRESS,
     BAD_BOUNDARY,

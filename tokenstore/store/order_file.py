@@ -29,6 +29,7 @@ def add_order(path: str | Path, progress: Callable[[int, int], None] = lambda do
         path: the store's directory, which must be writable.
         progress: called with (documents handled, to handle); every document is handled twice.
     Returns: whether it was missing; a store that has one is left alone.
+
     Raises:
         CorruptionError: the boundaries are damaged.
         StoreBusyError: another process is at work on this store.
