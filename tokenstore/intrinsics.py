@@ -11,6 +11,12 @@ from numba.extending import intrinsic
 
 
 @intrinsic
+def uint8_at(typing_context: Any, address: Any) -> Any:
+    """A pointer to the byte at an int64 address, for `numba.carray`."""
+    return types.CPointer(types.uint8)(types.int64), _to_pointer
+
+
+@intrinsic
 def uint16_at(typing_context: Any, address: Any) -> Any:
     """A pointer to the uint16 at an int64 address, for `numba.carray`."""
     return types.CPointer(types.uint16)(types.int64), _to_pointer

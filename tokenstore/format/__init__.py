@@ -6,6 +6,7 @@ byte 0, so `numpy.memmap(file, dtype)` just works; what a file holds stands in t
 
     manifest.json       what is here, written last                                                     FMT-5
     tokens-00000.bin    shards: token ids, dtype uint16 or uint32                                       FMT-2
+    mask-00000.bin      loss masks of the shards, optional                                              FMT-10
     boundaries.bin      int64[num_documents + 1], then int64[lookup entries]                            FMT-3
     order.bin           document numbers by length, optional                                            FMT-9
     inputs.jsonl        what the store was made of, one line an input file                              FMT-4
@@ -28,8 +29,8 @@ FMT-4 Side files. `inputs.jsonl` and the tokenizer's file stand in the manifest'
 FMT-5 Manifest. One JSON object, UTF-8, keys sorted, no key twice, no floats, and a newline; see `manifest.py` for
 each field. It holds no times, hosts or absolute paths. Every count is derived from the ones before it (a shard's first
 token is the sum of the sizes before it) and MUST agree. `digest` identifies the content: sha256 of the canonical JSON
-of dtype, vocab_size, the tokenizer's kind and sha256, each shard's (num_tokens, checksum) and the checksum of
-`boundaries.bin`; so it does not change with versions, options or names. `checksum` is the sha256 of the canonical JSON
+of dtype, vocab_size, the tokenizer's kind and sha256, each shard's (num_tokens, checksum), the checksum of
+`boundaries.bin` and, where there are masks, their checksums in order; so it does not change with versions, options or names. `checksum` is the sha256 of the canonical JSON
 of all other fields: any flipped bit of the manifest is seen at open. File checksums are xxh3-128 in hex; they are read
 by `verify`, not at open.
 
@@ -48,6 +49,9 @@ uint32, or int64 in a store of more than 2**32 documents; zeros up to a multiple
 length that occurs, rising, the length and the place of its first document among the numbers. It follows from the
 boundaries, so it is no part of the digest, may be added to a finished store, and does not depend on any sequence length. It
 stands in the manifest's `files`; the count of runs follows from its size. A reader MUST check what it reads there.
+
+FMT-10 Loss masks, optional. One file a shard, for all shards or none, ceil(num_tokens / 8) bytes: token t of the shard is to be
+learned where bit t mod 8 (from the lowest) of byte t div 8 is 1; bits behind the last token are 0. They stand in `files`.
 
 Worked example: documents [7, 1] and [5, 5, 1], vocab_size 8 ->
     tokens-00000.bin  07 00 01 00 05 00 05 00 01 00

@@ -23,6 +23,16 @@ def shard_name(index: int) -> str:
     return f"tokens-{index:05d}.bin"
 
 
+def mask_name(index: int) -> str:
+    """File name of the loss mask of shard `index` (FMT-10)."""
+    return f"mask-{index:05d}.bin"
+
+
+def mask_bytes(num_tokens: int) -> int:
+    """Size of the loss mask of a shard, a bit a token."""
+    return -(-num_tokens // 8)
+
+
 def is_plain_name(name: str) -> bool:
     """Whether `name` is a file name that cannot leave its directory (FMT-6)."""
     return _NAME.fullmatch(name) is not None

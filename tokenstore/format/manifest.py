@@ -14,6 +14,8 @@ from tokenstore.format.layout import (
     ORDER_NAME,
     boundaries_bytes,
     is_plain_name,
+    mask_bytes,
+    mask_name,
     num_runs,
     token_dtype,
 )
@@ -74,17 +76,23 @@ class Manifest:
     versions: dict[str, str]
 
     @property
+    def has_masks(self) -> bool:
+        """Whether every token has a loss mask (FMT-10)."""
+        return mask_name(0) in self.files
+
+    @property
     def digest(self) -> str:
-        """Identity of the content (FMT-5): the same for the same tokens, boundaries, vocabulary and cut into shards."""
-        return _sha256(
-            {
-                "dtype": self.dtype,
-                "vocab_size": self.vocab_size,
-                "tokenizer": [self.tokenizer.kind, self.tokenizer.sha256],
-                "shards": [[shard.num_tokens, shard.checksum] for shard in self.shards],
-                "boundaries": self.files[BOUNDARIES_NAME].checksum,
-            }
-        )
+        """Identity of the content (FMT-5): the same for the same tokens, masks, boundaries, vocabulary and cut into shards."""
+        content = {
+            "dtype": self.dtype,
+            "vocab_size": self.vocab_size,
+            "tokenizer": [self.tokenizer.kind, self.tokenizer.sha256],
+            "shards": [[shard.num_tokens, shard.checksum] for shard in self.shards],
+            "boundaries": self.files[BOUNDARIES_NAME].checksum,
+        }
+        if self.has_masks:
+            content["masks"] = [self.files[mask_name(i)].checksum for i in range(len(self.shards))]
+        return _sha256(content)
 
 
 def canonical_json(value: Any) -> str:
@@ -291,6 +299,10 @@ class _Checker:
         entry = manifest.files.get(BOUNDARIES_NAME)
         if entry is None or entry.num_bytes != size:
             self.fail(f"files[{BOUNDARIES_NAME}]", f"{size} bytes", entry)
+        for i, shard in enumerate(manifest.shards if manifest.has_masks else ()):
+            mask = manifest.files.get(mask_name(i))
+            if mask is None or mask.num_bytes != mask_bytes(shard.num_tokens):
+                self.fail(f"files[{mask_name(i)}]", f"{mask_bytes(shard.num_tokens)} bytes", mask)
         order = manifest.files.get(ORDER_NAME)
         if order is not None and not num_runs(manifest.num_documents, order.num_bytes):
             self.fail(f"files[{ORDER_NAME}]", f"the size of one of {manifest.num_documents} documents", order)

@@ -65,13 +65,11 @@ def length_classes(members: Sequence[Member], length: int) -> LengthClasses:
 @inline_kernel
 def entry_of(length: int, slot: int, firsts: np.ndarray, entries: np.ndarray) -> int:
     """The row of `entries` that holds `slot` of the class of `length`. Unchecked: 0 <= slot < counts[length]."""
-    low, high = firsts[length], firsts[length + 1] - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if entries[middle, SLOT] <= slot:
-            low = middle
-        else:
-            high = middle - 1
+    low, left = firsts[length], firsts[length + 1] - firsts[length]
+    while left > 1:
+        half = left >> 1
+        low += half if entries[low + half, SLOT] <= slot else 0
+        left -= half
     return low
 
 

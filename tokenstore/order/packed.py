@@ -13,13 +13,11 @@ def slots_of_bin(
     number: int, groups: np.ndarray, leaves: np.ndarray, firsts: np.ndarray, lengths: np.ndarray, slots: np.ndarray
 ) -> int:
     """The slots of bin `number` into int64 `lengths` (their classes) and `slots`; returns how many, at most L."""
-    low, high = 0, leaves.size - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        if firsts[middle] <= number:
-            low = middle
-        else:
-            high = middle - 1
+    low, left = 0, leaves.size
+    while left > 1:  # no branch on what is found: a wrong guess costs more than the whole step
+        half = left >> 1
+        low += half if firsts[low + half] <= number else 0
+        left -= half
     group = leaves[low]
     place = groups[group, TAKEN] + number - firsts[low]  # among the bins of the group
     count = 0

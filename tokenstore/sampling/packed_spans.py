@@ -13,7 +13,6 @@ from tokenstore.jit import inline_kernel
 from tokenstore.order.classes import MEMBER, PIECE, RANK, SLOT, entry_of
 from tokenstore.order.keys import counted_key
 from tokenstore.order.packed import permute_each, shuffle_slots, slots_of_bin
-from tokenstore.order.permutation import permute
 from tokenstore.order.repeats import position_of
 from tokenstore.sampling.packings import (
     CLASS_FIRSTS,
@@ -61,8 +60,8 @@ from tokenstore.sampling.tables import (
 
 # Rows of the int64 scratch: room of a piece in tokens; its slot, then place in the order file, then document; number of the
 # piece in its document, last its first token there; its store; and for pieces of that class, how many a rank has
-ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_OF_RANK = range(5)
-WORK_ROWS = 5
+ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_OF_RANK, _PACKING, _BIN = range(7)
+WORK_ROWS = 7
 _NUMBERS, _SIZES, _KEYS = range(3)  # rows of the uint64 scratch
 KEY_ROWS = 3
 
@@ -86,6 +85,33 @@ def _packing_of(
 
 
 @inline_kernel
+def _lay_bins(
+    rows: np.ndarray,
+    clock: int,
+    streams: np.ndarray,
+    packings: np.ndarray,
+    report: np.ndarray,
+    work: np.ndarray,
+    keys: np.ndarray,
+) -> bool:
+    """The packing of each row and the permutation that gives its bin; False with `report` asking for a packing."""
+    for r in range(rows.shape[0]):
+        source, number = rows[r, 0], rows[r, 1]
+        keys[_SIZES, r], keys[_NUMBERS, r], keys[_KEYS, r] = 1, 0, 0
+        if source < 0:  # behind the end of the run
+            continue
+        stream = streams[source]
+        epoch = number // stream[NUM_SEQUENCES]
+        work[_PACKING, r] = _packing_of(source, epoch, clock, streams, packings, report)
+        if work[_PACKING, r] < 0:
+            return False
+        keys[_SIZES, r] = np.uint64(stream[NUM_SEQUENCES])
+        keys[_NUMBERS, r] = np.uint64(number - epoch * stream[NUM_SEQUENCES])
+        keys[_KEYS, r] = counted_key(np.uint64(stream[SEQUENCE_KEY]), epoch)
+    return True
+
+
+@inline_kernel
 def _lay_slots(
     rows: np.ndarray,
     length: int,
@@ -99,37 +125,35 @@ def _lay_slots(
     firsts: np.ndarray,
 ) -> int:
     """The slots of all rows, in row order, as places in their class in this epoch; returns how many, -1 for `report`."""
+    if not _lay_bins(rows, clock, streams, packings, report, work, keys):
+        return -1
+    num_rows = rows.shape[0]
+    if shuffle:
+        permute_each(keys[_SIZES, :num_rows], keys[_KEYS, :num_rows], keys[_NUMBERS, :num_rows])
+    for r in range(num_rows):
+        work[_BIN, r] = np.int64(keys[_NUMBERS, r])
     count = 0
-    for r in range(rows.shape[0]):
+    for r in range(num_rows):
         firsts[r] = count
-        source, number = rows[r, 0], rows[r, 1]
-        if source < 0:  # behind the end of the run
+        if rows[r, 0] < 0:
             continue
-        stream = streams[source]
-        epoch = number // stream[NUM_SEQUENCES]
-        at = _packing_of(source, epoch, clock, streams, packings, report)
-        if at < 0:
-            return -1
-        packing = packings[at]
-        bin_number = number - epoch * stream[NUM_SEQUENCES]
-        if shuffle:
-            sequence_key = counted_key(np.uint64(stream[SEQUENCE_KEY]), epoch)
-            bin_number = permute(bin_number, stream[NUM_SEQUENCES], sequence_key)
+        packing = packings[work[_PACKING, r]]
         groups = carray(int64_at(packing[GROUPS]), (packing[NUM_GROUPS], 8))
         leaves = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES],))
         bins = carray(int64_at(packing[FIRSTS]), (packing[NUM_LEAVES] + 1,))
-        more = slots_of_bin(bin_number, groups, leaves, bins, work[ROOM, count:], work[PLACE, count:])
+        more = slots_of_bin(work[_BIN, r], groups, leaves, bins, work[ROOM, count:], work[PLACE, count:])
         if shuffle:
+            stream = streams[rows[r, 0]]
             counts = carray(int64_at(packing[COUNTS]), (length + 1,))
-            row_key = counted_key(np.uint64(stream[ROW_KEY]), number)
+            row_key = counted_key(np.uint64(stream[ROW_KEY]), rows[r, 1])
             shuffle_slots(row_key, more, work[ROOM, count:], work[PLACE, count:])
-            class_key = counted_key(np.uint64(stream[CLASS_KEY]), epoch)
+            class_key = counted_key(np.uint64(stream[CLASS_KEY]), packing[EPOCH])
             for j in range(count, count + more):
                 keys[_NUMBERS, j] = np.uint64(work[PLACE, j])
                 keys[_SIZES, j] = np.uint64(counts[work[ROOM, j]])
                 keys[_KEYS, j] = counted_key(class_key, work[ROOM, j])
         count += more
-    firsts[rows.shape[0]] = count
+    firsts[num_rows] = count
     if shuffle:
         permute_each(keys[_SIZES, :count], keys[_KEYS, :count], keys[_NUMBERS, :count])
         for j in range(count):
@@ -154,10 +178,8 @@ def _find_places(
     for r in range(rows.shape[0]):
         if firsts[r] == firsts[r + 1]:
             continue
-        packing = packings[streams[rows[r, 0], PACKING]]
-        epoch = rows[r, 1] // streams[rows[r, 0], NUM_SEQUENCES]
-        if packing[EPOCH] != epoch:  # rows of two epochs in one microbatch
-            packing = packings[_packing_of(rows[r, 0], epoch, clock, streams, packings, report)]
+        packing = packings[work[_PACKING, r]]
+        epoch = packing[EPOCH]
         entries = carray(int64_at(packing[ENTRIES]), (packing[NUM_ENTRIES], 4))
         class_firsts = carray(int64_at(packing[CLASS_FIRSTS]), (length + 2,))
         for j in range(firsts[r], firsts[r + 1]):

@@ -12,11 +12,12 @@ import numpy as np
 from tokenstore.order.keys import as_bits, base_key
 from tokenstore.order.rows import SegmentTables, locate_rows, segment_tables
 from tokenstore.order.schedule import Schedule
-from tokenstore.sampling.gather import annotate, gather, lay_spans
+from tokenstore.sampling.gather import IGNORE, annotate, gather, lay_spans
+from tokenstore.sampling.masks import mask
 from tokenstore.sampling.packed_spans import KEY_ROWS, WORK_ROWS
 from tokenstore.sampling.packings import Packings
 from tokenstore.sampling.spans import SPAN_COLUMNS
-from tokenstore.sampling.tables import NOT_PACKED, OK, REPORT_SIZE, Tables
+from tokenstore.sampling.tables import FIRST_MASK, NOT_PACKED, OK, REPORT_SIZE, Tables
 
 _AHEAD_ROWS, _AHEAD_PLACES = 512, 16  # rows and places in a step that `locate_next` keeps: 128 KB, or one step each
 
@@ -44,6 +45,7 @@ class Sampler:
         self._packings = packings
         self._step_key = as_bits(base_key(order.seed, "step"))
         self._numbers = {name: number for number, name in enumerate(order.names)}
+        self._has_masks = bool((tables.stores[:, FIRST_MASK] >= 0).any())
         self._make_scratch(1)
         self._report = np.zeros(REPORT_SIZE, np.int64)
         self._clock = 0
@@ -157,6 +159,31 @@ class Sampler:
         order = self._order
         options = (order.packed, order.shuffle, order.cross_document_targets, order.pad_id)
         self._run(gather, rows, *options, out=(ids, targets))
+        if self._has_masks:
+            self._mask(rows, targets)
+
+    def _mask(self, rows: np.ndarray, targets: np.ndarray) -> None:
+        tables, report = self._tables, self._report
+        self._learned = np.empty((len(rows), targets.shape[1] + 1), np.bool_)
+        while True:
+            mask(
+                self._clock,
+                tables.stores,
+                tables.files,
+                report,
+                self._firsts,
+                self._spans,
+                self._learned,
+                targets,
+            )
+            if report[0] == OK:
+                return
+            tables.resolve(report, self._clock)
+
+    def mask_labels(self, labels: np.ndarray) -> None:
+        """Leave out the masked tokens of the rows that `fill` filled last from their labels, which are not shifted."""
+        if self._has_masks:
+            labels[~self._learned[:, :-1]] = IGNORE
 
     def annotate(self, positions: np.ndarray, documents: np.ndarray, starts: np.ndarray) -> None:
         """Positions, documents and document starts of the rows that `fill` filled last, see `gather.annotate`."""

@@ -48,20 +48,25 @@ def boundaries_of(row: np.ndarray, files: np.ndarray) -> np.ndarray:
 
 
 @inline_kernel
+def shard_of(token: int, row: np.ndarray, files: np.ndarray) -> int:
+    """The file of the shard that holds a stream token of a store."""
+    low, left = row[FIRST_FILE] + 1, row[NUM_SHARDS]
+    while left > 1:  # the last shard that begins at or before the token
+        half = left >> 1
+        low += half if files[low + half, FIRST_TOKEN] <= token else 0
+        left -= half
+    return low
+
+
+@inline_kernel
 def memory_of(token: int, size: int, row: np.ndarray, clock: int, files: np.ndarray, report: np.ndarray) -> int:
     """Address of stream tokens [token, token + size) of a store; 0 with `report` filled where that cannot be had."""
-    low, high = row[FIRST_FILE] + 1, row[FIRST_FILE] + row[NUM_SHARDS]
-    while low < high:  # the last shard that begins at or before the token
-        middle = (low + high + 1) // 2
-        if files[middle, FIRST_TOKEN] <= token:
-            low = middle
-        else:
-            high = middle - 1
-    at = token - files[low, FIRST_TOKEN]
-    if at + size > files[low, FILE_TOKENS]:  # a document that straddles shards: its boundaries are damaged
+    shard = shard_of(token, row, files)
+    at = token - files[shard, FIRST_TOKEN]
+    if at + size > files[shard, FILE_TOKENS]:  # a document that straddles shards: its boundaries are damaged
         report[0], report[1], report[2] = BAD_BOUNDARY, row[FIRST_FILE], token
         report[3], report[4] = token, token + size
         return 0
-    if not is_mapped(low, clock, files, report):
+    if not is_mapped(shard, clock, files, report):
         return 0
-    return files[low, ADDRESS] + at * row[ITEM_BYTES]
+    return files[shard, ADDRESS] + at * row[ITEM_BYTES]

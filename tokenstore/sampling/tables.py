@@ -15,26 +15,26 @@ from tokenstore.sampling.streams import Stream
 from tokenstore.store import Store
 from tokenstore.store.files import max_maps
 
-# Columns of `stores`; P / Q is the repeat factor; ORDER_FILE is -1 where there is none
-NUM_TOKENS, NUM_DOCUMENTS, FIRST_FILE, NUM_SHARDS, ITEM_BYTES, VOCAB_SIZE, ORDER_FILE, P, Q = range(9)
+# Columns of `stores`; P / Q is the repeat factor; ORDER_FILE and FIRST_MASK are -1 where there is none
+NUM_TOKENS, NUM_DOCUMENTS, FIRST_FILE, NUM_SHARDS, ITEM_BYTES, VOCAB_SIZE, ORDER_FILE, FIRST_MASK, P, Q = range(10)
 # Columns of `streams`; STORE is the store of a source that is no pool, PACKING the row of `packings` it used last
 NUM_SEQUENCES, STORE, SEQUENCE_KEY, OFFSET_KEY, CLASS_KEY, ROW_KEY, PACKING = range(7)
 _PURPOSES = ("sequence", "offset", "class", "row")
-# Columns of `files`; a store's boundaries come first, then its shards, then its order
+# Columns of `files`; a store's boundaries come first, then its shards, then its order, then the masks of its shards
 ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED = range(4)
 # What a kernel says in `report[0]`. report[1:] is then: NOT_MAPPED file; BAD_ID store, token, vocabulary, id found;
 # BAD_BOUNDARY file, token, start and stop found; BAD_ORDER file, place, document and its tokens found;
 # NOT_PACKED stream, epoch
 OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY, BAD_ORDER, NOT_PACKED = range(6)
 REPORT_SIZE = 5
-_BOUNDARIES, _ORDER = -1, -2  # in place of a shard's number
+_BOUNDARIES, _ORDER, _MASK = -1, -2, -3  # in place of a shard's number; _MASK less that of the shard it belongs to
 
 
 class Tables:
     """Arrays over the stores and sources of a plan.
 
     Attributes:
-        stores: int64[num_stores, 9], see the columns above.
+        stores: int64[num_stores, 10], see the columns above.
         streams: int64[num_sources, 7].
         files: int64[num_files, 4]; ADDRESS is 0 for a file that is not mapped.
     """
@@ -42,18 +42,19 @@ class Tables:
     def __init__(self, stores: Mapping[str, Store], streams: Sequence[Stream], seed: int):
         self._stores = list(stores.values())
         self._owners: list[tuple[int, int]] = []  # of each file: store, and shard, _BOUNDARIES or _ORDER
-        self.stores = np.zeros((len(stores), 9), np.int64)
-        files = []
+        self.stores = np.zeros((len(stores), 10), np.int64)
+        files: list[tuple[int, int, int, int]] = []
         for number, store in enumerate(self._stores):
             shards = store.shards()
-            order = len(files) + 1 + len(shards) if store.has_order else -1
+            owners = [_BOUNDARIES, *range(len(shards)), *([_ORDER] if store.has_order else [])]
+            order = len(files) + len(shards) + 1 if store.has_order else -1
+            masks = [_MASK - shard for shard in range(len(shards))] if store.manifest.has_masks else []
+            first_mask = len(files) + len(owners) if masks else -1
             sizes = (store.num_tokens, len(store), len(files), len(shards), store.dtype.itemsize, store.vocab_size)
-            self.stores[number] = (*sizes, order, 1, 1)
+            self.stores[number] = (*sizes, order, first_mask, 1, 1)
+            self._owners += [(number, owner) for owner in owners + masks]
             files += [(0, 0, store.num_tokens, 0), *((0, shard.first_token, shard.num_tokens, 0) for shard in shards)]
-            self._owners += [(number, shard) for shard in range(-1, len(shards))]
-            if store.has_order:
-                files.append((0, 0, 0, 0))
-                self._owners.append((number, _ORDER))
+            files += [(0, 0, 0, 0)] * (len(self._owners) - len(files))
         self.files = np.array(files, np.int64)
         self.streams = np.zeros((len(streams), 7), np.int64)
         numbers = {name: number for number, name in enumerate(stores)}
@@ -74,7 +75,7 @@ class Tables:
         store = self._stores[number]
         if report[0] == NOT_MAPPED:
             self._make_room(clock)
-            array = {_BOUNDARIES: store.boundaries, _ORDER: store.order}.get(shard, lambda: store.shard(shard))()
+            array = _array_of(store, shard)
             self._held[file] = array
             self.files[file, ADDRESS] = array.ctypes.data
             self.files[file, LAST_USED] = clock  # not to go before the kernel has come back for it
@@ -106,3 +107,9 @@ class Tables:
                 return
             self.files[oldest, ADDRESS] = 0
             del self._held[oldest]
+
+
+def _array_of(store: Store, owner: int) -> np.ndarray:
+    if owner >= 0:
+        return store.shard(owner)
+    return store.mask(_MASK - owner) if owner <= _MASK else store.order() if owner == _ORDER else store.boundaries()

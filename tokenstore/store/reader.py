@@ -14,6 +14,8 @@ from tokenstore.format.layout import (
     MAX_MANIFEST_BYTES,
     ORDER_NAME,
     boundaries_bytes,
+    mask_bytes,
+    mask_name,
     order_dtype,
     order_ids_bytes,
 )
@@ -87,21 +89,38 @@ class Store(Sequence[np.ndarray]):
         i = int(index) + len(self) if index < 0 else int(index)
         if not 0 <= i < len(self):
             raise IndexError(f"document: expected one of {len(self)}, found {index} ({self.path})")
-        start, stop = (int(x) for x in self.boundaries()[i : i + 2])
-        number = bisect_right(self._first_documents, i) - 1
-        shard = self.manifest.shards[number]
-        end = shard.first_token + shard.num_tokens
-        if not shard.first_token <= start < stop <= end:
-            self._corrupt(
-                BOUNDARIES_NAME, f"document {i}", f"a part of tokens {shard.first_token}..{end}", f"{start}..{stop}"
-            )
-        tokens = self.shard(number)[start - shard.first_token : stop - shard.first_token]
+        number, start, stop = self._place(i)
+        shard, tokens = self.manifest.shards[number], self.shard(number)[start:stop]
         if int(tokens.max()) >= self.vocab_size:
             self._corrupt(shard.file, f"document {i}", f"ids below {self.vocab_size}", f"{tokens.max()}")
         return tokens
 
+    def _place(self, document: int) -> tuple[int, int, int]:
+        """(shard, start, stop) of a document, in tokens of the shard."""
+        start, stop = (int(x) for x in self.boundaries()[document : document + 2])
+        number = bisect_right(self._first_documents, document) - 1
+        shard = self.manifest.shards[number]
+        end = shard.first_token + shard.num_tokens
+        if not shard.first_token <= start < stop <= end:
+            rule = f"a part of tokens {shard.first_token}..{end}"
+            self._corrupt(BOUNDARIES_NAME, f"document {document}", rule, f"{start}..{stop}")
+        return number, start - shard.first_token, stop - shard.first_token
+
     def __iter__(self) -> Iterator[np.ndarray]:
         return (self[i] for i in range(len(self)))
+
+    def loss_mask(self, index: int) -> np.ndarray:
+        """bool[n], which tokens of document `index` are to be learned; all, in a store without masks (FMT-10)."""
+        number, start, stop = self._place(range(len(self))[index])
+        if not self.manifest.has_masks:
+            return np.ones(stop - start, np.bool_)
+        bits = np.unpackbits(self.mask(number)[start // 8 : mask_bytes(stop)], bitorder="little")
+        return bits[start % 8 :][: stop - start].astype(np.bool_)
+
+    def mask(self, number: int) -> np.ndarray:
+        """uint8[ceil(num_tokens / 8)], read-only: the loss mask of a shard, a bit a token, mapped."""
+        name = mask_name(number)
+        return _maps.get(self.path / name, _BYTE, self.manifest.files[name].num_bytes)
 
     def decode(self, index: int) -> str:
         """Text of document `index`, special tokens shown."""

@@ -8,7 +8,7 @@ import numpy as np
 import xxhash
 
 from tokenstore.errors import TokenStoreError
-from tokenstore.format.layout import BOUNDARIES_NAME, LOOKUP_STRIDE, ORDER_NAME, lookup_entries
+from tokenstore.format.layout import BOUNDARIES_NAME, LOOKUP_STRIDE, ORDER_NAME, lookup_entries, mask_name
 from tokenstore.format.manifest import ShardEntry
 from tokenstore.store.files import regular_size
 from tokenstore.store.reader import Store, open_store
@@ -52,6 +52,8 @@ def verify(path: str | Path, progress: Callable[[int], None] = lambda num_bytes:
         for number, shard in enumerate(store.shards()):
             if shard.file not in broken:
                 findings += _check_tokens(store, number, shard, BOUNDARIES_NAME not in broken)
+            if store.manifest.has_masks and mask_name(number) not in broken:
+                findings += _check_mask(store, number)
         return findings
 
 
@@ -102,6 +104,14 @@ def _check_boundaries(store: Store) -> Iterator[Finding]:
                 f"to begin shard {shard.file} at {shard.first_token}",
                 f"{starts[shard.first_document]}",
             )
+
+
+def _check_mask(store: Store, number: int) -> Iterator[Finding]:
+    """No bit is set behind the last token."""
+    tokens = store.shards()[number].num_tokens
+    last = int(store.mask(number)[-1])
+    if tokens % 8 and last >> tokens % 8:
+        yield Finding(mask_name(number), f"byte {tokens // 8}", f"bits from {tokens % 8} on to be 0", f"{last:08b}")
 
 
 def _check_order(store: Store) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ from tokenstore.format.layout import (
     INPUTS_NAME,
     MANIFEST_NAME,
     lookup_entries,
+    mask_name,
     shard_name,
     token_dtype,
 )
@@ -29,7 +30,7 @@ class StoreWriter:
     Memory does not grow with the store. An id outside the vocabulary is refused, never wrapped.
     """
 
-    def __init__(self, folder: Path, vocab_size: int, shard_bytes: int):
+    def __init__(self, folder: Path, vocab_size: int, shard_bytes: int, masks: bool = False):
         self.folder = folder
         self.vocab_size = vocab_size
         self.dtype = token_dtype(vocab_size)
@@ -40,17 +41,20 @@ class StoreWriter:
             self._tokens, self._boundaries, self._lookup = (
                 opened.enter_context(_Output(folder / name)) for name in (shard_name(0), BOUNDARIES_NAME, _LOOKUP_PART)
             )
+            self._mask = opened.enter_context(_Output(folder / mask_name(0))) if masks else None
             opened.pop_all()
+        self._bits = np.empty(0, np.bool_)  # of the open shard, those that do not fill a byte yet
         self._shard_start = (0, 0)  # stream position and document at which the open shard begins
         self.num_tokens = 0
         self.num_documents = 0
 
-    def append(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
+    def append(self, tokens: np.ndarray, lengths: np.ndarray, mask: np.ndarray | None = None) -> None:
         """Append documents.
 
         Args:
             tokens: unsigned integers[sum of lengths], the documents one after the other.
             lengths: int64[n], tokens of each, each >= 1.
+            mask: bool[sum of lengths], which tokens are to be learned; in a store with masks, and only there.
         """
         if lengths.size == 0:
             return
@@ -60,6 +64,9 @@ class StoreWriter:
             raise ValueError(
                 f"lengths: expected {tokens.size} tokens in documents of at least 1, found {int(lengths.sum())}"
             )
+        if (mask is None) != (self._mask is None) or (mask is not None and mask.shape != tokens.shape):
+            rule = "none, as this store has no masks" if self._mask is None else f"bool[{tokens.size}]"
+            raise ValueError(f"mask: expected {rule}, found {None if mask is None else mask.shape}")
         if int(tokens.max()) >= self.vocab_size:
             raise BuildError(
                 f"token id: expected ids below {self.vocab_size}, found {tokens.max()}; the tokenizer and its vocabulary disagree"
@@ -75,6 +82,8 @@ class StoreWriter:
                 self._seal_shard()
                 continue
             fit = max(fit, done + 1)
+            if mask is not None:
+                self._append_mask(mask[first : int(ends[fit - 1])])
             self._append_run(tokens[first : int(ends[fit - 1])], lengths[done:fit])
             done = fit
 
@@ -87,8 +96,22 @@ class StoreWriter:
         self.num_tokens = stop
         self.num_documents += lengths.size
 
+    def _append_mask(self, mask: np.ndarray) -> None:
+        bits = np.append(self._bits, mask.astype(np.bool_, copy=False))
+        whole = bits.size // 8 * 8
+        self._mask.write(np.packbits(bits[:whole], bitorder="little"))
+        self._bits = bits[whole:]
+
+    def _seal_mask(self) -> None:
+        self._mask.write(np.packbits(self._bits, bitorder="little"))
+        self._bits = self._bits[:0]
+        self._files[self._mask.path.name] = FileEntry(*self._mask.close())
+        self._mask = _Output(self.folder / mask_name(len(self._shards) + 1))
+
     def _seal_shard(self) -> None:
         first_token, first_document = self._shard_start
+        if self._mask is not None:
+            self._seal_mask()
         num_bytes, checksum = self._tokens.close()
         self._shards.append(
             ShardEntry(
@@ -121,6 +144,8 @@ class StoreWriter:
             raise BuildError("documents: expected at least one, found none; nothing was written")
         self._seal_shard()
         self._tokens.discard()
+        if self._mask is not None:
+            self._mask.discard()
         self._boundaries.write(np.array([self.num_tokens], "<i8"))
         self._lookup.close()
         self._boundaries.append(self._lookup.path)
@@ -144,8 +169,9 @@ class StoreWriter:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for output in (self._tokens, self._boundaries, self._lookup):
-            output.abandon()
+        for output in (self._tokens, self._boundaries, self._lookup, self._mask):
+            if output is not None:
+                output.abandon()
 
 
 class _Output:

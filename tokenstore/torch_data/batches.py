@@ -31,14 +31,16 @@ def check_fields(fields: Sequence[str] | None, format: str) -> tuple[str, ...]:
 class BatchMaker:
     """Makes tensors of located rows, int64[B, L] unless said, in the order of `fields`.
 
-    input_ids: the tokens. targets, shift_labels: the token that follows in the document, -100 at its last.
-    labels: the tokens again, -100 at the first of each document (unless targets cross documents); a Hugging Face model
-        shifts them itself.
-    position_ids: from 0 at each document and at the row's start. document_ids: 0, 1, ... in the row.
+    input_ids: the tokens. targets, shift_labels: the token that follows in the document, -100 at its last, where that
+        token is masked, and on padding.
+    labels: the tokens again, -100 at the first of each document (unless targets cross documents), where masked, and on
+        padding; a Hugging Face model shifts them itself.
+    position_ids: from 0 at each document and at the row's start. document_ids: 0, 1, ... in the row, -1 on
+        padding, which is a document of its own for positions and cu_seqlens.
     cu_seqlens: int32[n + 1], where each piece of a document begins in the flattened microbatch, and B * L. With
         `max_documents` int32[max_documents + 1], the rest filled with B * L, so that shapes stay the same.
     max_seqlen: int, tokens of the longest piece; with `max_documents` L, so that compiled code stays the same.
-    source_ids: int64[B], number of each row's source, by name in alphabetical order.
+    source_ids: int64[B], number of each row's source or pool, by name in alphabetical order; -1 for a row of padding.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class BatchMaker:
         if self.sampler.crosses_documents:
             starts = documents < 0
         labels[starts] = IGNORE
+        self.sampler.mask_labels(labels)
         cu_seqlens, max_seqlen = self._sequence_borders(positions)
         return {
             "position_ids": positions,
