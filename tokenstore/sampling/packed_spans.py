@@ -22,6 +22,7 @@ from tokenstore.sampling.packings import (
     FIRSTS,
     GROUPS,
     LEAVES,
+    MEMBERS,
     NUM_ENTRIES,
     NUM_GROUPS,
     NUM_LEAVES,
@@ -182,6 +183,7 @@ def _find_places(
         epoch = packing[EPOCH]
         entries = carray(int64_at(packing[ENTRIES]), (packing[NUM_ENTRIES], 4))
         class_firsts = carray(int64_at(packing[CLASS_FIRSTS]), (length + 2,))
+        members = carray(int64_at(packing[MEMBERS]), (stores.shape[0],))
         for j in range(firsts[r], firsts[r + 1]):
             room = work[ROOM, j]
             entry = entry_of(room, work[PLACE, j], class_firsts, entries)
@@ -189,7 +191,7 @@ def _find_places(
             work[PIECES_OF_RANK, j] = piece
             if room == length:
                 rank, piece = rank // piece, rank % piece
-            store = entries[entry, MEMBER]
+            store = members[entries[entry, MEMBER]]
             row = stores[store]
             place = position_of(entries[entry, RANK] + rank, epoch, row[P], row[Q])
             work[NUMBER, j], work[PIECE_STORE, j] = piece, store

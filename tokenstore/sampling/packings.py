@@ -3,11 +3,10 @@
 Nothing is written to disk: a packing takes milliseconds, and every rank makes the same one.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from tokenstore.order.classes import MEMBER
 from tokenstore.order.keys import base_key
 from tokenstore.order.packing import Packing, pack, pack_singles
 from tokenstore.sampling.streams import Stream
@@ -26,7 +25,8 @@ from tokenstore.sampling.streams import Stream
     CLASS_FIRSTS,
     ENTRIES,
     NUM_ENTRIES,
-) = range(12)
+    MEMBERS,
+) = range(13)
 _KEPT = 2  # of a source: this epoch's and the next one's
 
 
@@ -34,7 +34,7 @@ class Packings:
     """Makes packings when a kernel asks for one, and forgets those used longest ago.
 
     Attributes:
-        table: int64[n, 12], see the columns above.
+        table: int64[n, 13], see the columns above.
     """
 
     def __init__(self, streams: Sequence[Stream], stores: Iterable[str], seed: int, shuffle: bool):
@@ -42,9 +42,9 @@ class Packings:
         self._streams, self._shuffle = streams, shuffle
         self._jitter = [base_key(seed, "jitter", stream.name) for stream in streams]
         numbers = {name: number for number, name in enumerate(stores)}
-        self._entries = [_with_store_numbers(stream, numbers) for stream in streams]
+        self._members = [np.array([numbers[member.name] for member in stream.members]) for stream in streams]
         self._held: dict[tuple[int, int], Packing] = {}
-        self.table = np.full((_KEPT * len(streams) + 1, 12), -1, np.int64)
+        self.table = np.full((_KEPT * len(streams) + 1, 13), -1, np.int64)
 
     def packing(self, stream: int, epoch: int) -> Packing:
         """The packing of an epoch; those of `none` and without shuffle are the same in all."""
@@ -62,9 +62,8 @@ class Packings:
         self._held.pop((int(self.table[row, STREAM]), int(self.table[row, EPOCH])), None)
         made = self._held[stream, epoch] = self._make(stream, epoch)
         classes = self._streams[stream].classes
-        entries = self._entries[stream]
         arrays = (made.groups, len(made.groups)), (made.leaves, len(made.leaves)), (made.firsts,), (classes.counts,)
-        arrays += (classes.firsts,), (entries, len(entries))
+        arrays += (classes.firsts,), (classes.entries, len(classes.entries)), (self._members[stream],)
         self.table[row] = (
             stream,
             epoch,
@@ -81,14 +80,5 @@ class Packings:
         oldest = int(rows[np.argmin(table[rows, PACKING_CLOCK])]) if len(rows) else -1
         if oldest >= 0 and (table[oldest, PACKING_CLOCK] != clock or table[oldest, STREAM] < 0):
             return oldest
-        self.table = np.concatenate([table, np.full((1, 12), -1, np.int64)])
+        self.table = np.concatenate([table, np.full((1, 13), -1, np.int64)])
         return len(table)
-
-
-def _with_store_numbers(stream: Stream, numbers: Mapping[str, int]) -> np.ndarray | None:
-    """The entries of the stream's classes, each member by its row in the table of stores."""
-    if stream.classes is None:
-        return None
-    entries = stream.classes.entries.copy()
-    entries[:, MEMBER] = np.array([numbers[member.name] for member in stream.members])[entries[:, MEMBER]]
-    return entries
