@@ -83,10 +83,11 @@ class Finder:
     ) -> Iterator[tuple[int, int, int]]:
         """(sequence in the epoch, start, stop) of each piece of a document of a packed stream."""
         store, repeat = stream.members[member].store, stream.members[member].repeat
-        size, position = _position(store, document)
-        rank_firsts = store.runs()[:, 1] * repeat.numerator // repeat.denominator
+        runs = store.runs()
+        size, position = _position(store, runs, document)
+        rank_firsts = runs[:, 1] * repeat.numerator // repeat.denominator
         for rank in ranks_of(position, epoch, repeat.numerator, repeat.denominator):
-            room = int(store.runs()[int(np.searchsorted(rank_firsts, rank, side="right")) - 1, 0])
+            room = int(runs[int(np.searchsorted(rank_firsts, rank, side="right")) - 1, 0])
             for piece in range(-(-size // self._length)):
                 length, slot = slot_of(stream.classes, member, rank, piece, room)
                 slot = self._before(slot, int(stream.classes.counts[length]), "class", stream.name, epoch, length)
@@ -109,10 +110,9 @@ class Finder:
                 yield i, start, start + there - here
 
 
-def _position(store: Store, document: int) -> tuple[int, int]:
+def _position(store: Store, runs: np.ndarray, document: int) -> tuple[int, int]:
     """(tokens, position by length) of a document."""
     start, stop = (int(x) for x in store.boundaries()[document : document + 2])
-    runs = store.runs()
     run = int(np.searchsorted(runs[:, 0], stop - start))
     first = int(runs[run, 1])
     end = int(runs[run + 1, 1]) if run + 1 < len(runs) else len(store)
