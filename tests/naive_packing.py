@@ -127,8 +127,8 @@ def place(entries, L, num_bins, joins):
 
 
 def cut_of(counts, L, c):
-    """The greatest v such that the pieces shorter than v hold at most c % of the tokens."""
-    hundredth = sum(v * h for v, h in counts.items()) // 100
+    """The greatest v such that the pieces shorter than v hold at most c % of the tokens of those shorter than L."""
+    hundredth = sum(v * h for v, h in counts.items() if v < L) // 100
     fits = [v for v in range(1, L + 1) if sum(u * h for u, h in counts.items() if u < v) <= c * hundredth]
     return max(fits)
 

@@ -98,12 +98,13 @@ The order of the entries: class v is cut into s = min(h[v], max(1, 16384 div L))
 the slots [i h[v] div s, (i + 1) h[v] div s) and the sort key v (2**22 + f u), where u is the top 16 bits of
 counted_key(counted_key(jitter key of the epoch, v), i), less 2**15. Class L goes first; then the classes v >= cut, by falling
 sort key, worst fit; then the others, by falling sort key, best fit; equal keys by falling v, then rising i. cut is the
-greatest v <= L such that the pieces shorter than v hold at most c (tokens div 100) tokens, tokens = sum of v h[v]. The first of these rungs (c, f) that
+greatest v <= L such that the pieces shorter than v hold at most c (short div 100) tokens, short = sum of v h[v] over v < L:
+full pieces leave no room for others, and would hide how much there is to spread. The first of these rungs (c, f) that
 does not fail is taken:  (2, 38) (5, 38) (10, 26) (25, 12) (50, 12), and then with no cut, all best fit: f = 2, f = 0. The
 last is best-fit decreasing.
 Without shuffle only the last rung is tried, with one entry a class.
 Number of sequences: B is the number of bins best-fit decreasing fills when it has P of them and may join freely. LB =
-ceil(tokens / L). N = B where LB < 32, else min(P, max(B + ceil(B / (2 q)), LB + ceil(LB / q))), q = 1000 from P = 100,000 on, 200
+ceil(sum of v h[v] / L). N = B where LB < 32, else min(P, max(B + ceil(B / (2 q)), LB + ceil(LB / q))), q = 1000 from P = 100,000 on, 200
 below. `none`: N = P, one slot a bin, classes from L down to 1, slots rising.
 Why from the histogram? It costs the same for 10**4 and 10**9 documents. Why spread the long ones first? Best-fit decreasing puts
 equal lengths together, so that few documents would find new mates next epoch (35-86 % of pairs again on 10,000 documents).

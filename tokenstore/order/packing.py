@@ -90,9 +90,9 @@ def _numbered(groups: np.ndarray, rung: int) -> Packing:
 
 
 def _cut(classes: LengthClasses, percent: int) -> int:
-    """The greatest length such that shorter pieces hold at most `percent` of the tokens."""
-    tokens = np.cumsum(classes.counts * np.arange(classes.length + 1))  # of pieces up to each length
-    return int(np.searchsorted(tokens[:-1], int(tokens[-1]) // 100 * percent, side="right"))
+    """The greatest length such that shorter pieces hold at most `percent` of the tokens of all but class L."""
+    tokens = np.cumsum(classes.counts[:-1] * np.arange(classes.length))  # of pieces up to each length
+    return int(np.searchsorted(tokens, int(tokens[-1]) // 100 * percent, side="right"))
 
 
 def _entries(classes: LengthClasses, parts: int, jitter: int, cut: int, base: np.uint64, epoch: int) -> np.ndarray:
