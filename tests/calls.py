@@ -1,10 +1,15 @@
 """Kernels that only other kernels call, made callable for tests."""
 
+from collections.abc import Sequence
+
 import numpy as np
 from numba import njit
 
-from tokenstore.order import permutation, windows
+from tokenstore.order import bitset, packed, permutation, repeats, windows
+from tokenstore.order.classes import MEMBER, PIECE, RANK, SLOT, LengthClasses, entry_of, length_classes
 from tokenstore.order.keys import as_bits, base_key, counted_key
+from tokenstore.order.packing import Packing, num_best_fit, pack, pack_singles
+from tokenstore.order.repeats import Member
 
 
 @njit
@@ -59,3 +64,219 @@ def _window_start(k: int, num_tokens: int, length: int, sequence: int, offset: i
 def window_start(seed: int, name: str, num_tokens: int, length: int, k: int, shuffle: bool = True) -> int:
     keys = [as_bits(base_key(seed, purpose, name)) for purpose in ("sequence", "offset")]
     return _window_start(k, num_tokens, length, *keys, shuffle)
+
+
+def member(lengths: Sequence[int] | np.ndarray, p: int = 1, q: int = 1, times: int = 1) -> Member:
+    """Documents of these lengths, each `times` times."""
+    tokens, counts = np.unique(np.asarray(lengths, np.int64), return_counts=True)
+    counts *= times
+    return Member(tokens, np.cumsum(counts) - counts, int(counts.sum()), p, q)
+
+
+@njit
+def _positions_of(ranks: np.ndarray, epoch: int, p: int, q: int, out: np.ndarray) -> None:
+    for j in range(ranks.size):
+        out[j] = repeats.position_of(ranks[j], epoch, p, q)
+
+
+def positions_of(ranks: Sequence[int], epoch: int, p: int, q: int) -> list[int]:
+    out = np.empty(len(ranks), np.int64)
+    _positions_of(np.array(ranks, np.int64), epoch, p, q, out)
+    return out.tolist()
+
+
+@njit
+def _entries_of(length: int, slots: np.ndarray, firsts: np.ndarray, entries: np.ndarray, out: np.ndarray) -> None:
+    for j in range(slots.size):
+        out[j] = entry_of(length, slots[j], firsts, entries)
+
+
+def entries_of(classes: LengthClasses, length: int, slots: Sequence[int]) -> np.ndarray:
+    """int64[n, 4], the entry of each of these slots of a class."""
+    out = np.empty(len(slots), np.int64)
+    _entries_of(length, np.array(slots, np.int64), classes.firsts, classes.entries, out)
+    return classes.entries[out]
+
+
+ADD, REMOVE, NEXT = range(3)
+
+
+@njit
+def _replay(steps: np.ndarray, bits: np.ndarray, out: np.ndarray) -> None:
+    for j in range(steps.shape[0]):
+        if steps[j, 0] == ADD:
+            bitset.add(bits, steps[j, 1])
+        elif steps[j, 0] == REMOVE:
+            bitset.remove(bits, steps[j, 1])
+        else:
+            out[j] = bitset.next_member(bits, steps[j, 1])
+
+
+def replay(steps: Sequence[tuple[int, int]], size: int) -> list[int]:
+    """What the NEXT among (ADD, REMOVE or NEXT, number) find in a bitset that begins empty; 0 for the others."""
+    out = np.zeros(len(steps), np.int64)
+    _replay(np.array(steps, np.int64).reshape(-1, 2), bitset.empty_bitset(size), out)
+    return out.tolist()
+
+
+@njit
+def _permute_each(sizes: np.ndarray, keys: np.ndarray, numbers: np.ndarray) -> None:
+    packed.permute_each(sizes, keys, numbers)
+
+
+def permute_each(sizes: Sequence[int], keys: Sequence[int], numbers: Sequence[int]) -> list[int]:
+    out = np.array(numbers, np.uint64)
+    _permute_each(np.array(sizes, np.uint64), np.array(keys, np.uint64), out)
+    return out.tolist()
+
+
+@njit
+def _bins(
+    numbers: np.ndarray,
+    room: int,
+    groups: np.ndarray,
+    leaves: np.ndarray,
+    firsts: np.ndarray,
+    lengths: np.ndarray,
+    slots: np.ndarray,
+) -> np.ndarray:
+    ends, used = np.zeros(numbers.size, np.int64), 0
+    for j in range(numbers.size):
+        if used > room:
+            break
+        used += packed.slots_of_bin(numbers[j], groups, leaves, firsts, lengths[used:], slots[used:])
+        ends[j] = used
+    return ends
+
+
+def bins_of(
+    packing: Packing, classes: LengthClasses, numbers: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(where each bin ends, classes, slots): the slots of those bins (all), one bin after the other."""
+    numbers = np.arange(packing.firsts[-1]) if numbers is None else numbers
+    room = min(classes.num_pieces, len(numbers) * classes.length)
+    lengths, slots = np.empty((2, room + classes.length + 1), np.int64)  # a bin more, should there be too many
+    ends = _bins(numbers, room, packing.groups, packing.leaves, packing.firsts, lengths, slots)
+    used = int(ends[-1]) if ends.size else 0
+    return ends, lengths[:used], slots[:used]
+
+
+def bins(packing: Packing, classes: LengthClasses, numbers: np.ndarray | None = None) -> list[list[tuple[int, int]]]:
+    """As the twin has them."""
+    ends, lengths, slots = (x.tolist() for x in bins_of(packing, classes, numbers))
+    every = list(zip(lengths, slots, strict=True))
+    return [every[first:end] for first, end in zip([0, *ends], ends, strict=False)]
+
+
+SEQUENCE, ITS_MEMBER, POSITION, ITS_PIECE, ROOM, ITS_SLOT = range(6)  # columns of a row of `packed_rows`
+
+
+@njit
+def _packed_rows(
+    numbers: np.ndarray,
+    epoch: int,
+    num_sequences: int,
+    length: int,
+    shuffle: bool,
+    bases: np.ndarray,
+    groups: np.ndarray,
+    leaves: np.ndarray,
+    firsts: np.ndarray,
+    counts: np.ndarray,
+    class_firsts: np.ndarray,
+    entries: np.ndarray,
+    factors: np.ndarray,
+    out: np.ndarray,
+) -> int:
+    rooms, slots = np.empty(length, np.int64), np.empty(length, np.int64)
+    sizes, keys, places = np.empty(length, np.uint64), np.empty(length, np.uint64), np.empty(length, np.uint64)
+    used = 0
+    for i in numbers:
+        at = permutation.permute(i, num_sequences, counted_key(bases[0], epoch)) if shuffle else i
+        count = packed.slots_of_bin(at, groups, leaves, firsts, rooms, slots)
+        if shuffle:
+            packed.shuffle_slots(counted_key(bases[1], epoch * num_sequences + i), count, rooms, slots)
+            for j in range(count):
+                sizes[j], places[j] = np.uint64(counts[rooms[j]]), np.uint64(slots[j])
+                keys[j] = counted_key(counted_key(bases[2], epoch), rooms[j])
+            packed.permute_each(sizes[:count], keys[:count], places[:count])
+            for j in range(count):
+                slots[j] = np.int64(places[j])
+        for j in range(count):
+            entry = entries[entry_of(rooms[j], slots[j], class_firsts, entries)]
+            rank, piece = slots[j] - entry[SLOT], entry[PIECE]
+            if rooms[j] == length:
+                rank, piece = rank // entry[PIECE], rank % entry[PIECE]
+            p, q = factors[entry[MEMBER]]
+            position = repeats.position_of(entry[RANK] + rank, epoch, p, q)
+            out[used, 0], out[used, 1], out[used, 2] = epoch * num_sequences + i, entry[MEMBER], position
+            out[used, 3], out[used, 4], out[used, 5] = piece, rooms[j], slots[j]
+            used += 1
+    return used
+
+
+class PackedSource:
+    """A packed source by production's kernels."""
+
+    def __init__(self, members: Sequence[Member], length: int, seed: int, name: str, packing: str, shuffle: bool):
+        self._seed, self._name, self._packing, self._shuffle = seed, name, packing, shuffle
+        self.classes = length_classes(members, length)
+        self.num_sequences = num_best_fit(self.classes) if packing == "best_fit" else self.classes.num_pieces
+        self._factors = np.array([(each.p, each.q) for each in members], np.int64)
+
+    def pack(self, epoch: int) -> Packing:
+        if self._packing == "none":
+            return pack_singles(self.classes)
+        jitter = base_key(self._seed, "jitter", self._name)
+        return pack(self.classes, self.num_sequences, jitter, epoch, self._shuffle)
+
+    def rows(self, epoch: int, numbers: Sequence[int] | None = None) -> np.ndarray:
+        """int64[n, 6], the slots of those sequences of an epoch (all), in row order, empty ones too."""
+        classes, made = self.classes, self.pack(epoch)
+        numbers = np.array(range(self.num_sequences) if numbers is None else numbers, np.int64)
+        bases = [base_key(self._seed, purpose, self._name) for purpose in ("sequence", "row", "class")]
+        out = np.empty((min(classes.num_pieces, len(numbers) * classes.length), 6), np.int64)
+        used = _packed_rows(
+            numbers,
+            epoch,
+            self.num_sequences,
+            classes.length,
+            self._shuffle,
+            np.array(bases, np.uint64),
+            made.groups,
+            made.leaves,
+            made.firsts,
+            classes.counts,
+            classes.firsts,
+            classes.entries,
+            self._factors,
+            out,
+        )
+        return out[:used]
+
+
+def packed_sequences(
+    members: Sequence[tuple[Sequence[int], int, int]],
+    length: int,
+    seed: int,
+    name: str,
+    ks: Sequence[int],
+    packing: str,
+    shuffle: bool,
+) -> list[list[tuple[int, int, int, int]]]:
+    """Pieces [(member, document, start, stop)] of sequences `ks`, as the twin has them."""
+    source = PackedSource([member(*each) for each in members], length, seed, name, packing, shuffle)
+    by_length = [np.argsort(np.array(lengths), kind="stable").tolist() for lengths, _, _ in members]
+    out: dict[int, list] = {k: [] for k in ks}
+    for epoch in {k // source.num_sequences for k in ks}:
+        numbers = sorted({k % source.num_sequences for k in ks if k // source.num_sequences == epoch})
+        for row in source.rows(epoch, numbers).tolist():
+            lengths = members[row[ITS_MEMBER]][0]
+            if row[POSITION] >= len(lengths):
+                continue
+            document = by_length[row[ITS_MEMBER]][row[POSITION]]
+            start = row[ITS_PIECE] * length
+            stop = min(start + row[ROOM], lengths[document])
+            if start < stop:
+                out[row[SEQUENCE]].append((row[ITS_MEMBER], document, start, stop))
+    return [out[k] for k in ks]

@@ -1,9 +1,12 @@
-"""Write tests/golden/order_v1/*.json from the plain-int twins in tests/naive.py. A change there is a new ORDER_VERSION."""
+"""Write tests/golden/order_v1/*.json from the plain-int twins in tests/naive.py and tests/naive_packing.py.
+
+A change there is a new ORDER_VERSION.
+"""
 
 import json
 from pathlib import Path
 
-from tests import naive
+from tests import naive, naive_packing
 
 FOLDER = Path(__file__).parent.parent / "tests" / "golden" / "order_v1"
 SEEDS = (0, 1, -5, 2**63, 10**30)
@@ -21,6 +24,56 @@ STAGES = (
     ([[0, {"a": 3, "b": 2}]], {"a": 20, "b": 11}, "drop"),
     ([[0, {"a": 3, "b": 2}], [13, {"b": 1, "c": 4}], [30, {"a": 1}]], {"b": 9}, "drop"),
     ([[0, {"a": 5, "b": 1, "c": 1}]], {"c": 3}, "stop"),
+)
+REPEATS = ((1, 1), (1, 2), (2, 3), (7, 5), (3, 1), (1, 7), (12_345, 10_000))
+MANY = {v: 100_000 // v for v in range(1, 65)}  # of 64 tokens a bin: from 100,000 pieces on N has less slack
+SPREAD = {
+    1: 70,
+    2: 31,
+    3: 23,
+    5: 18,
+    7: 16,
+    8: 15,
+    11: 9,
+    13: 8,
+    16: 7,
+    17: 7,
+    21: 5,
+    24: 4,
+    31: 3,
+    33: 3,
+    40: 2,
+    64: 12,
+}
+HARDEST = {26: 2, 27: 2, 29: 4, 30: 1, 31: 3, 32: 2, 33: 5, 34: 4, 36: 4, 37: 3, 38: 3, 39: 3, 40: 5, 42: 3, 43: 2}
+HARDEST |= {44: 6, 45: 2, 46: 2, 47: 1, 48: 2, 50: 1}
+PACKINGS = (  # length, counts, seed, name, epoch, shuffle; the first seven end on rungs 0..6
+    (64, {2: 1}, 1, "a", 0, True),
+    (64, {13: 1, 16: 1, 19: 1, 27: 2, 38: 1, 40: 1, 50: 1, 56: 1, 62: 1}, 1, "a", 0, True),
+    (31, {8: 1, 9: 1, 11: 1, 12: 1, 15: 1}, 1, "a", 1, True),
+    (10, {4: 1, 5: 2, 6: 1}, 1, "a", 0, True),
+    (64, {15: 1, 31: 1, 33: 1, 35: 1}, 1, "a", 0, True),
+    (10, {3: 2, 4: 1, 5: 2}, 1, "a", 0, True),
+    (100, HARDEST, 1, "a", 1, True),
+    (1, {1: 9}, 0, "a", 0, True),
+    (64, {5: 1}, 0, "a", 0, True),
+    (64, {64: 7, 5: 1}, 0, "a", 3, True),
+    (64, SPREAD, 0, "web", 0, True),
+    (64, SPREAD, 0, "web", 10**9, True),
+    (64, SPREAD, 10**30, "wéb ☃", 1, True),
+    (64, SPREAD, 0, "web", 0, False),
+    (4096, {300 * n + 7: 3 * n for n in range(1, 14)}, 0, "web", 0, True),  # sub-entries of several slots
+    (20_000, {137 * n: 1 + n % 2 for n in range(1, 146)}, 0, "web", 0, True),
+)
+POOL = (((5, 1, 9, 9, 30, 2, 5, 64, 3), 1, 1), ((16, 40, 3, 3, 7), 2, 3), ((8, 1, 21), 5, 2), ((12,), 1, 3))
+ONE = (((*(3 + 97 * n % 50 for n in range(60)), 1000), 1, 1),)
+PACKED = (  # members, length, seed, name, packing, shuffle
+    (POOL, 16, 5, "pool", "best_fit", True),
+    (POOL, 16, 5, "pool", "none", True),
+    (POOL, 7, -1, "wéb ☃", "best_fit", True),
+    (POOL, 16, 5, "pool", "best_fit", False),
+    (ONE, 64, 0, "web", "best_fit", True),
+    (ONE, 1, 0, "web", "best_fit", True),
 )
 
 
@@ -77,10 +130,54 @@ def windows() -> list:
     return rows
 
 
+def repeats() -> list:
+    """[p, q, documents, [[epoch, position of each rank, null where it is empty], ...]]."""
+    rows = []
+    for p, q in REPEATS:
+        for count in (1, 5, 12):
+            ranks = range(-(-count * p // q))
+            epochs = (0, 1, 2, q - 1, q, 10**12)
+            positions = [[e, [naive_packing.position(k, e, count, p, q) for k in ranks]] for e in epochs]
+            rows.append([p, q, count, positions])
+    return rows
+
+
+def sequence_numbers() -> list:
+    """[length, [[class, slots], ...], number of sequences of best_fit]."""
+    cases = [(length, counts) for length, counts, *_ in PACKINGS] + [(64, MANY), (63, {21: 1000}), (64, {33: 500})]
+    return [
+        [length, sorted(counts.items()), naive_packing.num_sequences(counts, length, "best_fit")]
+        for length, counts in cases
+    ]
+
+
+def packings() -> list:
+    """[length, [[class, slots], ...], seed, name, epoch, shuffle, rung, [[[class, slot], ...] of each bin]]."""
+    rows = []
+    for length, counts, seed, name, epoch, shuffle in PACKINGS:
+        n = naive_packing.num_sequences(counts, length, "best_fit")
+        bins, rung = naive_packing.pack(counts, length, n, seed, name, epoch, shuffle)
+        rows.append([length, sorted(counts.items()), seed, name, epoch, shuffle, rung, bins])
+    return rows
+
+
+def packed() -> list:
+    """[members, length, seed, name, packing, shuffle, [[k, [[member, document, start, stop], ...]], ...]]."""
+    rows = []
+    for case in PACKED:
+        members, length, seed, name, packing, shuffle = case
+        count = naive_packing.classes_of(members, length, packing)[2]
+        ks = [*range(min(2 * count, 12)), count - 1, count, 10**9 * count + 1]
+        pieces = [naive_packing.packed_sequence(members, length, seed, name, k, packing, shuffle) for k in ks]
+        rows.append([*case, [list(each) for each in zip(ks, pieces, strict=True)]])
+    return rows
+
+
 def main() -> None:
     """Write every file."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for make in (keys, permutations, interleaves, streams, windows):
+    makers = (keys, permutations, interleaves, streams, windows, repeats, sequence_numbers, packings, packed)
+    for make in makers:
         lines = ",\n".join(json.dumps(row) for row in make())
         (FOLDER / f"{make.__name__}.json").write_text(f"[\n{lines}\n]\n")
         print(f"wrote {FOLDER / make.__name__}.json")

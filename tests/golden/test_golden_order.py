@@ -6,11 +6,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import naive
-from tests.calls import key_of, permute, unpermute, window_start
+from tests import naive, naive_packing
+from tests.calls import (
+    bins,
+    key_of,
+    member,
+    packed_sequences,
+    permute,
+    positions_of,
+    unpermute,
+    window_start,
+)
 from tokenstore.order import ORDER_VERSION
+from tokenstore.order.classes import LengthClasses, length_classes
 from tokenstore.order.interleave import interleave
 from tokenstore.order.keys import base_key
+from tokenstore.order.packing import num_best_fit, pack
 from tokenstore.order.schedule import Stage, lay_out
 from tokenstore.order.weights import integer_shares
 
@@ -70,8 +81,61 @@ def test_windows(row: list) -> None:
         assert naive.window_start(seed, name, num_tokens, length, k) == start
 
 
+@pytest.mark.parametrize("row", vectors("repeats"), ids=lambda row: f"{row[0]}/{row[1]}-{row[2]}")
+def test_repeats(row: list) -> None:
+    """Every epoch has the documents written down at its ranks (ORD-12)."""
+    p, q, count, epochs = row
+    for epoch, expected in epochs:
+        found = positions_of(range(len(expected)), epoch, p, q)
+        assert [x if x < count else None for x in found] == expected
+        assert [naive_packing.position(k, epoch, count, p, q) for k in range(len(expected))] == expected
+
+
+def classes_of(counts: list, length: int) -> LengthClasses:
+    documents = np.repeat([v for v, _ in counts], [h for _, h in counts])
+    return length_classes([member(documents)], length)
+
+
+@pytest.mark.parametrize("row", vectors("sequence_numbers"), ids=lambda row: f"{row[0]}-{len(row[1])}-{row[2]}")
+def test_sequence_numbers(row: list) -> None:
+    """An epoch of best_fit has as many sequences as is written down (ORD-14)."""
+    length, counts, expected = row
+    assert num_best_fit(classes_of(counts, length)) == expected
+    assert naive_packing.num_sequences(dict(counts), length, "best_fit") == expected
+
+
+@pytest.mark.parametrize("row", vectors("packings"), ids=lambda row: f"{row[0]}-{len(row[1])}-{row[4]}-{row[6]}")
+def test_packings(row: list) -> None:
+    """Each of the seven rungs, shuffled and not: every bin has the slots written down, in that order (ORD-14, ORD-15)."""
+    length, counts, seed, name, epoch, shuffle, rung, expected = row
+    expected = [[tuple(slot) for slot in content] for content in expected]
+    classes = classes_of(counts, length)
+    made = pack(classes, len(expected), base_key(seed, "jitter", name), epoch, shuffle)
+    assert made.rung == rung
+    assert bins(made, classes) == expected
+    assert naive_packing.pack(dict(counts), length, len(expected), seed, name, epoch, shuffle) == (expected, rung)
+
+
+def test_packings_come_to_every_rung() -> None:
+    """The first seven vectors are one packing for each rung."""
+    assert [row[6] for row in vectors("packings")[:7]] == list(range(7))
+
+
+@pytest.mark.parametrize("row", vectors("packed"), ids=lambda row: f"{row[3]}-{row[1]}-{row[4]}-{row[5]}")
+def test_packed(row: list) -> None:
+    """Sequences of packed sources hold the pieces written down, in that order (ORD-12 to ORD-15)."""
+    members, length, seed, name, packing, shuffle, sequences = row
+    ks = [k for k, _ in sequences]
+    expected = [[tuple(piece) for piece in pieces] for _, pieces in sequences]
+    assert packed_sequences(members, length, seed, name, ks, packing, shuffle) == expected
+    found = [naive_packing.packed_sequence(members, length, seed, name, k, packing, shuffle) for k in ks]
+    assert found == expected
+
+
 def test_worked_examples_of_the_specification() -> None:
     """The examples in the order's docstring are true."""
     assert naive.interleave({"a": 3, "b": 2}) == list("ababa")
     assert naive.interleave({"a": 1, "b": 1, "c": 2}) == list("cabc")
     assert [[(8 + 3 * w + j) % 10 for j in range(3)] for w in range(3)] == [[8, 9, 0], [1, 2, 3], [4, 5, 6]]
+    assert positions_of(range(3), 0, 1, 2) == [1, 3, 5]  # 5 documents: the third rank is empty
+    assert positions_of(range(3), 1, 1, 2) == [0, 2, 4]

@@ -86,13 +86,13 @@ ORD-14 `best_fit` (`packing.py`). An epoch puts the slots of every class into N 
 bins of a group hold the same lengths. For each number of tokens left there is a stack of groups. At first one group of N
 empty bins. An entry (length v, slots [a, b)) is placed by turns until a = b:
      best fit takes the least tokens left r >= v that has a group, worst fit the greatest; none: the packing has failed
-     the top group of r with g bins; copies in each bin: m = min(r div v, b - a) for best fit, 1 for worst fit;
-     bins: k = min(g, (b - a) div m)
+     the top group of r with g bins; copies in each bin: m = min(r div v, b - a) for best fit, 1 for worst fit, cut to what
+     may join; bins: k = min(g, (b - a) div m), cut to what may join
      the first k bins of the group leave it, and make a new group that goes on the stack of r - m v, or is full; bin t of
      them takes the slots [a + t m, a + (t + 1) m); a grows by k m
 P - N slots may join a bin that is not empty. Let w of them be left. If w = 0, only empty bins (r = L) count in the choice of
-r. And m, then k, are cut to what w allows: bins that are not empty take k m of w, so m <= w, then k <= w div m; empty bins
-take k (m - 1), so m <= w + 1, then k <= w div (m - 1) where m > 1. So exactly N bins are filled, the last slots alone if
+r. Bins that are not empty take k m of w, so m <= w and k <= w div m; empty bins take k (m - 1), so m <= w + 1 and, where
+m > 1, k <= w div (m - 1). So exactly N bins are filled, the last slots alone if
 need be.
 The order of the entries: class v is cut into s = min(h[v], max(1, 16384 div L)) sub-entries, class L into one; sub-entry i has
 the slots [i h[v] div s, (i + 1) h[v] div s) and the sort key v (2**22 + f u), where u is the top 16 bits of

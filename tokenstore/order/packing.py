@@ -185,15 +185,12 @@ def place(
                 return _NO_ROOM
             parent = stacks[left]
             copies = min(left // piece, stop - first) if best else 1
+            copies = min(copies, joins if left < length else joins + 1)
+            cost = copies if left < length else copies - 1  # pieces of a bin that join others
             bins = min(groups[parent, BINS] - groups[parent, TAKEN], (stop - first) // copies)
-            if left < length:
-                copies = min(copies, joins)
-                bins = min(bins, joins // copies)
-                joins -= bins * copies
-            elif copies > 1:
-                copies = min(copies, joins + 1)
-                bins = min(bins, joins // max(copies - 1, 1)) if copies > 1 else bins
-                joins -= bins * (copies - 1)
+            if cost > 0:
+                bins = min(bins, joins // cost)
+                joins -= bins * cost
             group = groups[used]
             group[PARENT], group[OFFSET], group[FIRST_SLOT] = parent, groups[parent, TAKEN], first
             group[LENGTH], group[COPIES], group[BINS], group[TAKEN] = piece, copies, bins, 0

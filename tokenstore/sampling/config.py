@@ -65,7 +65,7 @@ class PlanConfig(_Frozen):
             it. Without any weight all take part in proportion to their sequences, and end their epochs together.
         packing: how documents become sequences. `best_fit`: whole documents, packed anew every epoch; only those longer
             than a sequence are cut. `concat`: windows of the stream, at another offset every epoch. `none`: one document
-            (or part of a long one) a sequence.
+            (or part of a long one) a sequence; without shuffle the longest first.
         temperature: with all weights left out, take them as (sequences an epoch) ** (1 / temperature): 1, the default, is
             in proportion; the higher, the more even.
         seed: any integer.

@@ -103,11 +103,12 @@ def _refuse(
         free = lay_out(stages, {}, ERROR, num_steps)
         needed = free.counts(cursor_of(stages, num_steps)).get(name, 0) / num_sequences[name]
         need = f"{num_steps} steps need {needed:.2f}"
-    works = f"The longest plan that works has num_steps: {schedule.num_steps}"
-    if schedule.num_steps == 0:
+    longest = schedule.step_of(cursor)
+    works = f"The longest plan that works has num_steps: {longest}"
+    if longest == 0:
         works = "Not one step works"
     raise ConfigError(
-        f"source {name}: expected it to last, found that it runs out in step {schedule.step_of(cursor)}:"
+        f"source {name}: expected it to last, found that it runs out in step {longest}:"
         f" {allowed} epochs of {num_sequences[name]} sequences are allowed, {need}. {works}; or raise max_epochs, lower its weight, or set on_exhausted: drop or stop"
     )
 

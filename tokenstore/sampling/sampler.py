@@ -189,8 +189,12 @@ class Sampler:
         """Positions, documents and document starts of the rows that `fill` filled last, see `gather.annotate`."""
         annotate(self._firsts, self._spans, positions, documents, starts)
 
-    def spans(self, rows: np.ndarray) -> list[np.ndarray]:
-        """int64[n, 7] of each located row, its spans; see `spans` for the columns."""
+    def lay(self, rows: np.ndarray) -> None:
+        """Plan located rows down to where their tokens lie, and read none."""
         order = self._order
         self._run(lay_spans, rows, order.sequence_length, order.packed, order.shuffle)
+
+    def spans(self, rows: np.ndarray) -> list[np.ndarray]:
+        """int64[n, 7] of each located row, its spans; see `spans` for the columns."""
+        self.lay(rows)
         return [self._spans[first:stop].copy() for first, stop in pairwise(self._firsts[: len(rows) + 1].tolist())]
