@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 
 from benches.scenes import Row, sparse_store
+from tokenstore.store.order_file import add_order
 
 _SCRIPT = """
 import json, sys, time
@@ -21,9 +22,9 @@ def anonymous():
     rows = open("/proc/self/smaps_rollup").read().splitlines()
     return sum(int(row.split()[1]) for row in rows if row.startswith("Anonymous:"))
 
-path, step = sys.argv[1], int(sys.argv[2])
+path, packing, step = sys.argv[1], sys.argv[2], int(sys.argv[3])
 before, start = anonymous(), time.perf_counter()
-plan = Plan.of(path, sequence_length=2048, global_batch_size=8)
+plan = Plan.of(path, sequence_length=2048, global_batch_size=8, packing=packing)
 loader = iter(TokenLoader(plan, step=step))
 next(loader)
 first = time.perf_counter() - start
@@ -33,46 +34,35 @@ print(json.dumps([first, (anonymous() - before) / 1024]))
 """
 
 
-def _measure(path: Path, step: int, count: int) -> tuple[float, float]:
+def _measure(path: Path, packing: str, step: int, count: int) -> tuple[float, float]:
     """(seconds to the first batch, MB grown): medians over fresh processes."""
     results = []
     for _ in range(count):
-        command = [sys.executable, "-c", _SCRIPT, str(path), str(step)]
+        command = [sys.executable, "-c", _SCRIPT, str(path), packing, str(step)]
         results.append(json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout))
     return median(r[0] for r in results), median(r[1] for r in results)
 
 
 def run(folder: Path, smoke: bool, documents: int = 10**8) -> list[Row]:
-    """First batch and memory, at step 0 and at step 10^7, over a small and a huge store."""
+    """First batch and memory, at step 0 and at step 10^7, over a small and a huge store, for both packings."""
     small = sparse_store(folder / "small", 10**4)
     huge = sparse_store(folder / "huge", 10**5 if smoke else documents)
-    count = 1 if smoke else 3
-    _measure(small, 0, 1)  # compile
-    figures = {
-        (name, step): _measure(path, step, count)
-        for name, path in (("small", small), ("huge", huge))
-        for step in (0, 10**7)
-    }
-    shown = {key: f"{first:.2f} s" for key, (first, _) in figures.items()}
     size = f"{10**5 if smoke else documents:,} documents"
-    memory = {key: f"{grown:.0f} MB" for key, (_, grown) in figures.items()}
-    return [
-        Row(
-            "first batch after imports, step 0",
-            shown["huge", 0],
-            "0.5 s",
-            f"{size}; 10,000 documents: {shown['small', 0]}",
-        ),
-        Row(
-            "first batch after imports, step 10^7",
-            shown["huge", 10**7],
-            "0.5 s",
-            f"10,000 documents: {shown['small', 10**7]}",
-        ),
-        Row(
-            "memory grown by opening and 200 batches",
-            memory["huge", 10**7],
-            "32 MB",
-            f"{size}; 10,000 documents: {memory['small', 0]}",
-        ),
-    ]
+    rows = []
+    for path in (small, huge):
+        add_order(path)
+    for packing in ("concat", "best_fit"):
+        _measure(small, packing, 0, 1)  # compile
+        figures = {
+            (path, step): _measure(path, packing, step, 1 if smoke else 3)
+            for path in (small, huge)
+            for step in (0, 10**7)
+        }
+        for step, name in ((0, "0"), (10**7, "10^7")):
+            beside = f"{size}; 10,000 documents: {figures[small, step][0]:.2f} s"
+            claim = f"first batch after imports, {packing}, step {name}"
+            rows.append(Row(claim, f"{figures[huge, step][0]:.2f} s", "0.5 s", beside))
+        beside = f"{size}; 10,000 documents: {figures[small, 0][1]:.0f} MB"
+        claim = f"memory grown by opening and 200 batches, {packing}"
+        rows.append(Row(claim, f"{figures[huge, 10**7][1]:.0f} MB", "32 MB", beside))
+    return rows

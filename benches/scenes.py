@@ -1,5 +1,6 @@
 """What the benches work on, with fixed seeds: stores with tokens in them, and huge ones that are sparse files."""
 
+import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import xxhash
 
 from tokenstore.format.layout import BOUNDARIES_NAME, INPUTS_NAME, MANIFEST_NAME, lookup_entries, shard_name
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, TokenizerEntry, encode_manifest
+from tokenstore.store.order_file import write_order
 from tokenstore.store.writer import StoreWriter
 
 TOKENIZER = TokenizerEntry("bytes", None, None, None, None, None, "benches", "1")
@@ -45,38 +47,36 @@ def token_store(path: Path, seed: int, num_tokens: int) -> Path:
             lengths = web_lengths(rng.integers(1 << 30), 2000)
             writer.append(rng.integers(0, VOCABULARY, int(lengths.sum())).astype(np.uint16), lengths)
         writer.finish(b"", ends_with_eos=False, tokenizer=TOKENIZER, options={}, counts={}, versions={})
+    write_order(path)
     return path
 
 
-def sparse_store(path: Path, num_documents: int, tokens_a_document: int = 1000) -> Path:
-    """A store of any size whose shards are sparse files (all ids 0): real maps and boundaries, no data on the disk."""
+def sparse_store(path: Path, num_documents: int) -> Path:
+    """A store of any size whose shards are sparse files (all ids 0): real maps, boundaries and order, no tokens on the disk."""
     path.mkdir(parents=True)
-    num_tokens = num_documents * tokens_a_document
     checksum = xxhash.xxh3_128().hexdigest()
-    shards = []
-    documents_a_shard = (1 << 30) // (2 * tokens_a_document)
-    for number, first in enumerate(range(0, num_documents, documents_a_shard)):
-        count = min(documents_a_shard, num_documents - first)
-        size = count * tokens_a_document
-        with open(path / shard_name(number), "wb") as file:
-            file.truncate(2 * size)
-        shards.append(ShardEntry(shard_name(number), 2 * size, size, first * tokens_a_document, count, first, checksum))
-    block = 1 << 22
-    with open(path / BOUNDARIES_NAME, "wb") as file:
-        for first in range(0, num_documents + 1, block):
-            (np.arange(first, min(first + block, num_documents + 1), dtype="<i8") * tokens_a_document).tofile(file)
-        for first in range(0, num_documents, block):
-            starts = np.arange(first, min(first + block, num_documents), dtype="<i8") * tokens_a_document
-            stop = (first + starts.size) * tokens_a_document
-            lookup_entries(starts, first * tokens_a_document, stop, first).astype("<i8").tofile(file)
+    block, shards, token = 1 << 19, [], 0
+    with open(path / BOUNDARIES_NAME, "wb") as file, open(path / "lookup.part", "w+b") as lookup:
+        for number, first in enumerate(range(0, num_documents, block)):  # a shard each, of about half a GB of tokens
+            lengths = web_lengths(number, min(block, num_documents - first))
+            starts = token + np.cumsum(lengths) - lengths
+            size = int(lengths.sum())
+            with open(path / shard_name(number), "wb") as shard:
+                shard.truncate(2 * size)
+            shards.append(ShardEntry(shard_name(number), 2 * size, size, token, lengths.size, first, checksum))
+            starts.astype("<i8").tofile(file)
+            lookup_entries(starts, token, token + size, first).astype("<i8").tofile(lookup)
+            token += size
+        np.array([token], "<i8").tofile(file)
+        lookup.seek(0)
+        shutil.copyfileobj(lookup, file)
+    (path / "lookup.part").unlink()
     (path / INPUTS_NAME).write_bytes(b"")
     files = {
         BOUNDARIES_NAME: FileEntry((path / BOUNDARIES_NAME).stat().st_size, checksum),
         INPUTS_NAME: FileEntry(0, checksum),
     }
-    manifest = Manifest(
-        "uint16", VOCABULARY, num_tokens, num_documents, False, TOKENIZER, tuple(shards), files, {}, {}, {}
-    )
+    manifest = Manifest("uint16", VOCABULARY, token, num_documents, False, TOKENIZER, tuple(shards), files, {}, {}, {})
     (path / MANIFEST_NAME).write_bytes(encode_manifest(manifest))
     return path
 
