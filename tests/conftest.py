@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.data.texts import TEXTS
 from tokenstore.format.manifest import TokenizerEntry
+from tokenstore.store.order_file import add_order
 from tokenstore.store.writer import StoreWriter
 
 settings.register_profile(
@@ -25,9 +26,17 @@ EOS = 0
 
 
 def write_store(
-    path: Path, documents: Sequence[Sequence[int]], vocab_size: int = 300, shard_bytes: int = 1 << 20, eos: bool = False
+    path: Path,
+    documents: Sequence[Sequence[int]],
+    vocab_size: int = 300,
+    shard_bytes: int = 1 << 20,
+    eos: bool = False,
+    order: bool = False,
 ) -> Path:
-    """A store of the given documents (ids, end-of-text included), by the real writer, committed without a lock."""
+    """A store of the given documents (ids, end-of-text included), by the real writer, committed without a lock.
+
+    order: with an order file, as a built store has one and packing whole documents needs.
+    """
     path.mkdir(parents=True)
     with StoreWriter(path, vocab_size, shard_bytes) as writer:
         for document in documents:
@@ -40,6 +49,8 @@ def write_store(
             counts={},
             versions={},
         )
+    if order:
+        add_order(path)
     return path
 
 

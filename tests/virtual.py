@@ -29,6 +29,8 @@ def manifest(num_tokens: int, num_documents: int) -> Manifest:
 class VirtualStore:
     """What a Plan asks of a Store before it reads."""
 
+    has_order = False
+
     def __init__(self, name: str, num_tokens: int, num_documents: int):
         self.path = Path("/virtual") / name
         self.manifest = replace(manifest(num_tokens, num_documents), versions={"name": name})

@@ -68,7 +68,7 @@ def refused(path: Path, *parts: object) -> TokenStoreError:
         open_store(path)
     tells(caught.value, path, *parts)
     with pytest.raises(TokenStoreError):
-        tokenstore.Plan.of(path, sequence_length=8, global_batch_size=4, num_steps=1)
+        tokenstore.Plan.of(path, sequence_length=8, global_batch_size=4, num_steps=1, packing="concat")
     findings = verify(path)
     assert any(all(str(part) in str(finding) for part in parts) for finding in findings), findings
     return caught.value
@@ -78,10 +78,10 @@ def refused(path: Path, *parts: object) -> TokenStoreError:
 
 
 def plan_of(path: Path, **fields: object) -> tokenstore.Plan:
-    """A plan over a bit more than an epoch of the store; its batches are of 4 sequences."""
-    length = LENGTHS[path.name]
-    steps = json.loads((path / "manifest.json").read_bytes())["num_tokens"] // length // 4 + 1
-    return tokenstore.Plan.of(path, sequence_length=length, global_batch_size=4, num_steps=steps, **fields)
+    """A plan of `concat` over a bit more than an epoch of the store; its batches are of 4 sequences."""
+    fields = {"sequence_length": LENGTHS[path.name], "packing": "concat", **fields}
+    steps = json.loads((path / "manifest.json").read_bytes())["num_tokens"] // fields["sequence_length"] // 4 + 1
+    return tokenstore.Plan.of(path, global_batch_size=4, num_steps=steps, **fields)
 
 
 def every_step(plan: tokenstore.Plan, name: str) -> None:
@@ -100,8 +100,9 @@ def every_step(plan: tokenstore.Plan, name: str) -> None:
                 assert sum(piece.stop - piece.start for piece in pieces) == length
                 assert all(0 <= p.start < p.stop <= store.num_tokens and 0 <= p.document < len(store) for p in pieces)
         with told(name):
-            positions, documents = np.empty((2, 4, length), np.int64)
-            sampler.annotate(sampler.locate(step, 0, 4), positions, documents, np.empty((4, length), bool))
+            ids, targets, positions, documents = np.empty((4, 4, length), np.int64)
+            sampler.fill(sampler.locate(step, 0, 4), ids, targets)
+            sampler.annotate(positions, documents, np.empty((4, length), bool))
             assert 0 <= positions.min() <= positions.max() < length
             assert 0 <= documents.min() <= documents.max() < length
 
@@ -286,7 +287,8 @@ def test_boundaries_of_any_integers_are_never_followed(data: st.DataObject) -> N
 def test_the_lookup_is_never_read_as_if_it_were_starts(tmp_path: Path) -> None:
     """P9: where the last start falls after opening, the walk over documents stops there and not behind the index."""
     path = write_store(tmp_path / "s", [[1] * 4096, [2] * 4096])
-    plan = tokenstore.Plan.of(path, sequence_length=8, global_batch_size=1, num_steps=1024, shuffle=False)
+    fields = {"global_batch_size": 1, "num_steps": 1024, "shuffle": False, "packing": "concat"}
+    plan = tokenstore.Plan.of(path, sequence_length=8, **fields)
     overwrite(path / "boundaries.bin", np.array([0, 4096, 8188, 8192, 1], "<i8").tobytes())
     for ask in (plan.batch, plan.documents):
         with pytest.raises(CorruptionError) as caught:
@@ -305,7 +307,8 @@ def test_an_id_outside_the_vocabulary_is_an_error_that_names_the_shard(tmp_path:
         with pytest.raises(CorruptionError, match=rf"expected ids below {vocab_size}, found {vocab_size} ") as caught:
             store[1]
         tells(caught.value, path / "tokens-00001.bin", "document 1", "tokenstore verify")
-    plan = tokenstore.Plan.of(path, sequence_length=8, global_batch_size=1, num_steps=3, shuffle=False)
+    fields = {"global_batch_size": 1, "num_steps": 3, "shuffle": False, "packing": "concat"}
+    plan = tokenstore.Plan.of(path, sequence_length=8, **fields)
     assert plan.batch(0)["input_ids"].tolist() == [[1] * 8]
     with pytest.raises(CorruptionError, match=rf"expected ids below {vocab_size}, found {vocab_size} ") as caught:
         plan.batch(1)
@@ -317,7 +320,8 @@ def test_a_bad_id_that_is_only_a_target_is_an_error_too(tmp_path: Path) -> None:
     """P9: the token behind a row's last one is a target; an id that is none is refused there as well."""
     path = write_store(tmp_path / "s", [[1] * 16], 300)
     overwrite(path / "tokens-00000.bin", b"\1\0" * 8 + b"\xff\xff")
-    plan = tokenstore.Plan.of(path, sequence_length=8, global_batch_size=1, num_steps=2, shuffle=False)
+    fields = {"global_batch_size": 1, "num_steps": 2, "shuffle": False, "packing": "concat"}
+    plan = tokenstore.Plan.of(path, sequence_length=8, **fields)
     with pytest.raises(CorruptionError, match=r"found 65535 .*tokens-00000\.bin"):
         plan.batch(0)
 
@@ -326,7 +330,7 @@ def test_a_row_over_more_shards_than_may_be_mapped_is_given(tmp_path: Path, monk
     """P7, P9: many tiny shards under a low descriptor limit are slow, and never a hang."""
     monkeypatch.setattr("tokenstore.sampling.tables.max_maps", lambda: 4)
     path = write_store(tmp_path / "s", [[i, i] for i in range(1, 41)], shard_bytes=4)
-    plan = tokenstore.Plan.of(path, sequence_length=32, global_batch_size=2, num_steps=2)
+    plan = tokenstore.Plan.of(path, sequence_length=32, global_batch_size=2, num_steps=2, packing="concat")
     for step in range(2):
         documents, batch = plan.documents(step), plan.batch(step)
         ids = [[piece.document + 1 for piece in row for _ in range(piece.start, piece.stop)] for row in documents]
@@ -518,7 +522,7 @@ def test_a_forged_store_of_a_thousand_million_empty_documents_is_never_followed(
             with pytest.raises(CorruptionError) as caught:
                 store[i]
             tells(caught.value, path / "boundaries.bin", f"document {i}")
-    plan = tokenstore.Plan.of(path, sequence_length=8, global_batch_size=4, num_steps=3)
+    plan = tokenstore.Plan.of(path, sequence_length=8, global_batch_size=4, num_steps=3, packing="concat")
     for step in range(3):
         with pytest.raises(CorruptionError) as caught:
             plan.batch(step)
@@ -724,7 +728,7 @@ def test_what_is_no_store_is_told_as_such(tmp_path: Path, prepare: Callable[[Pat
     assert str(path) in text
     assert re.search(r"\); (give the directory|run the same build|is this path|check the path)", text)
     with pytest.raises(TokenStoreError):
-        tokenstore.Plan.of({"web": path}, sequence_length=8, global_batch_size=4, num_steps=1)
+        tokenstore.Plan.of({"web": path}, sequence_length=8, global_batch_size=4, num_steps=1, packing="concat")
     (finding,) = verify(path)
     assert (finding.file, finding.place) == (str(path), "open")
     assert found in finding.found

@@ -199,6 +199,7 @@ class TestSchedule:
                     0,
                     step,
                     cursor,
+                    laid.end,
                     size,
                     bits,
                     shuffle,

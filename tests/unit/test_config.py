@@ -15,7 +15,7 @@ GOOD = {"sequence_length": 8, "global_batch_size": 4, "sources": {"a": {"path": 
 
 @pytest.fixture
 def two(make_store: Callable[..., Path]) -> dict[str, Path]:
-    return {name: make_store(name, random_documents(i, 50, 40)) for i, name in enumerate("ab")}
+    return {name: make_store(name, random_documents(i, 50, 40), order=True) for i, name in enumerate("ab")}
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,15 @@ def two(make_store: Callable[..., Path]) -> dict[str, Path]:
         ({"sequence_length": 8.0}, ["sequence_length"]),
         ({"sequence_length": "8", "global_batch_size": -1, "sed": 3}, ["sequence_length", "global_batch_size", "sed"]),
         ({"sources": {}}, ["sources"]),
-        ({"sources": {"a": {"weight": 1}}}, ["sources.a.path"]),
+        ({"sources": {"a": {"weight": 1}}}, ["sources.a: expected either a path or a pool"]),
         ({"sources": {"a": {"path": "a", "weight": -1}}}, ["sources.a.weight", "-1"]),
         ({"sources": {"a": {"path": "a", "weight": "x"}}}, ["sources.a.weight", "'x'"]),
         ({"sources": {"a": {"path": "a", "weight": float("nan")}}}, ["sources.a.weight"]),
         ({"sources": {"a": {"path": "a", "weight": 0}}}, ["expected a weight above 0"]),
         ({"packing": "bestfit"}, ["packing", "bestfit"]),
+        ({"last_batch": "keep", "packing": "all"}, ["last_batch", "keep", "packing", "all"]),
+        ({"temperature": 2}, ["temperature: expected all weights left out"]),
+        ({"cross_document_targets": True}, ["cross_document_targets: expected packing concat, found best_fit"]),
         ({"num_steps": 0}, ["num_steps"]),
         ({"num_steps": "all_exhausted", "on_exhausted": "stop"}, ["on_exhausted", "all_exhausted"]),
         ({"skip_steps": [[3, 3]]}, ["skip_steps"]),
@@ -101,9 +104,9 @@ def test_a_bad_plan_file_is_named(tmp_path: Path, text: str, expected: str) -> N
 
 
 def test_a_source_shorter_than_a_sequence_is_refused(two: dict) -> None:
-    """T < L is an error that names the source."""
+    """T < L is an error of `concat` that names the source."""
     with pytest.raises(ConfigError, match=r"source a: expected at least one sequence of 100000 tokens"):
-        Plan.of(two, sequence_length=100_000, global_batch_size=1)
+        Plan.of(two, sequence_length=100_000, global_batch_size=1, packing="concat")
 
 
 def test_a_source_that_runs_out_is_refused_with_what_would_work(two: dict) -> None:
@@ -124,10 +127,11 @@ def test_a_source_that_runs_out_is_refused_with_what_would_work(two: dict) -> No
             Plan(PlanConfig(**fields, sources=sources))
 
 
+@pytest.mark.parametrize("packing", ["best_fit", "concat"])
 @pytest.mark.parametrize("word", ["first_exhausted", "all_exhausted"])
-def test_weights_left_out_end_all_epochs_together(two: dict, word: str) -> None:
+def test_weights_left_out_end_all_epochs_together(two: dict, word: str, packing: str) -> None:
     """Shares proportional to the sequences: one epoch of every source, all but less than a step."""
-    plan = Plan.of(two, sequence_length=8, global_batch_size=4, num_steps=word)
+    plan = Plan.of(two, sequence_length=8, global_batch_size=4, num_steps=word, packing=packing)
     total = sum(plan.num_sequences.values())
     assert total - 4 < plan.num_steps * 4 <= total
     assert all(p.epochs <= 1 for p in plan.progress(plan.num_steps).values())
@@ -177,12 +181,13 @@ def test_messages_speak_of_the_plan_not_of_a_library() -> None:
         "num_steps: expected a whole number above 0, first_exhausted or all_exhausted, found 'soon'": {
             "num_steps": "soon"
         },
-        "packing: expected concat (packing whole documents is not there yet), found 'best_fit'": {
-            "packing": "best_fit"
-        },
+        "packing: expected one of 'best_fit', 'concat' or 'none', found 'bestfit'": {"packing": "bestfit"},
+        "temperature: expected 1 or more, found 0.5": {"temperature": 0.5},
+        "temperature: expected at most 2 digits after the point, found 1.234": {"temperature": 1.234},
+        "last_batch: expected one of 'drop' or 'pad', found 'keep'": {"last_batch": "keep"},
         "sources: expected fields (name: value), found [1]": {"sources": [1]},
         "sources.a: expected fields (name: value), found 'stores/a'": {"sources": {"a": "stores/a"}},
-        "sources.a.path: expected a value, found none": {"sources": {"a": {}}},
+        "sources.a: expected either a path or a pool, found neither": {"sources": {"a": {}}},
         "stages[0].from_step: expected 1 or more, found 0": {"stages": [{"from_step": 0, "weights": {"a": 1}}]},
         "skip_steps[0]: expected a list, found 3": {"skip_steps": [3]},
         "skip_steps[0]: expected [start, stop], found [1, 2, 3]": {"skip_steps": [[1, 2, 3]]},

@@ -2,17 +2,25 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 from tokenstore import jit
-from tokenstore.order import interleave, rows
-from tokenstore.sampling import gather, spans
+from tokenstore.order import interleave, inverse, packing, rows, sorting
+from tokenstore.sampling import gather, masks
 
 KERNELS = [
     interleave._interleave_kernel,
     rows.locate_rows,
     gather.gather,
     gather.annotate,
-    spans.spans_of,
+    gather.lay_spans,
+    masks.mask,
+    packing.place,
+    packing._cut_classes,
+    sorting.count_lengths,
+    sorting.place_by_length,
+    inverse._unpermute,
+    inverse._offset,
 ]
 
 
@@ -42,8 +50,26 @@ def test_without_a_place_for_a_cache_kernels_are_compiled_in_memory() -> None:
     assert done.stdout.strip() == "[0, 1, 0, 1, 0] None"
 
 
-def test_kernels_are_called_with_one_set_of_types() -> None:
+_USE_ALL = """
+import sys, pathlib
+from tests.conftest import random_documents, write_store
+from tests.unit.test_jit import KERNELS
+from tokenstore import Plan
+folder = pathlib.Path(sys.argv[1])
+for vocab_size in (300, 70_000):
+    stores = {}
+    for i, name in enumerate(("a", "b")):
+        path = folder / f"{name}{vocab_size}"
+        stores[name] = write_store(path, random_documents(i, 90, 30, vocab_size), vocab_size, order=True)
+    for packing in ("best_fit", "concat", "none"):
+        plan = Plan.of(stores, 16, 4, weights={"a": 2, "b": 1}, packing=packing)
+        plan.batch(1), plan.documents(1), next(plan.find("a", 3))
+print(*(kernel.__name__ for kernel in KERNELS if len(kernel.signatures) > 1))
+"""
+
+
+def test_kernels_are_called_with_one_set_of_types(tmp_path: Path) -> None:
     """One compiled form a kernel: processes that compile at once write the same cache file (numba #4807)."""
-    interleave.interleave((3, 2))
-    for kernel in KERNELS:
-        assert len(kernel.signatures) <= 1, kernel
+    command = [sys.executable, "-c", _USE_ALL, str(tmp_path)]  # tests call kernels with types of their own
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("\n", "")

@@ -18,17 +18,33 @@ from tokenstore.errors import ConfigError, CorruptionError, StateMismatchError
 
 @pytest.fixture
 def path(make_store: Callable[..., Path]) -> Path:
-    return make_store("a", random_documents(3, 200, 60), shard_bytes=4000)
+    return make_store("a", random_documents(3, 200, 60), shard_bytes=4000, order=True)
+
+
+def plan_of(path: Path, packing: str) -> Plan:
+    return Plan.of(path, sequence_length=16, global_batch_size=12, num_steps=7, skip_steps=[(2, 4)], packing=packing)
 
 
 @pytest.fixture
 def plan(path: Path) -> Plan:
-    return Plan.of(path, sequence_length=16, global_batch_size=12, num_steps=7, skip_steps=[(2, 4)])
+    return plan_of(path, "concat")
 
 
-def test_batches_are_fresh_contiguous_int64_tensors(plan: Plan) -> None:
+@pytest.fixture(params=["best_fit", "concat", "none"])
+def any_plan(path: Path, request: pytest.FixtureRequest) -> Plan:
+    """One plan a packing."""
+    return plan_of(path, request.param)
+
+
+def pieces_of(plan: Plan, step: int) -> list[list[int]]:
+    """Tokens of the pieces of every row, padding as the last one."""
+    rows = [[piece.stop - piece.start for piece in pieces] for pieces in plan.documents(step)]
+    return [[*sizes, 16 - sum(sizes)] if sum(sizes) < 16 else sizes for sizes in rows]
+
+
+def test_batches_are_fresh_contiguous_int64_tensors(any_plan: Plan) -> None:
     """A batch may be kept and written to: no other shares its memory."""
-    batches = list(TokenLoader(plan, microbatch_size=3))
+    batches = list(TokenLoader(any_plan, microbatch_size=3))
     assert len(batches) == 5 * 4
     pointers = {tensor.data_ptr() for batch in batches for tensor in batch.values()}
     assert len(pointers) == 2 * len(batches)
@@ -37,13 +53,13 @@ def test_batches_are_fresh_contiguous_int64_tensors(plan: Plan) -> None:
         assert all(t.dtype == torch.int64 and t.is_contiguous() and t.shape == (3, 16) for t in batch.values())
 
 
-def test_the_loader_gives_the_plan_without_its_skips(plan: Plan) -> None:
+def test_the_loader_gives_the_plan_without_its_skips(any_plan: Plan) -> None:
     """Steps 2 and 3 are passed over; the others are plan.batch, with step and step_ended telling where we are."""
-    loader = TokenLoader(plan, rank=1, world_size=2, microbatch_size=3)
+    loader = TokenLoader(any_plan, rank=1, world_size=2, microbatch_size=3)
     assert len(loader) == 5 * 2
     assert loader.microbatches_per_step == 2
     for step in (0, 1, 4, 5, 6):
-        expected = plan.batch(step, 1, 2, 3)
+        expected = any_plan.batch(step, 1, 2, 3)
         got = []
         iterator = iter(loader)
         for j in range(2):
@@ -81,39 +97,42 @@ def test_loading_during_iteration_is_refused(plan: Plan) -> None:
     assert loader.step == 0
 
 
-def test_hugging_face_labels_are_unshifted(plan: Plan) -> None:
-    """Labels repeat the ids with -100 at each document's first token; shift_labels are our targets; no attention_mask."""
-    batch = next(iter(TokenLoader(plan, format="hf")))
+def test_hugging_face_labels_are_unshifted(any_plan: Plan) -> None:
+    """Labels repeat the ids with -100 where a document or a piece inside the row begins, and in padding; shift_labels are
+    our targets; no attention_mask.
+    """
+    batch = next(iter(TokenLoader(any_plan, format="hf")))
     assert list(batch) == ["input_ids", "labels", "shift_labels"]
-    ours = plan.batch(0)
+    ours = any_plan.batch(0)
     assert (batch["shift_labels"].numpy() == ours["targets"]).all()
-    firsts = np.zeros((12, 16), bool)
-    for row, pieces in enumerate(plan.documents(0)):
+    left_out = np.zeros((12, 16), bool)
+    for row, pieces in enumerate(any_plan.documents(0)):
         at = 0
         for piece in pieces:
-            firsts[row, at] = piece.start == 0
+            left_out[row, at] = piece.start == 0 or at > 0
             at += piece.stop - piece.start
-    assert (batch["labels"].numpy() == np.where(firsts, -100, ours["input_ids"])).all()
+        left_out[row, at:] = True
+    assert (batch["labels"].numpy() == np.where(left_out, -100, ours["input_ids"])).all()
     # inside a row the model's own shift of labels gives exactly our targets
     assert (batch["labels"].numpy()[:, 1:] == ours["targets"][:, :-1]).all()
 
 
-def test_positions_and_documents(plan: Plan) -> None:
-    """position_ids count from 0 at each document and each row; document_ids number the documents of a row."""
+def test_positions_and_documents(any_plan: Plan) -> None:
+    """position_ids count from 0 at each document, each row and in padding; document_ids number the documents of a row."""
     fields = ("input_ids", "position_ids", "document_ids")
-    batch = next(iter(TokenLoader(plan, fields=fields)))
+    batch = next(iter(TokenLoader(any_plan, fields=fields)))
     assert tuple(batch) == fields
-    for row, pieces in enumerate(plan.documents(0)):
-        sizes = [piece.stop - piece.start for piece in pieces]
+    for row, (sizes, pieces) in enumerate(zip(pieces_of(any_plan, 0), any_plan.documents(0), strict=True)):
+        numbers = [*range(len(pieces)), -1]
         assert batch["position_ids"][row].tolist() == [i for size in sizes for i in range(size)]
-        assert batch["document_ids"][row].tolist() == [j for j, size in enumerate(sizes) for _ in range(size)]
+        assert batch["document_ids"][row].tolist() == [numbers[j] for j, size in enumerate(sizes) for _ in range(size)]
 
 
-def test_sequence_borders_for_attention_kernels(plan: Plan) -> None:
-    """cu_seqlens cut the flattened microbatch at every document and row; max_seqlen is the longest piece."""
+def test_sequence_borders_for_attention_kernels(any_plan: Plan) -> None:
+    """cu_seqlens cut the flattened microbatch at every document, padding and row; max_seqlen is the longest piece."""
     fields = ("input_ids", "cu_seqlens", "max_seqlen", "source_ids")
-    for step, batch in zip((0, 1, 4), TokenLoader(plan, fields=fields), strict=False):
-        sizes = [piece.stop - piece.start for pieces in plan.documents(step) for piece in pieces]
+    for step, batch in zip((0, 1, 4), TokenLoader(any_plan, fields=fields), strict=False):
+        sizes = [size for row in pieces_of(any_plan, step) for size in row]
         assert batch["cu_seqlens"].dtype == torch.int32
         assert batch["cu_seqlens"].tolist() == [0, *np.cumsum(sizes)]
         assert batch["max_seqlen"] == max(sizes)
@@ -190,7 +209,7 @@ def test_a_store_replaced_under_a_pickled_plan_is_seen(plan: Plan, path: Path, m
     """P10: a plan is reopened over the same content or not at all."""
     data = pickle.dumps(plan)
     path.rename(path.with_name("old"))
-    make_store("a", random_documents(4, 200, 60))
+    make_store("a", random_documents(4, 200, 60), order=True)
     with pytest.raises(CorruptionError, match="replaced"):
         pickle.loads(data)
 
@@ -250,7 +269,8 @@ def test_questions_outside_the_plan_are_refused(plan: Plan) -> None:
 
 def test_a_state_beyond_the_plan_or_damaged_is_refused(plan: Plan, path: Path) -> None:
     """A longer run's state, a cursor outside its step, a step that is no integer: each is named."""
-    longer = Plan.of(path, sequence_length=16, global_batch_size=12, num_steps=20, skip_steps=[(2, 4)])
+    fields = {"sequence_length": 16, "global_batch_size": 12, "skip_steps": [(2, 4)], "packing": "concat"}
+    longer = Plan.of(path, num_steps=20, **fields)
     loader = TokenLoader(plan)
     with pytest.raises(StateMismatchError, match="plan ends before"):
         loader.load_state_dict(longer.state(10))
@@ -263,6 +283,6 @@ def test_a_state_beyond_the_plan_or_damaged_is_refused(plan: Plan, path: Path) -
 
 def test_labels_agree_with_targets_that_cross_documents(path: Path) -> None:
     """With cross_document_targets a model's own shift of labels gives our targets as well."""
-    plan = Plan.of(path, sequence_length=16, global_batch_size=12, cross_document_targets=True)
+    plan = Plan.of(path, sequence_length=16, global_batch_size=12, packing="concat", cross_document_targets=True)
     batch = next(iter(TokenLoader(plan, format="hf")))
     assert (batch["labels"][:, 1:] == batch["shift_labels"][:, :-1]).all()

@@ -676,7 +676,7 @@ def test_a_lock_file_removed_between_opening_and_locking_is_not_trusted(
 
 def test_a_batch_over_more_shards_than_descriptors_raises_the_soft_limit(make_store: Callable[..., Path]) -> None:
     """A low soft limit on open files is raised to what the system allows; a low hard limit is named in the error."""
-    path = make_store("many", [[i % 299 + 1] * 8 for i in range(300)], shard_bytes=16)
+    path = make_store("many", [[i % 299 + 1] * 8 for i in range(300)], shard_bytes=16, order=True)
     code = (
         "import resource, sys, tokenstore;"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[2])));"

@@ -19,7 +19,13 @@ def plan(virtual_stores: dict) -> Plan:  # noqa: F811
     virtual_stores["web"] = VirtualStore("web", TOKENS, DOCUMENTS)
     virtual_stores["code"] = VirtualStore("code", TOKENS // 3, DOCUMENTS // 7)
     weights = {"web": "0.999999", "code": "0.000001"}
-    return Plan.of({"web": "web", "code": "code"}, sequence_length=LENGTH, global_batch_size=4096, weights=weights)
+    return Plan.of(
+        {"web": "web", "code": "code"},
+        sequence_length=LENGTH,
+        global_batch_size=4096,
+        weights=weights,
+        packing="concat",
+    )
 
 
 @pytest.mark.parametrize("step", [0, 1, 10**7, 10**11])
@@ -52,8 +58,8 @@ def test_tables_grow_with_shards_only(plan: Plan) -> None:
     sampler = plan.sampler()
     sampler.locate(10**9, 0, 8)
     tables = sampler._tables
-    assert tables.files.nbytes + tables.sources.nbytes < 200_000
+    assert tables.files.nbytes + tables.stores.nbytes + tables.streams.nbytes < 200_000
     assert sys.getsizeof(plan.state(10**9)["past"]) < 2000
-    keys = {int(key) for key in tables.sources[:, [SEQUENCE_KEY, OFFSET_KEY]].ravel()}
+    keys = {int(key) for key in tables.streams[:, [SEQUENCE_KEY, OFFSET_KEY]].ravel()}
     assert len(keys) == 4
     assert np.all(tables.files[:, 0] == 0)

@@ -29,7 +29,7 @@ def index(stores: list[Path], /, *, as_json: Annotated[bool, Parameter(name="--j
     Parameters
     ----------
     stores
-        The stores' directories, which must be writable.
+        The stores' directories, which must be writable, as must those around them (for a lock file).
     as_json
         Print what was done as one JSON object a line.
     """

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tokenstore.errors import CorruptionError
+from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME
 from tokenstore.order.classes import slot_of
 from tokenstore.order.inverse import BinIndex, circle_offset, place_before
 from tokenstore.order.keys import base_key
@@ -47,16 +49,18 @@ class Finder:
             if end is not None and end < first_cursor:
                 continue
             if stream.packing == "concat":
-                pieces = self._windows(stream, document, epoch)
+                pieces = list(self._windows(stream, document, epoch))
+                if not pieces and not self._shuffle:  # left out of this epoch, and so of every one
+                    return
             else:
-                pieces = self._slots(number, stream, member, document, epoch)
+                pieces = list(self._slots(number, stream, member, document, epoch))
             yield from sorted(self._given(stream, epoch, pieces, first_cursor, last_cursor), key=lambda o: o[1:])
 
     def _given(
         self,
         stream: Stream,
         epoch: int,
-        pieces: Iterator[tuple[int, int, int]],
+        pieces: list[tuple[int, int, int]],
         first_cursor: int,
         last_cursor: int | None,
     ) -> Iterator[Occurrence]:
@@ -114,6 +118,18 @@ def _position(store: Store, runs: np.ndarray, document: int) -> tuple[int, int]:
     """(tokens, position by length) of a document."""
     start, stop = (int(x) for x in store.boundaries()[document : document + 2])
     run = int(np.searchsorted(runs[:, 0], stop - start))
+    if run == len(runs):
+        raise _misplaced(store, document)
     first = int(runs[run, 1])
     end = int(runs[run + 1, 1]) if run + 1 < len(runs) else len(store)
-    return stop - start, first + int(np.searchsorted(store.order()[first:end], document))
+    position = first + int(np.searchsorted(store.order()[first:end], document))
+    if runs[run, 0] != stop - start or position == end or store.order()[position] != document:
+        raise _misplaced(store, document)
+    return stop - start, position
+
+
+def _misplaced(store: Store, document: int) -> CorruptionError:
+    return CorruptionError(
+        f"document {document}: expected to find it among those of its length, found others"
+        f" ({store.path / ORDER_NAME}, or {BOUNDARIES_NAME} beside it); run `tokenstore verify {store.path}`"
+    )

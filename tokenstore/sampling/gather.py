@@ -188,7 +188,8 @@ def annotate(
     """What tells documents apart in the microbatch that `gather` filled last, all [B, L].
 
     positions: int64, from 0 at each document, at the row's start and where padding begins. documents: int64, 0, 1, ... in
-    the row, -1 for padding. starts: bool, whether the token is the first of its document, or padding.
+    the row, -1 for padding. starts: bool, whether the token does not follow the one before it: the first of its document,
+    of a later part of it behind another document, or padding.
     """
     length = positions.shape[1]
     for r in range(positions.shape[0]):
@@ -199,7 +200,7 @@ def annotate(
                 documents[r, at + i] = j - firsts[r]
                 starts[r, at + i] = False
             if at < length:
-                starts[r, at] = spans[j, START] == spans[j, DOCUMENT_START]
+                starts[r, at] = at > 0 or spans[j, START] == spans[j, DOCUMENT_START]
             at += spans[j, LENGTH]
         for i in range(at, length):
             positions[r, i], documents[r, i], starts[r, i] = i - at, -1, True

@@ -102,7 +102,7 @@ def _refuse(
     else:
         free = lay_out(stages, {}, ERROR, num_steps)
         needed = free.counts(cursor_of(stages, num_steps)).get(name, 0) / num_sequences[name]
-        need = f"{num_steps} steps need {needed:.2f}"
+        need = f"{num_steps} steps need {needed:.2f} epochs"
     longest = schedule.step_of(cursor)
     works = f"The longest plan that works has num_steps: {longest}"
     if longest == 0:
@@ -113,10 +113,17 @@ def _refuse(
     )
 
 
-def warn_of_many_epochs(config: PlanConfig, num_sequences: Mapping[str, int], schedule: Schedule) -> None:
-    """Repeating a source many times is allowed, and worth a word."""
+def warn_of_surprises(config: PlanConfig, num_sequences: Mapping[str, int], schedule: Schedule) -> None:
+    """Repeating a source many times, or ending before what was asked for, is allowed, and worth a word."""
     if schedule.end is None:
         return
+    asked = max([schedule.stages[-1].from_step, *([config.num_steps] if isinstance(config.num_steps, int) else [])])
+    if schedule.num_steps < asked:
+        warnings.warn(
+            f"this plan ends after {schedule.num_steps} steps, where its sources run out, not after {asked};"
+            " raise max_epochs, or give a source that lasts",
+            stacklevel=3,
+        )
     for name, count in schedule.counts(schedule.end).items():
         epochs = count / num_sequences[name]
         if epochs > _MANY_EPOCHS and config.sources[name].max_epochs is None:

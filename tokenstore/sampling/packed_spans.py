@@ -218,7 +218,7 @@ def _find_documents(count: int, stores: np.ndarray, files: np.ndarray, report: n
         else:
             document = carray(int64_at(address), (size,))[place]
         if document < 0 or document >= size:
-            report[0], report[1], report[2], report[3], report[4] = BAD_ORDER, row[ORDER_FILE], place, document, 0
+            report[0], report[1], report[2], report[3], report[4] = BAD_ORDER, row[ORDER_FILE], 0, document, 0
             return False
         prefetch(files[row[FIRST_FILE], ADDRESS] + document * 8)
         work[PLACE, j] = document
@@ -273,7 +273,7 @@ def packed_spans(
             if not fits and (
                 row[P] == row[Q] or stop - first > pieces_of_rank * length + (room if room < length else length)
             ):
-                report[0], report[1], report[2], report[3] = BAD_ORDER, row[ORDER_FILE], document, document
+                report[0], report[1], report[2], report[3] = BAD_ORDER, row[ORDER_FILE], 0, document
                 report[4] = stop - first
                 return -1
             token = first + piece * length

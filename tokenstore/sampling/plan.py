@@ -17,7 +17,7 @@ from tokenstore.order.split import check_split, first_row
 from tokenstore.sampling.config import PlanConfig
 from tokenstore.sampling.find import Finder, Occurrence
 from tokenstore.sampling.identity import check_same_past, check_state, fingerprint_of, make_state, past_of
-from tokenstore.sampling.layout import check_stores, lay_out_plan, pad_id, warn_of_many_epochs
+from tokenstore.sampling.layout import check_stores, lay_out_plan, pad_id, warn_of_surprises
 from tokenstore.sampling.packings import Packings
 from tokenstore.sampling.progress import SourceProgress, progress_of
 from tokenstore.sampling.sampler import Order, Sampler
@@ -65,7 +65,7 @@ class Plan:
         )
         self._sampler = self.sampler()
         self._lock = threading.Lock()
-        warn_of_many_epochs(config, self.num_sequences, self.schedule)
+        warn_of_surprises(config, self.num_sequences, self.schedule)
 
     @classmethod
     def of(
@@ -240,8 +240,7 @@ class Plan:
         """The step in which `epoch` (from 0) of a source begins; None where this plan never comes so far."""
         if source not in self.num_sequences:
             raise ValueError(f"source: expected one of {', '.join(self.num_sequences)}, found {source!r}")
-        if operator.index(epoch) < 0:
-            raise ValueError(f"epoch: expected 0 or more, found {epoch}")
+        _check_epoch(epoch)
         cursor = self.schedule.find(source, operator.index(epoch) * self.num_sequences[source])
         return None if cursor is None else self._step_of_given(cursor)
 
@@ -259,8 +258,8 @@ class Plan:
         Args:
             source: name of a source with a path; in a pool, that of the member.
             document: number of the document in its store.
-            epoch: only this pass over the source (of a pool: over the pool).
-            steps: only steps in this range, [first, last).
+            epoch: only this pass (from 0) over the source (of a pool: over the pool).
+            steps: only steps in this range, [first, last); what lies behind the plan's end gives nothing.
         """
         owners = {
             member.name: (n, m) for n, stream in enumerate(self.streams) for m, member in enumerate(stream.members)
@@ -274,11 +273,10 @@ class Plan:
             )
         within = None
         if steps is not None:
-            first, last = (steps.start, steps.stop) if isinstance(steps, range) else steps
-            last = last if self.num_steps is None else min(last, self.num_steps)
-            within = range(self._step_or_end(first), max(self._step_or_end(last), first))
+            within = self._steps_of(steps)
         stream = self.streams[number]
         if epoch is not None:
+            _check_epoch(epoch)
             epochs: Iterator[int] = iter([operator.index(epoch)])
         else:
             before = (
@@ -287,10 +285,24 @@ class Plan:
             epochs = count(before // stream.num_sequences)
         return self._finder.occurrences(number, stream, member, operator.index(document), epochs, within)
 
+    def _steps_of(self, steps: range | tuple[int, int]) -> range:
+        """[first, last) as steps of the plan, cut at its end."""
+        if isinstance(steps, range) and steps.step != 1:
+            raise ValueError(f"steps: expected every step of a range, found {steps}")
+        first, last = (operator.index(x) for x in ((steps.start, steps.stop) if isinstance(steps, range) else steps))
+        most = max(first, last) if self.num_steps is None else self.num_steps
+        first, last = min(first, most), min(last, most)
+        return range(self._step_or_end(first), max(self._step_or_end(last), first))
+
     @cached_property
     def _finder(self) -> Finder:
         packings = Packings(self.streams, self.stores, self.config.seed, self.config.shuffle)
         return Finder(self.schedule, packings, self.config.seed, self.config.sequence_length, self.config.shuffle)
+
+
+def _check_epoch(epoch: int) -> None:
+    if operator.index(epoch) < 0:
+        raise ValueError(f"epoch: expected 0 or more, found {epoch}")
 
 
 def _piece(names: Sequence[str], span: Sequence[int]) -> Piece:

@@ -27,7 +27,10 @@ _KINDS = (
     ("model", "expected fields (name: value)"),
     ("dict", "expected fields (name: value)"),
 )
+# What pydantic calls the forms a value may have, in the midst of its place
+_ALTERNATIVES = ("tuple[str, ...]", "dict[str,decimal]", "dict[str,constrained-decimal]")
 _PLACES = {  # places where several rules are tried, or where a rule needs a word
+    "pool": "expected a list of sources, or {{name: how often}}",
     "num_steps": "expected a whole number above 0, first_exhausted or all_exhausted",
 }
 
@@ -36,7 +39,7 @@ def explain(mistakes: Iterable[Mapping[str, Any]]) -> str:
     """One line of text for the mistakes pydantic lists: place, rule and what was found, each place once."""
     rows: dict[str, str] = {}
     for mistake in mistakes:
-        names = [part for part in mistake["loc"] if isinstance(part, int) or part.isidentifier() or "[" not in part]
+        names = [part for part in mistake["loc"] if part not in _ALTERNATIVES]
         names = names[:1] if names[:1] == ["num_steps"] else names
         place = "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in names).removeprefix(".")
         if mistake["type"] == "value_error":
@@ -44,14 +47,17 @@ def explain(mistakes: Iterable[Mapping[str, Any]]) -> str:
             continue
         kind = mistake["type"]
         rule = (
-            _PLACES.get(place)
+            _PLACES.get(names[-1] if len(names) in (1, 3) else "")
             or _RULES.get(kind)
             or next((text for name, text in _KINDS if kind.startswith(name)), mistake["msg"])
         )
         rule = rule.format(**mistake.get("ctx", {}))
         found = "" if "found" in rule else f", found {repr(mistake['input'])[:80]}"
         rows.setdefault(place, f"{place}: {rule}{found}")
-    return "; ".join(rows.values())
+    # of a value that may be one thing or another, what is wrong inside says more than that it is not the other
+    return "; ".join(
+        row for place, row in rows.items() if not any(other.startswith((f"{place}.", f"{place}[")) for other in rows)
+    )
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

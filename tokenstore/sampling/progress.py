@@ -25,8 +25,9 @@ class SourceProgress:
     Attributes:
         sequences: of this source, exactly.
         epochs: passes over it, exactly sequences / sequences_per_epoch.
-        tokens: of its documents. Exact under `concat` and where `epochs` is whole; inside an epoch of a packed source its
-            expectation, which a run differs from by less than one epoch's padding.
+        tokens: of its documents. Exact under `concat`, and where `epochs` is whole and every member of a pool was given a
+            whole number of times; inside an epoch of a packed source its expectation, which a run differs from by less
+            than one epoch's padding.
         tokens_exact: whether `tokens` and `padding` are.
         padding: share of the positions of its sequences that hold no token.
         weight: its share of the sequences asked for in the stage the last step belongs to.
@@ -59,7 +60,8 @@ def progress_of(schedule: Schedule, streams: tuple[Stream, ...], length: int, st
         sequences, share = counts.get(stream.name, 0), stage.shares.get(stream.name, 0)
         epochs = Fraction(sequences, stream.num_sequences)
         tokens = epochs * stream.num_tokens
-        whole = epochs.denominator == 1 and tokens.denominator == 1
+        # a fractional repeat factor gives as much as on average only where its copies come out even
+        whole = epochs.denominator == 1 and all((epochs * member.repeat).denominator == 1 for member in stream.members)
         rows[stream.name] = SourceProgress(
             sequences=sequences,
             epochs=float(epochs),

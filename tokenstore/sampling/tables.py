@@ -23,7 +23,7 @@ _PURPOSES = ("sequence", "offset", "class", "row")
 # Columns of `files`; a store's boundaries come first, then its shards, then its order, then the masks of its shards
 ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED = range(4)
 # What a kernel says in `report[0]`. report[1:] is then: NOT_MAPPED file; BAD_ID store, token, vocabulary, id found;
-# BAD_BOUNDARY file, token, start and stop found; BAD_ORDER file, place, document and its tokens found;
+# BAD_BOUNDARY file, token, start and stop found; BAD_ORDER file, 0, document and its tokens found (0: no such document);
 # NOT_PACKED stream, epoch
 OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY, BAD_ORDER, NOT_PACKED = range(6)
 REPORT_SIZE = 5
@@ -82,9 +82,10 @@ class Tables:
             return
         token, start, stop = (int(x) for x in report[2:5])
         if report[0] == BAD_ORDER:
+            found = f"document {start} of {stop} tokens" if stop else f"document {start} of {len(store)}"
             raise CorruptionError(
-                f"place {token}: expected a document of the length of its run, found document {start} of {stop} tokens"
-                f" ({store.path / ORDER_NAME}); run `tokenstore verify {store.path}`"
+                f"documents by length: expected those of one length together, found {found} among others"
+                f" ({store.path / ORDER_NAME}, or {BOUNDARIES_NAME} beside it); run `tokenstore verify {store.path}`"
             )
         raise CorruptionError(
             f"document of token {token}: expected boundaries that rise around it, found {start}..{stop}"

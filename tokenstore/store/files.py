@@ -180,6 +180,12 @@ def new_mapped_file(path: Path, num_bytes: int) -> Iterator[np.ndarray]:
         sync(file)
 
 
+def remove(path: Path) -> None:
+    """Remove a file, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
 def rename(path: Path, name: str) -> None:
     """Give the file at `path`, synced before, another name in its folder, in one step."""
     os.replace(path, path.with_name(name))
@@ -227,7 +233,7 @@ def exclusive_lock(path: Path) -> Iterator[None]:
             holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(descriptor)
             raise StoreBusyError(
-                f"output: expected to build alone, found process {holder} building it ({path}); wait for it or choose another output"
+                f"store: expected to write it alone, found process {holder} at work on it ({path}); wait for it, or work on another store"
             ) from None
         except BaseException:
             os.close(descriptor)

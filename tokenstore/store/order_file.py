@@ -15,7 +15,7 @@ from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.format.layout import BOUNDARIES_NAME, MANIFEST_NAME, ORDER_NAME, order_dtype, order_ids_bytes
 from tokenstore.format.manifest import FileEntry, encode_manifest
 from tokenstore.order.sorting import LONG, count_lengths, place_by_length
-from tokenstore.store.files import exclusive_lock, make_read_only, new_mapped_file, rename, write_atomically
+from tokenstore.store.files import exclusive_lock, make_read_only, new_mapped_file, remove, rename, write_atomically
 from tokenstore.store.reader import Store, open_store
 
 _BLOCK = 1 << 22  # documents at once: some tens of milliseconds
@@ -26,7 +26,7 @@ def add_order(path: str | Path, progress: Callable[[int, int], None] = lambda do
     """Write `order.bin` into the store at `path` and name it in the manifest.
 
     Args:
-        path: the store's directory, which must be writable.
+        path: the store's directory, which must be writable, and that around it (a lock file stands there).
         progress: called with (documents handled, to handle); every document is handled twice.
     Returns: whether it was missing; a store that has one is left alone.
 
@@ -35,14 +35,14 @@ def add_order(path: str | Path, progress: Callable[[int, int], None] = lambda do
         StoreBusyError: another process is at work on this store.
         TokenStoreError: there is no store, or it cannot be written.
     """
-    path = Path(path).absolute()
+    path = Path(path).resolve()  # the lock of a store stands beside it, not beside a link to it
     open_store(path).close()  # before a lock file is made beside it
     try:
         with exclusive_lock(path.with_name(path.name + LOCK_SUFFIX)):
             return write_order(path, progress)
     except OSError as error:
         raise TokenStoreError(
-            f"order file: expected to write {path / ORDER_NAME}, found {error.strerror or error};"
+            f"order file: expected to write {error.filename or path / ORDER_NAME}, found {error.strerror or error};"
             " mend it and run `tokenstore index` again"
         ) from error
 
@@ -53,7 +53,12 @@ def write_order(path: Path, progress: Callable[[int, int], None] = lambda done, 
         if store.has_order:
             return False
         working = path / (ORDER_NAME + ".tmp")
-        entry = _write(store, working, progress)
+        remove(working)  # of a run that was killed
+        try:
+            entry = _write(store, working, progress)
+        except BaseException:
+            remove(working)
+            raise
         rename(working, ORDER_NAME)
         files = dict(sorted({**store.manifest.files, ORDER_NAME: entry}.items()))
         write_atomically(path / MANIFEST_NAME, encode_manifest(replace(store.manifest, files=files)))

@@ -155,7 +155,10 @@ class Store(Sequence[np.ndarray]):
         runs = self._order_bytes()[order_ids_bytes(len(self)) :].view(_INT64).reshape(-1, 2)
         lengths, firsts = runs.T
         counts = np.diff(firsts, append=len(self))
-        rising = lengths[0] >= 1 and firsts[0] == 0 and (np.diff(lengths) > 0).all() and (counts > 0).all()
+        bounded = (
+            lengths.min() >= 1 and lengths.max() <= self.num_tokens and 0 <= firsts.min() <= firsts.max() < len(self)
+        )
+        rising = bounded and firsts[0] == 0 and (np.diff(lengths) > 0).all() and (counts > 0).all()
         near = abs((lengths.astype(np.float64) * counts).sum() / self.num_tokens - 1) < 0.01  # a sum of int64 may wrap
         if not rising or not near or int((lengths * counts).sum()) != self.num_tokens:
             total = f"{len(self)} documents of {self.num_tokens} tokens"

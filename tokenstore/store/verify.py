@@ -46,8 +46,9 @@ def verify(path: str | Path, progress: Callable[[int], None] = lambda num_bytes:
         findings = list(_check_files(store, progress))
         broken = {finding.file for finding in findings}
         if BOUNDARIES_NAME not in broken:
-            findings += _check_boundaries(store)
-            if store.has_order and ORDER_NAME not in broken and not findings:
+            wrong = list(_check_boundaries(store))
+            findings += wrong
+            if store.has_order and ORDER_NAME not in broken and not wrong:
                 findings += _check_order(store)
         for number, shard in enumerate(store.shards()):
             if shard.file not in broken:
