@@ -317,7 +317,7 @@ def test_of_two_builders_at_once_the_second_is_refused_and_the_first_completes(
     finally:
         os.kill(first.pid, signal.SIGCONT)
     assert second.returncode == 1
-    assert f"found process {first.pid} building it ({tmp_path / 'store.lock'})" in second.stderr
+    assert f"found process {first.pid} at work on it ({tmp_path / 'store.lock'})" in second.stderr
     _, err = first.communicate(timeout=WAIT_SECONDS)
     assert first.returncode == 0, err
     assert tokenstore.verify(tmp_path / "store") == []

@@ -523,7 +523,7 @@ def test_a_second_builder_of_the_same_output_is_refused(
 ) -> None:
     """P8: two builds never write to one place; the message names the process to wait for."""
     with exclusive_lock(tmp_path / "store.lock"):
-        with pytest.raises(tokenstore.errors.StoreBusyError, match=f"found process {os.getpid()} building it"):
+        with pytest.raises(tokenstore.errors.StoreBusyError, match=f"found process {os.getpid()} at work on it"):
             build(jsonl("in.jsonl", ["a"]))
     assert build(jsonl("in.jsonl", ["a"])).num_documents == 1
 

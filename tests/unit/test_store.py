@@ -610,7 +610,7 @@ def test_a_second_builder_is_refused_at_once(tmp_path: Path, holder: subprocess.
     """P8: two builds never write one output: the second is told which process holds it, the first is not disturbed."""
     for _ in range(2):
         with pytest.raises(
-            StoreBusyError, match=rf"found process {holder.pid} building it \(.*web\.lock\); wait for it"
+            StoreBusyError, match=rf"found process {holder.pid} at work on it \(.*web\.lock\); wait for it"
         ):
             with exclusive_lock(tmp_path / "web.lock"):
                 pytest.fail("two holders")

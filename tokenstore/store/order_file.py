@@ -1,7 +1,8 @@
 """Give a store its order file (FMT-9): what packing whole documents needs, made of the boundaries alone.
 
 The builder calls it before the store is there at all; for a finished store the manifest is replaced in one step after the
-file is synced, so at any moment the store is whole, with or without it.
+file is synced, so at any moment the store is whole, with or without it. Kernels are imported where they are used: a builder's
+command line and its workers start without numba.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +15,6 @@ import xxhash
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.format.layout import BOUNDARIES_NAME, MANIFEST_NAME, ORDER_NAME, order_dtype, order_ids_bytes
 from tokenstore.format.manifest import FileEntry, encode_manifest
-from tokenstore.order.sorting import LONG, count_lengths, place_by_length
 from tokenstore.store.files import exclusive_lock, make_read_only, new_mapped_file, remove, rename, write_atomically
 from tokenstore.store.reader import Store, open_store
 
@@ -67,6 +67,8 @@ def write_order(path: Path, progress: Callable[[int, int], None] = lambda done, 
 
 
 def _write(store: Store, path: Path, progress: Callable[[int, int], None]) -> FileEntry:
+    from tokenstore.order.sorting import place_by_length
+
     counts, long_ids, long_lengths = _count(store, progress)
     runs = _runs(counts, long_lengths)
     num_documents, num_ids_bytes = len(store), order_ids_bytes(len(store))
@@ -96,6 +98,8 @@ def _blocks(store: Store) -> Iterator[tuple[int, np.ndarray]]:
 
 def _count(store: Store, progress: Callable[[int, int], None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Documents of each length below LONG and, last, of all others; numbers and lengths of those, sorted."""
+    from tokenstore.order.sorting import LONG, count_lengths
+
     counts = np.zeros(LONG + 1, np.int64)
     ids, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for first, starts in _blocks(store):
@@ -115,7 +119,7 @@ def _count(store: Store, progress: Callable[[int, int], None]) -> tuple[np.ndarr
 
 def _runs(counts: np.ndarray, long_lengths: np.ndarray) -> np.ndarray:
     """int64[runs, 2], every length that occurs and the place of its first document."""
-    short = np.flatnonzero(counts[:LONG])
+    short = np.flatnonzero(counts[:-1])
     long, places = np.unique(long_lengths, return_index=True)
     firsts = np.cumsum(counts) - counts
-    return np.stack([np.append(short, long), np.append(firsts[short], firsts[LONG] + places)], axis=1)
+    return np.stack([np.append(short, long), np.append(firsts[short], firsts[-1] + places)], axis=1)
