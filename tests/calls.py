@@ -9,6 +9,7 @@ from tokenstore.order import bitset, packed, permutation, repeats, windows
 from tokenstore.order.classes import MEMBER, PIECE, RANK, SLOT, LengthClasses, entry_of, length_classes
 from tokenstore.order.keys import as_bits, base_key, counted_key
 from tokenstore.order.packing import Packing, num_best_fit, pack, pack_singles
+from tokenstore.order.packing import bins_of as packing_bins
 from tokenstore.order.repeats import Member
 
 
@@ -149,6 +150,11 @@ def _bins(
     return ends
 
 
+def _parts(packing: Packing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    made = packing_bins(packing)
+    return made.nodes, made.leaves, made.firsts
+
+
 def bins_of(
     packing: Packing, classes: LengthClasses, numbers: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -156,7 +162,7 @@ def bins_of(
     numbers = np.arange(packing.firsts[-1]) if numbers is None else numbers
     room = min(classes.num_pieces, len(numbers) * classes.length)
     lengths, slots = np.empty((2, room + classes.length + 1), np.int64)  # a bin more, should there be too many
-    ends = _bins(numbers, room, packing.groups, packing.leaves, packing.firsts, lengths, slots)
+    ends = _bins(numbers, room, *_parts(packing), lengths, slots)
     used = int(ends[-1]) if ends.size else 0
     return ends, lengths[:used], slots[:used]
 
@@ -243,9 +249,7 @@ class PackedSource:
             classes.length,
             self._shuffle,
             np.array(bases, np.uint64),
-            made.groups,
-            made.leaves,
-            made.firsts,
+            *_parts(made),
             classes.counts,
             classes.firsts,
             classes.entries,

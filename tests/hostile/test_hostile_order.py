@@ -58,7 +58,10 @@ def plan_of(path: Path, variant: dict) -> Plan:
 
 def tells(error: CorruptionError, name: str) -> None:
     """A message says what was expected, what was found, in which file, and what to run."""
-    assert re.search(rf"expected .*, found .*\(.*{name}(, or boundaries.bin beside it)?\); (run `tokenstore verify|copy or build)", str(error)), error
+    assert re.search(
+        rf"expected .*, found .*\(.*{name}(, or boundaries.bin beside it)?\); (run `tokenstore verify|copy or build)",
+        str(error),
+    ), error
     assert len(str(error)) < 1000
 
 

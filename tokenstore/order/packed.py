@@ -4,31 +4,32 @@ import numpy as np
 
 from tokenstore.jit import inline_kernel
 from tokenstore.order.keys import counted_key, mix
-from tokenstore.order.packing import COPIES, FIRST_SLOT, LENGTH, OFFSET, PARENT, TAKEN
 from tokenstore.order.permutation import SMALL, SWAP_ROUNDS, permute, swap_round
 
 
 @inline_kernel
 def slots_of_bin(
-    number: int, groups: np.ndarray, leaves: np.ndarray, firsts: np.ndarray, lengths: np.ndarray, slots: np.ndarray
+    number: int, nodes: np.ndarray, leaves: np.ndarray, firsts: np.ndarray, lengths: np.ndarray, slots: np.ndarray
 ) -> int:
-    """The slots of bin `number` into int64 `lengths` (their classes) and `slots`; returns how many, at most L."""
-    low, left = 0, leaves.size
+    """The slots of bin `number` into int64 `lengths` (their classes) and `slots`; returns how many, at most L.
+
+    nodes, leaves, firsts: see `packing.Bins`.
+    """
+    low, left = 0, leaves.shape[0]
     while left > 1:  # no branch on what is found: a wrong guess costs more than the whole step
         half = left >> 1
         low += half if firsts[low + half] <= number else 0
         left -= half
-    group = leaves[low]
-    place = groups[group, TAKEN] + number - firsts[low]  # among the bins of the group
+    node, place = leaves[low, 0], number + leaves[low, 1]
     count = 0
-    while group > 0:
-        copies = groups[group, COPIES]
-        first = groups[group, FIRST_SLOT] + place * copies
+    while node > 0:
+        length, copies = nodes[node, 1] >> 32, nodes[node, 1] & 0xFFFFFFFF
+        first = nodes[node, 3] + place * copies
         for slot in range(first, first + copies):
-            lengths[count], slots[count] = groups[group, LENGTH], slot
+            lengths[count], slots[count] = length, slot
             count += 1
-        place += groups[group, OFFSET]
-        group = groups[group, PARENT]
+        place += nodes[node, 2]
+        node = nodes[node, 0]
     return count
 
 

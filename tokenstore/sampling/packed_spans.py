@@ -20,12 +20,12 @@ from tokenstore.sampling.packings import (
     ENTRIES,
     EPOCH,
     FIRSTS,
-    GROUPS,
     LEAVES,
     MEMBERS,
+    NODES,
     NUM_ENTRIES,
-    NUM_GROUPS,
     NUM_LEAVES,
+    NUM_NODES,
     PACKING_CLOCK,
     STREAM,
 )
@@ -139,10 +139,10 @@ def _lay_slots(
         if rows[r, 0] < 0:
             continue
         packing = packings[work[_PACKING, r]]
-        groups = carray(int64_at(packing[GROUPS]), (packing[NUM_GROUPS], 8))
-        leaves = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES],))
+        nodes = carray(int64_at(packing[NODES]), (packing[NUM_NODES], 4))
+        leaves = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES], 2))
         bins = carray(int64_at(packing[FIRSTS]), (packing[NUM_LEAVES] + 1,))
-        more = slots_of_bin(work[_BIN, r], groups, leaves, bins, work[ROOM, count:], work[PLACE, count:])
+        more = slots_of_bin(work[_BIN, r], nodes, leaves, bins, work[ROOM, count:], work[PLACE, count:])
         if shuffle:
             stream = streams[rows[r, 0]]
             counts = carray(int64_at(packing[COUNTS]), (length + 1,))

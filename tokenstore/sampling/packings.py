@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from tokenstore.order.keys import base_key
-from tokenstore.order.packing import Packing, pack, pack_singles
+from tokenstore.order.packing import Bins, Packing, bins_of, pack, pack_singles
 from tokenstore.sampling.streams import Stream
 
 # Columns of `packings`: whose they are, when last used, and addresses and sizes of arrays
@@ -16,8 +16,8 @@ from tokenstore.sampling.streams import Stream
     STREAM,
     EPOCH,
     PACKING_CLOCK,
-    GROUPS,
-    NUM_GROUPS,
+    NODES,
+    NUM_NODES,
     LEAVES,
     NUM_LEAVES,
     FIRSTS,
@@ -43,26 +43,23 @@ class Packings:
         self._jitter = [base_key(seed, "jitter", stream.name) for stream in streams]
         numbers = {name: number for number, name in enumerate(stores)}
         self._members = [np.array([numbers[member.name] for member in stream.members]) for stream in streams]
-        self._held: dict[tuple[int, int], Packing] = {}
+        self._held: dict[tuple[int, int], Bins] = {}
         self.table = np.full((_KEPT * len(streams) + 1, 13), -1, np.int64)
 
     def packing(self, stream: int, epoch: int) -> Packing:
-        """The packing of an epoch; those of `none` and without shuffle are the same in all."""
-        return self._held.get((stream, epoch)) or self._make(stream, epoch)
-
-    def _make(self, number: int, epoch: int) -> Packing:
-        stream = self._streams[number]
-        if stream.packing == "none":
-            return pack_singles(stream.classes)
-        return pack(stream.classes, stream.num_sequences, self._jitter[number], epoch, self._shuffle)
+        """The packing of an epoch, made anew; those of `none` and without shuffle are the same in all."""
+        source = self._streams[stream]
+        if source.packing == "none":
+            return pack_singles(source.classes)
+        return pack(source.classes, source.num_sequences, self._jitter[stream], epoch, self._shuffle)
 
     def add(self, stream: int, epoch: int, clock: int) -> None:
         """Make the packing of `epoch` of a source and put it into the table."""
         row = self._free_row(stream, clock)
         self._held.pop((int(self.table[row, STREAM]), int(self.table[row, EPOCH])), None)
-        made = self._held[stream, epoch] = self._make(stream, epoch)
+        made = self._held[stream, epoch] = bins_of(self.packing(stream, epoch))
         classes = self._streams[stream].classes
-        arrays = (made.groups, len(made.groups)), (made.leaves, len(made.leaves)), (made.firsts,), (classes.counts,)
+        arrays = (made.nodes, len(made.nodes)), (made.leaves, len(made.leaves)), (made.firsts,), (classes.counts,)
         arrays += (classes.firsts,), (classes.entries, len(classes.entries)), (self._members[stream],)
         self.table[row] = (
             stream,
