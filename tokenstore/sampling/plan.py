@@ -97,7 +97,7 @@ class Plan:
 
     def __repr__(self) -> str:
         steps = "endless" if self.num_steps is None else f"{self.num_steps} steps"
-        return f"Plan({', '.join(self.stores)}; {steps} of {self.global_batch_size(0)} x {self.config.sequence_length})"
+        return f"Plan({', '.join(self.num_sequences)}; {steps} of {self.global_batch_size(0)} x {self.config.sequence_length})"
 
     # ---- what the plan is
 
