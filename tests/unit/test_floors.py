@@ -31,6 +31,7 @@ LIBRARIES = {  # who alone may import a library
     "tokenizers": {"tokenizer"},
     "zstandard": {"build"},
     "orjson": {"build"},
+    "pyarrow": {"build/tables.py"},
     "gzip": {"build"},
     "multiprocessing": {"build", "commands"},
     "xxhash": {"store/writer.py", "store/order_file.py", "store/verify.py"},

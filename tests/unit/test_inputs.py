@@ -107,8 +107,8 @@ def test_text_endings_are_read_like_txt(tree: Callable[..., Path]) -> None:
         ("none/*.txt", "found none"),
         ("empty", "found none"),
         ("only_others", "found none"),
-        ("only_others/a.csv", r"found 'a\.csv'"),
-        ("only_others/*", r"found 'a\.csv'"),
+        ("only_others/a.pdf", r"found 'a\.pdf'"),
+        ("only_others/*", r"found 'a\.pdf'"),
         ("pipe", "found something else"),
     ],
 )
@@ -116,23 +116,23 @@ def test_an_argument_that_gives_no_input_is_refused_by_name(
     tree: Callable[..., Path], argument: str, message: str
 ) -> None:
     """A typing error never builds a smaller store: what is missing, empty or of another kind is named."""
-    data = tree("good.txt", "only_others/a.csv")
+    data = tree("good.txt", "only_others/a.pdf")
     (data / "empty").mkdir()
     os.mkfifo(data / "pipe")
     with pytest.raises(ConfigError, match=message) as caught:
         find_inputs((str(data / "good.txt"), str(data / argument)))
-    assert str(data / argument.replace("*", "a.csv" if "others" in argument else "*")) in str(caught.value)
+    assert str(data / argument.replace("*", "a.pdf" if "others" in argument else "*")) in str(caught.value)
     assert str(data / "good.txt") not in str(caught.value)
 
 
 def test_all_wrong_arguments_are_named_at_once(tree: Callable[..., Path]) -> None:
     """Every mistake stands in one message, up to a handful, with what reads other files as text."""
-    data = tree("a.csv", "b.csv", "c.csv", "d.csv")
+    data = tree("a.pdf", "b.pdf", "c.pdf", "d.pdf")
     with pytest.raises(ConfigError) as caught:
-        find_inputs((str(data / "none"), str(data / "*.csv"), str(data / "nothing")))
+        find_inputs((str(data / "none"), str(data / "*.pdf"), str(data / "nothing")))
     message = str(caught.value)
     assert all(
-        name in message for name in ("/none", "a.csv", "b.csv", "c.csv", "d.csv", "and 1 more", "--text-endings")
+        name in message for name in ("/none", "a.pdf", "b.pdf", "c.pdf", "d.pdf", "and 1 more", "--text-endings")
     )
 
 

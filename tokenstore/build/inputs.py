@@ -1,6 +1,7 @@
 """Which input files there are, and in which order: the order of documents in the store follows from it."""
 
 import glob
+import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,8 @@ from pathlib import Path
 
 from tokenstore.errors import ConfigError
 
-FORMATS = (".jsonl", ".txt")
+TABLES = (".parquet", ".arrow")  # compressed inside, so never a .gz or .zst of their own
+FORMATS = (".jsonl", ".txt", ".csv", ".tsv", *TABLES)
 COMPRESSIONS = (".gz", ".zst")
 _MOST_SHOWN = 5
 
@@ -36,12 +38,17 @@ class Inputs:
 def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), written: Sequence[Path] = ()) -> Inputs:
     """The input files, in the order of the arguments; inside a folder or glob sorted by path, folder by folder.
 
-    A folder gives all its .txt and .jsonl files (also .gz, .zst) at any depth; hidden ones are passed over. A file named
+    A folder gives all its files of the known formats at any depth; hidden ones are passed over, and so are plain .json files,
+    which are settings more often than data, and .arrow files that a `save_to_disk` folder does not list. A file named
     twice is taken once, at its first place. Files that end in one of `text_endings` (".py") are read like .txt. What lies
     at or below one of `written` (absolute paths: what the build itself writes) is never an input.
     Raises: ConfigError: an argument that names nothing, or a file of no known format; all of them at once.
     """
-    formats = {ending: ending for ending in FORMATS} | {ending.lower(): ".txt" for ending in text_endings}
+    formats = (
+        {ending: ending for ending in FORMATS}
+        | {".json": ".jsonl"}
+        | {ending.lower(): ".txt" for ending in text_endings}
+    )
     found: dict[Path, None] = {}
     passed_over: Counter[str] = Counter()
     wrong: list[str] = []
@@ -50,8 +57,9 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
         if path.is_dir():
             paths = _sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(path)))
             paths = [p for p in paths if not _below(_absolute(p), written)]
-            passed_over.update(p.suffix or "no ending" for p in paths if _format_of(p, formats) is None)
-            paths = [p for p in paths if _format_of(p, formats)]
+            wanted = {p: _is_wanted(p, formats) for p in paths}
+            passed_over.update(p.suffix or "no ending" for p in paths if not wanted[p])
+            paths = [p for p in paths if wanted[p]]
         elif path.is_file():
             paths = [path]
         elif path.exists():
@@ -59,7 +67,7 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
             continue
         else:
             paths = _sorted(p for p in map(Path, glob.glob(argument, recursive=True)) if p.is_file())
-        known = f"{', '.join(formats)} or these with {', '.join(COMPRESSIONS)}"
+        known = f"{', '.join(formats)}, or with {' or '.join(COMPRESSIONS)} behind it"
         wrong += [f"input: expected {known}, found {p.name!r} ({p})" for p in paths if _format_of(p, formats) is None]
         if not paths:
             wrong.append(f"input: expected files ({known}), found none ({argument})")
@@ -97,7 +105,27 @@ def _describe(paths: list[Path], formats: dict[str, str]) -> list[InputFile]:
 def _format_of(path: Path, formats: dict[str, str]) -> tuple[str, str] | None:
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
-    return (formats[suffixes[-1]], compression) if suffixes and suffixes[-1] in formats else None
+    found = formats.get(suffixes[-1]) if suffixes else None
+    return None if found is None or (compression and found in TABLES) else (found, compression)
+
+
+def _is_wanted(path: Path, formats: dict[str, str]) -> bool:
+    """Whether a folder gives this file."""
+    return _format_of(path, formats) is not None and path.suffix.lower() != ".json" and _is_listed(path)
+
+
+def _is_listed(path: Path) -> bool:
+    """Whether a `save_to_disk` folder lists this .arrow file as data: there may be caches of other tables beside it."""
+    state = path.parent / "state.json"
+    if path.suffix != ".arrow" or not state.is_file():
+        return True
+    try:
+        listed = json.loads(state.read_bytes()).get("_data_files")
+        return listed is None or path.name in {each.get("filename") for each in listed}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"input: expected a table's state.json, found {error} ({state}); mend it or name the files"
+        ) from error
 
 
 def _hidden(path: Path) -> bool:

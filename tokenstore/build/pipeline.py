@@ -9,12 +9,13 @@
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import tokenstore
-from tokenstore.build.inputs import InputFile, find_inputs
+from tokenstore.build.inputs import TABLES, InputFile, find_inputs
 from tokenstore.build.options import BuildOptions, BuildProgress, BuildResult
 from tokenstore.build.part import Part, load_part, part_key, special_ids
 from tokenstore.build.units import Unit, cut_units
@@ -78,7 +79,7 @@ def build_store(
         note(f"passed over {sum(inputs.passed_over.values())} files with other endings ({shown})")
     tokenizer = load_tokenizer(options.tokenizer, options.eos_token, None, options.special_text)
     special_ids(tokenizer, options)
-    recipe = _recipe(options, tokenizer)
+    recipe = _recipe(options, tokenizer, inputs.files)
     with _disk_errors(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(_beside(output, LOCK_SUFFIX)):
@@ -196,7 +197,7 @@ def _fail_bad(tally: _Tally, options: BuildOptions, output: Path) -> None:
     )
 
 
-def _recipe(options: BuildOptions, tokenizer: Tokenizer) -> dict[str, Any]:
+def _recipe(options: BuildOptions, tokenizer: Tokenizer, files: Sequence[InputFile]) -> dict[str, Any]:
     """All that decides the store's bytes beside the inputs: recorded, and compared when a build is run again."""
     import hashlib
 
@@ -215,6 +216,8 @@ def _recipe(options: BuildOptions, tokenizer: Tokenizer) -> dict[str, Any]:
         "engine_version": tokenizer.engine_version,
     }
     versions = {"tokenstore": tokenstore.__version__, "orjson": orjson.__version__, "zstandard": zstandard.__version__}
+    if any(file.format in TABLES for file in files):
+        versions["pyarrow"] = version("pyarrow")
     return {"options": options.recorded(), "tokenizer": entry, "versions": versions}
 
 

@@ -7,20 +7,22 @@ silently in the middle of a frame, so the frames are walked by hand and the last
 import gzip
 import io
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
 import orjson
 import zstandard
 
-from tokenstore.build.inputs import InputFile
+from tokenstore.build.inputs import TABLES, InputFile
+from tokenstore.build.tables import csv_rows, table_rows
 from tokenstore.build.units import Slice
 from tokenstore.errors import BuildError
 
 _BOM = b"\xef\xbb\xbf"
 _MAX_WINDOW = 1 << 31  # files made with `zstd --long=31`
 _CHUNK = 1 << 20
+_DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Bad:
     start: str
 
 
-Record = tuple[int, str | Bad]  # number in the slice, from 1 (a line of .jsonl, the whole of .txt), and text
+Record = tuple[int, str | Bad]  # number in the slice, from 1 (a line of .jsonl, a row, the whole of .txt), and text
 
 
 class SliceReader:
@@ -41,18 +43,24 @@ class SliceReader:
         self.file, self.part, self.text_field = file, part, text_field
         self.num_lines = 0
         self._raw: BinaryIO = io.BytesIO()
+        self._table_bytes = 0
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the slice read so far, as they lie on the disk."""
+        if self.file.format in TABLES:
+            return self._table_bytes
         at = self._raw.tell() if not self._raw.closed else self.part.stop or self.file.num_bytes
         return min(at, self.part.stop or self.file.num_bytes) - self.part.start
 
     def __iter__(self) -> Iterator[Record]:
+        if self.file.format in TABLES:
+            yield from self._table()
+            return
         try:
             with open(self.file.path, "rb", buffering=_CHUNK) as self._raw:
                 with _decompressed(self._raw, self.file.compression) as stream:
-                    yield from self._texts(stream) if self.file.format == ".txt" else self._lines(stream)
+                    yield from self._of(stream)
         except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
             raise BuildError(
                 f"input: expected a whole {self.file.compression} file, found {error} ({self.file.path}); fetch it again or leave it out"
@@ -62,13 +70,34 @@ class SliceReader:
                 f"input: expected to read it, found {error.strerror or error} ({self.file.path}); mend it and run the same command again"
             ) from error
 
+    def _of(self, stream: BinaryIO) -> Iterator[Record]:
+        if self.file.format in _DELIMITERS:
+            delimiter = _DELIMITERS[self.file.format]
+            return self._rows(csv_rows(stream, delimiter, self.text_field, self.file.path))
+        return self._texts(stream) if self.file.format == ".txt" else self._lines(stream)
+
+    def _table(self) -> Iterator[Record]:
+        def done(num_bytes: int) -> None:
+            self._table_bytes = num_bytes
+
+        path, ending = self.file.path, self.file.format
+        yield from self._rows(table_rows(path, ending, self.part, self.text_field, done))
+        done((self.part.stop or self.file.num_bytes) - self.part.start)
+
+    def _rows(self, values: Iterable[bytes | ValueError | None]) -> Iterator[Record]:
+        for value in values:
+            self.num_lines += 1
+            if isinstance(value, ValueError):
+                yield self.num_lines, Bad(str(value), "")
+            elif value is None:
+                yield self.num_lines, Bad(f"field {self.text_field!r}: expected a string, found null", "")
+            else:
+                yield self.num_lines, _decoded(value)
+
     def _texts(self, stream: BinaryIO) -> Iterator[Record]:
         self.num_lines = 1
         data = stream.read().removeprefix(_BOM)
-        try:
-            yield 1, data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            yield 1, Bad(f"not UTF-8: {error.reason} at byte {error.start}", _shown(data))
+        yield 1, _decoded(data)
 
     def _lines(self, stream: BinaryIO) -> Iterator[Record]:
         at = self.part.start
@@ -83,6 +112,13 @@ class SliceReader:
             line = line.removeprefix(_BOM) if line_start == 0 else line
             if line.strip():
                 yield self.num_lines, parse_record(line, self.text_field)
+
+
+def _decoded(data: bytes) -> str | Bad:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Bad(f"not UTF-8: {error.reason} at byte {error.start}", _shown(data))
 
 
 def parse_record(line: bytes, text_field: str) -> str | Bad:

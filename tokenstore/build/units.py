@@ -7,11 +7,12 @@ from tokenstore.build.inputs import InputFile
 
 UNIT_BYTES = 16 << 20  # seconds of tokenizing: little is lost when killed, little is spent on files
 UNIT_FILES = 4096
+_CUTTABLE = (".jsonl", ".parquet")
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The lines of input `file_number` that begin in bytes [start, stop); stop None: to the end."""
+    """The lines (.parquet: row groups) of input `file_number` that begin in bytes [start, stop); stop None: to the end."""
 
     file_number: int
     start: int = 0
@@ -22,7 +23,7 @@ Unit = tuple[Slice, ...]
 
 
 def cut_units(files: Sequence[InputFile], unit_bytes: int = UNIT_BYTES) -> list[Unit]:
-    """Cut `files` into units, in order: small files together, a large plain .jsonl by byte ranges, others whole."""
+    """Cut `files` into units, in order: small files together, a large plain .jsonl or .parquet by byte ranges, others whole."""
     units: list[Unit] = []
     group: list[Slice] = []
     room = unit_bytes
@@ -30,7 +31,7 @@ def cut_units(files: Sequence[InputFile], unit_bytes: int = UNIT_BYTES) -> list[
         if group and (file.num_bytes > room or len(group) == UNIT_FILES):
             units.append(tuple(group))
             group, room = [], unit_bytes
-        if file.format == ".jsonl" and not file.compression and file.num_bytes > unit_bytes:
+        if file.format in _CUTTABLE and not file.compression and file.num_bytes > unit_bytes:
             starts = range(0, file.num_bytes, unit_bytes)
             units += [(Slice(number, start, min(start + unit_bytes, file.num_bytes)),) for start in starts]
             continue

@@ -36,8 +36,8 @@ def build(
 ) -> int:
     """Tokenize files into a token store.
 
-    Inputs are .txt files (a file is a document) and .jsonl files (a line is a document), each also as .gz or .zst; folders
-    (all such files below them) and globs. Documents come in the order of the arguments, inside a folder or glob sorted by
+    Inputs are .txt files (a file is a document), .jsonl, .csv and .tsv (a line or row is one), each also as .gz or .zst;
+    .parquet and .arrow (also folders of Hugging Face save_to_disk); folders (all such files below them) and globs. Documents come in the order of the arguments, inside a folder or glob sorted by
     path. Neither sequence length nor shuffle is baked in.
 
     Killed at any moment, a build leaves no store, and the same command resumes it. A finished store is left alone.
@@ -60,7 +60,7 @@ def build(
     text_endings
         Endings of other files that are read like .txt.
     text_field
-        Field of a .jsonl record that holds the text; `a.b` is field b of object a.
+        Field of a record, or column, that holds the text; `a.b` is field b of a.
     eos
         Append the end-of-text token to every document.
     eos_token
