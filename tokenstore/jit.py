@@ -3,7 +3,7 @@
 nogil, no fastmath, no parallel, cached on disk. Two traps of numba's cache are closed here. It checks only the file of
 the kernel itself, not of the kernels that one calls, so a changed callee would leave a stale result: our stamp is a
 hash of every source file of the package that holds kernels. And where the package's directory and the user's cache
-directory are both read-only there is no cache at all: then the kernel is compiled in memory.
+directory are both read-only there is no cache at all: then the kernel is compiled in memory. So it is where the disk is full.
 
 Kernels take plain arrays and integers, `out` last; they allocate nothing, raise nothing, and are always called with
 the same types, so each has one compiled form and processes that compile at once write the same file (numba #4807).
@@ -11,6 +11,7 @@ the same types, so each has one compiled form and processes that compile at once
 
 import hashlib
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,22 @@ def _source_stamp() -> str:
     return digest.hexdigest()
 
 
+def _unless_it_fails(save: Callable) -> Callable:
+    """A disk too full for the cache is no reason to stop: the kernel is compiled already."""
+
+    def guarded(*arguments: Any) -> None:
+        with suppress(OSError):
+            save(*arguments)
+
+    return guarded
+
+
 def kernel(function: Callable) -> Any:
     """Compile `function` under the package's policy; its plain Python stays at `.py_func`."""
     try:
         compiled = njit(nogil=True, cache=True)(function)
         compiled._cache._cache_file._source_stamp = _source_stamp()
+        compiled._cache.save_overload = _unless_it_fails(compiled._cache.save_overload)
     except RuntimeError:  # no directory numba could write to
         compiled = njit(nogil=True)(function)
     return compiled

@@ -1,5 +1,6 @@
 """The policy for kernels: cached under a stamp of all their sources, compiled in memory where nothing can be cached."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,18 @@ for vocab_size in (300, 70_000):
         plan.batch(1), plan.documents(1), next(plan.find("a", 3))
 print(*(kernel.__name__ for kernel in KERNELS if len(kernel.signatures) > 1))
 """
+
+
+def test_a_cache_that_cannot_be_written_is_no_failure(tmp_path: Path) -> None:
+    """A disk too full for compiled kernels does not stop who needs them: here no file may be longer than 1,000 bytes."""
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))\n"
+        "import numpy as np; from tokenstore.order.sorting import LONG, count_lengths\n"
+        "counts = np.zeros(LONG + 1, np.int64); print(count_lengths(np.array([0, 3, 4]), counts), counts[:4])"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout == "True [0 1 0 1]\n"
 
 
 def test_kernels_are_called_with_one_set_of_types(tmp_path: Path) -> None:
