@@ -7,5 +7,6 @@ pipeline.py  parts -> store, lock, resume, commit
 
 from tokenstore.build.options import BuildOptions, BuildProgress, BuildResult
 from tokenstore.build.pipeline import build_store
+from tokenstore.build.preview import BuildPreview, preview_build
 
-__all__ = ["BuildOptions", "BuildProgress", "BuildResult", "build_store"]
+__all__ = ["BuildOptions", "BuildPreview", "BuildProgress", "BuildResult", "build_store", "preview_build"]

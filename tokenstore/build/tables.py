@@ -54,9 +54,9 @@ def _parquet_batches(path: Path, part: Slice, field: str, done: Callable[[int], 
             raise _no_column(field, file.schema_arrow.names, path)
         rows = 0
         for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False):
-            yield batch
             rows += batch.num_rows
             done((stop - part.start) * rows // total)
+            yield batch
 
 
 def _first_byte(group: Any) -> int:
@@ -81,8 +81,8 @@ def _arrow_batches(path: Path, part: Slice, field: str, done: Callable[[int], No
             raise _no_column(field, reader.schema.names, path)
         batches = (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else reader
         for batch in batches:
-            yield batch
             done(raw.tell())
+            yield batch
 
 
 def _is_there(schema: Any, field: str) -> bool:

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 from rich.console import Console
 
-from tokenstore.build import BuildOptions, BuildProgress, BuildResult, build_store
+from tokenstore.build import BuildOptions, BuildPreview, BuildProgress, BuildResult, build_store, preview_build
 from tokenstore.commands.progress import meter
 
 
@@ -32,13 +32,14 @@ def build(
     workers: int | None = None,
     max_bad: int = 0,
     overwrite: Annotated[bool, Parameter(negative=())] = False,
+    dry_run: Annotated[bool, Parameter(negative=())] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Tokenize files into a token store.
 
     Inputs are .txt files (a file is a document), .jsonl, .csv and .tsv (a line or row is one), each also as .gz or .zst;
-    .parquet and .arrow (also folders of Hugging Face save_to_disk); folders (all such files below them) and globs. Documents come in the order of the arguments, inside a folder or glob sorted by
-    path. Neither sequence length nor shuffle is baked in.
+    .parquet and .arrow (also folders of Hugging Face save_to_disk); folders (all such files below them) and globs.
+    Documents come in the order of the arguments, inside a folder or glob sorted by path. Neither sequence length nor shuffle is baked in.
 
     Killed at any moment, a build leaves no store, and the same command resumes it. A finished store is left alone.
 
@@ -79,6 +80,8 @@ def build(
         Bad records allowed before the build fails with exit code 3. They are listed in OUTPUT.rejects.jsonl.
     overwrite
         Replace a store or an unfinished build that was made with other options.
+    dry_run
+        Show the inputs, the tokens to expect from a sample of them, and the disk needed; write nothing.
     as_json
         Print the result as one JSON object.
     """
@@ -98,6 +101,9 @@ def build(
         max_bad=max_bad,
         overwrite=overwrite,
     )
+    if dry_run:
+        _print_preview(preview_build(options), as_json)
+        return 0
     errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     start = time.monotonic()
     with meter("building", quiet=as_json) as shown:
@@ -113,6 +119,38 @@ def build(
     else:
         _print(result, seconds)
     return 0
+
+
+def _print_preview(preview: BuildPreview, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(asdict(preview)) + "\n")
+        return
+    over = ", ".join(f"{number} {ending}" for ending, number in sorted(preview.passed_over.items()))
+    rows = [(ending, f"{number:,} files, {_size(size)}") for ending, number, size in preview.files]
+    rows += [("passed over", over)] if over else []
+    rows += [
+        ("work", f"{preview.num_units:,} units; each, once done, is kept when a build is killed"),
+        ("tokenizer", preview.tokenizer),
+        ("ids", f"{preview.dtype}, as the vocabulary has {preview.vocab_size:,} ids (uint16 holds 65,536)"),
+        ("expected", f"about {preview.num_tokens:,} tokens in {preview.num_documents:,} documents"),
+        ("store", f"about {_size(preview.store_bytes)}"),
+        ("disk", f"about {_size(preview.disk_bytes)} while building, {_size(preview.free_bytes)} free"),
+    ]
+    if preview.num_bad:
+        rows.append(("bad records", f"{preview.num_bad:,} in the sample that was read"))
+    if preview.disk_bytes > preview.free_bytes:
+        rows.append(("warning", "there is not enough room; the build would stop, and resume once there is"))
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    for name, value in [*rows, ("nothing", "was written; leave --dry-run out to build")]:
+        console.print(f"{name:<13}{value}")
+
+
+def _size(num_bytes: float) -> str:
+    for unit in ("B", "KB", "MB", "GB"):
+        if num_bytes < 1000:
+            return f"{num_bytes:.3g} {unit}"
+        num_bytes /= 1000
+    return f"{num_bytes:.3g} TB"
 
 
 def _print(result: BuildResult, seconds: float) -> None:
