@@ -7,6 +7,7 @@ import numpy as np
 MANIFEST_NAME = "manifest.json"
 BOUNDARIES_NAME = "boundaries.bin"
 ORDER_NAME = "order.bin"
+MASK_PREFIX = "mask-"
 INPUTS_NAME = "inputs.jsonl"
 TOKENIZER_NAME = "tokenizer.json"
 
@@ -25,7 +26,7 @@ def shard_name(index: int) -> str:
 
 def mask_name(index: int) -> str:
     """File name of the loss mask of shard `index` (FMT-10)."""
-    return f"mask-{index:05d}.bin"
+    return f"{MASK_PREFIX}{index:05d}.bin"
 
 
 def mask_bytes(num_tokens: int) -> int:

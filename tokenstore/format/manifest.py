@@ -9,6 +9,7 @@ from tokenstore.errors import CorruptionError, FormatError
 from tokenstore.format import FORMAT_VERSION
 from tokenstore.format.layout import (
     BOUNDARIES_NAME,
+    MASK_PREFIX,
     MAX_TOKENS,
     MAX_VOCAB,
     ORDER_NAME,
@@ -77,8 +78,8 @@ class Manifest:
 
     @property
     def has_masks(self) -> bool:
-        """Whether every token has a loss mask (FMT-10)."""
-        return mask_name(0) in self.files
+        """Whether every token has a loss mask (FMT-10): all shards or none."""
+        return any(name.startswith(MASK_PREFIX) for name in self.files)
 
     @property
     def digest(self) -> str:
