@@ -243,7 +243,7 @@ def packed_spans(
 ) -> int:
     """Spans of the sequences `rows` int64[B, 2] (source, number); returns how many, or -1 with `report` filled.
 
-    work: int64[5, B * length], keys: uint64[3, B * length], scratch. firsts: int64[B + 1], each row's first span.
+    work: int64[7, B * length], keys: uint64[3, B * length], scratch. firsts: int64[B + 1], each row's first span.
     out: int64[B * length, 7].
     """
     pieces = _lay_slots(rows, length, shuffle, clock, streams, packings, report, work, keys, firsts)
@@ -270,9 +270,8 @@ def packed_spans(
                 report[4] = stop
                 return -1
             fits = (stop - first) // length == pieces_of_rank and (room == length or (stop - first) % length == room)
-            if not fits and (
-                row[P] == row[Q] or stop - first > pieces_of_rank * length + (room if room < length else length)
-            ):
+            most = pieces_of_rank * length + (room if room < length else length - 1)
+            if not fits and (row[P] == row[Q] or stop - first > most):
                 report[0], report[1], report[2], report[3] = BAD_ORDER, row[ORDER_FILE], 0, document
                 report[4] = stop - first
                 return -1

@@ -56,8 +56,11 @@ class Packings:
     def add(self, stream: int, epoch: int, clock: int) -> None:
         """Make the packing of `epoch` of a source and put it into the table."""
         row = self._free_row(stream, clock)
-        self._held.pop((int(self.table[row, STREAM]), int(self.table[row, EPOCH])), None)
-        made = self._held[stream, epoch] = bins_of(self.packing(stream, epoch))
+        made = bins_of(self.packing(stream, epoch))  # before the old one goes: an interrupt may come here
+        old = (int(self.table[row, STREAM]), int(self.table[row, EPOCH]))
+        self.table[row] = -1  # nobody reads at an address that is given up
+        self._held.pop(old, None)
+        self._held[stream, epoch] = made
         classes = self._streams[stream].classes
         arrays = (made.nodes, len(made.nodes)), (made.leaves, len(made.leaves)), (made.firsts,), (classes.counts,)
         arrays += (classes.firsts,), (classes.entries, len(classes.entries)), (self._members[stream],)
@@ -67,6 +70,15 @@ class Packings:
             clock,
             *(x.ctypes.data if isinstance(x, np.ndarray) else x for array in arrays for x in array),
         )
+
+    def add_missing(self, stream: int, numbers: np.ndarray, clock: int) -> None:
+        """Make the packings of all epochs that sequences `numbers` of a source lie in: one batch may span many."""
+        epochs = np.unique(numbers // self._streams[stream].num_sequences).tolist()
+        mine = self.table[:, STREAM] == stream
+        self.table[mine & np.isin(self.table[:, EPOCH], epochs), PACKING_CLOCK] = clock  # these are not to go
+        for epoch in epochs:
+            if (stream, epoch) not in self._held:
+                self.add(stream, epoch, clock)
 
     def _free_row(self, stream: int, clock: int) -> int:
         """A row that was never used or is to be forgotten; a new one where the batch under way uses them all."""

@@ -3,6 +3,7 @@
 import operator
 import threading
 import warnings
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
@@ -25,6 +26,7 @@ from tokenstore.sampling.spans import DOCUMENT, DOCUMENT_START, LENGTH, SPAN_STO
 from tokenstore.sampling.streams import make_streams
 from tokenstore.sampling.tables import Tables
 from tokenstore.store import open_store
+from tokenstore.store.files import after_fork_in_child
 
 
 class Piece(NamedTuple):
@@ -65,6 +67,7 @@ class Plan:
         )
         self._sampler = self.sampler()
         self._lock = threading.Lock()
+        _renew_after_fork(self)
         warn_of_surprises(config, self.num_sequences, self.schedule)
 
     @classmethod
@@ -300,9 +303,22 @@ class Plan:
         return Finder(self.schedule, packings, self.config.seed, self.config.sequence_length, self.config.shuffle)
 
 
+def _renew_after_fork(plan: Plan) -> None:
+    """A lock that some thread held at a fork would never be free in the child, and its sampler may be half-way."""
+    known = weakref.ref(plan)
+
+    def renew() -> None:
+        if (mine := known()) is not None:
+            mine._lock, mine._sampler = threading.Lock(), mine.sampler()
+
+    after_fork_in_child(renew)
+
+
 def _check_epoch(epoch: int) -> None:
     if operator.index(epoch) < 0:
         raise ValueError(f"epoch: expected 0 or more, found {epoch}")
+    if epoch >= 1 << 48:
+        raise ValueError(f"epoch: expected one below 2**48, found {epoch}")
 
 
 def _piece(names: Sequence[str], span: Sequence[int]) -> Piece:

@@ -109,6 +109,7 @@ class Sampler:
         self._cursor, self._batch_size = schedule.cursor(step), schedule.stage(step).global_batch_size
         first, last = self._cursor, self._cursor + self._batch_size - 1
         if first not in self._covered or last not in self._covered:
+            self._covered = range(0)  # an interrupt here must not leave other tables under the old range
             segments = schedule.segments_in(first, last + 1)
             self._segments = segment_tables(segments, self._numbers)
             end = segments[-1].end
@@ -117,11 +118,12 @@ class Sampler:
     def _make_scratch(self, num_rows: int) -> None:
         """Room for so many rows, each token a document at worst; memory never touched costs nothing."""
         size = num_rows * (self._order.sequence_length + 1) + 1
-        self._room = num_rows
+        self._room = 0  # until there is room: memory may run out in between
         self._spans = np.empty((size, SPAN_COLUMNS), np.int64)
         self._firsts = np.zeros(num_rows + 1, np.int64)
         columns = size if self._order.packed else 0
         self._work, self._keys = np.empty((WORK_ROWS, columns), np.int64), np.empty((KEY_ROWS, columns), np.uint64)
+        self._room = num_rows
 
     def _run(
         self, call: Callable[..., None], rows: np.ndarray, *options: int | bool, out: Sequence[np.ndarray] = ()
@@ -150,7 +152,8 @@ class Sampler:
             if report[0] == OK:
                 return
             if report[0] == NOT_PACKED:
-                self._packings.add(int(report[1]), int(report[2]), self._clock)
+                stream = int(report[1])
+                self._packings.add_missing(stream, rows[rows[:, 0] == stream, 1], self._clock)
             else:
                 tables.resolve(report, self._clock)
 

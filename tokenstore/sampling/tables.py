@@ -65,6 +65,7 @@ class Tables:
                 self.stores[numbers[member.name], P : Q + 1] = member.repeat.numerator, member.repeat.denominator
         self._held: dict[int, np.ndarray] = {}
         self._most_held = max_maps()
+        self._all_used = -1
 
     def resolve(self, report: np.ndarray, clock: int) -> None:
         """Do what a kernel asked for in `report`: map a file; or raise for the damage it met."""
@@ -102,9 +103,10 @@ class Tables:
 
     def _make_room(self, clock: int) -> None:
         """Let go of the maps used longest ago, but of none that the batch under way has used."""
-        while len(self._held) >= self._most_held:
+        while len(self._held) >= self._most_held and self._all_used != clock:
             oldest = min(self._held, key=lambda file: self.files[file, LAST_USED])
             if self.files[oldest, LAST_USED] == clock:
+                self._all_used = clock  # no need to look again for the rest of this batch
                 return
             self.files[oldest, ADDRESS] = 0
             del self._held[oldest]

@@ -15,7 +15,7 @@ import stat
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -247,6 +247,11 @@ def exclusive_lock(path: Path) -> Iterator[None]:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         os.close(descriptor)
+
+
+def after_fork_in_child(action: Callable[[], None]) -> None:
+    """Call `action` in every child process that is forked from now on."""
+    os.register_at_fork(after_in_child=action)
 
 
 def set_environment(name: str, value: str) -> None:
