@@ -51,7 +51,8 @@ boundaries, so it is no part of the digest, may be added to a finished store, an
 stands in the manifest's `files`; the count of runs follows from its size. A reader MUST check what it reads there.
 
 FMT-10 Loss masks, optional. One file a shard, for all shards or none, ceil(num_tokens / 8) bytes: token t of the shard is to be
-learned where bit t mod 8 (from the lowest) of byte t div 8 is 1; bits behind the last token are 0. They stand in `files`.
+learned where bit t mod 8 (from the lowest) of byte t div 8 is 1; bits behind the last token are 0. They stand in `files`, where no other
+name begins with `mask-`.
 
 Worked example: documents [7, 1] and [5, 5, 1], vocab_size 8 ->
     tokens-00000.bin  07 00 01 00 05 00 05 00 01 00

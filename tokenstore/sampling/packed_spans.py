@@ -59,8 +59,8 @@ from tokenstore.sampling.tables import (
     Q,
 )
 
-# Rows of the int64 scratch: room of a piece in tokens; its slot, then place in the order file, then document; number of the
-# piece in its document, last its first token there; its store; and for pieces of that class, how many a rank has
+# Rows of the int64 scratch, a column a piece: its room in tokens; its slot, then place in the order file, then document; its
+# number in the document; its store; how many whole pieces of L its rank has room for. A column a row: its packing and bin
 ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_OF_RANK, _PACKING, _BIN = range(7)
 WORK_ROWS = 7
 _NUMBERS, _SIZES, _KEYS = range(3)  # rows of the uint64 scratch

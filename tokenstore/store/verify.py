@@ -30,7 +30,7 @@ class Finding:
 
 
 def verify(path: str | Path, progress: Callable[[int], None] = lambda num_bytes: None) -> list[Finding]:
-    """Check sizes, checksums, boundaries, lookup, ids and end-of-text tokens of the store at `path`.
+    """Check sizes, checksums, boundaries, lookup, ids, end-of-text tokens, order and masks of the store at `path`.
 
     Args:
         path: the store's directory.
