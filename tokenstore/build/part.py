@@ -25,6 +25,7 @@ from tokenstore.tokenizer import Tokenizer
 
 _BATCH_CHARS = 1 << 20
 _BATCH_DOCUMENTS = 1024
+LENGTH_BYTES = 8  # a document in a part: its number of tokens, int64
 _READ_DOCUMENTS = 1 << 16
 
 
@@ -78,7 +79,7 @@ def load_part(stem: Path, key: str, dtype: np.dtype) -> Part | None:
         return None
     slices = tuple(SliceSummary(**{**part, "bad": tuple(map(tuple, part["bad"]))}) for part in summary.pop("slices"))
     part = Part(stem, slices=slices, **summary)
-    return part if sizes == (part.num_tokens * dtype.itemsize, part.num_documents * 8) else None
+    return part if sizes == (part.num_tokens * dtype.itemsize, part.num_documents * LENGTH_BYTES) else None
 
 
 def make_part(

@@ -71,8 +71,7 @@ def build_store(
         raise ConfigError(_NO_STORE.format(output))
     if output.is_symlink():  # the work is done beside the store, on the same disk
         output = output.resolve()
-    written = [output, *(_beside(output, suffix) for suffix in (BUILDING_SUFFIX, _REPLACED_SUFFIX, _REJECTS_SUFFIX))]
-    inputs = find_inputs(options.inputs, options.text_endings, written)
+    inputs = find_inputs(options.inputs, options.text_endings, written_by(output))
     if inputs.passed_over:
         most = sorted(inputs.passed_over.items(), key=lambda item: (-item[1], item[0]))
         shown = ", ".join(f"{number} {ending}" for ending, number in most[:5]) + (", ..." if len(most) > 5 else "")
@@ -327,6 +326,11 @@ def _result(output: Path, manifest: Manifest, rejects: Path | None, was_there: b
         rejects=rejects,
         was_there=was_there,
     )
+
+
+def written_by(output: Path) -> list[Path]:
+    """What a build of the store `output` writes, and never reads as an input."""
+    return [output, *(_beside(output, suffix) for suffix in (BUILDING_SUFFIX, _REPLACED_SUFFIX, _REJECTS_SUFFIX))]
 
 
 def _beside(output: Path, suffix: str) -> Path:

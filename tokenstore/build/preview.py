@@ -7,15 +7,15 @@ from pathlib import Path
 
 from tokenstore.build.inputs import Inputs, find_inputs
 from tokenstore.build.options import BuildOptions
-from tokenstore.build.part import encode_documents, special_ids
+from tokenstore.build.part import LENGTH_BYTES, encode_documents, special_ids
+from tokenstore.build.pipeline import written_by
 from tokenstore.build.records import SliceReader
-from tokenstore.build.units import Slice, cut_units
-from tokenstore.format.layout import token_dtype
+from tokenstore.build.units import Slice, cut_units, slice_bytes
+from tokenstore.format.layout import boundaries_bytes, order_ids_bytes, token_dtype
 from tokenstore.store.files import free_bytes
 from tokenstore.tokenizer import Tokenizer, load_tokenizer
 
 _SAMPLES, _SAMPLE_CHARACTERS = 5, 1 << 18  # inputs read of each ending, spread over all, and how much of each
-_BOUNDARY_BYTES, _ORDER_BYTES = 8, 4  # a document, beside its tokens
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,9 @@ class BuildPreview:
 
 
 def preview_build(options: BuildOptions) -> BuildPreview:
-    """What `build_store` would do; the same ConfigError where it would refuse inputs, tokenizer or options."""
+    """What `build_store` would do where the output is free; the same ConfigError for inputs, tokenizer or options."""
     output = Path(options.output).absolute()
-    inputs = find_inputs(options.inputs, options.text_endings, [output])
+    inputs = find_inputs(options.inputs, options.text_endings, written_by(output))
     tokenizer = load_tokenizer(options.tokenizer, options.eos_token, None, options.special_text)
     special_ids(tokenizer, options)
     units = cut_units(inputs.files)
@@ -67,8 +67,8 @@ def preview_build(options: BuildOptions) -> BuildPreview:
     expected = [_expected(each, inputs, tokenizer, options) for each in slices.values()]
     documents, tokens, bad = (sum(column) for column in zip(*expected, strict=True))
     dtype = token_dtype(tokenizer.vocab_size)
-    part_bytes = tokens * dtype.itemsize + documents * _BOUNDARY_BYTES
-    store_bytes = part_bytes + documents * _ORDER_BYTES
+    part_bytes = tokens * dtype.itemsize + documents * LENGTH_BYTES
+    store_bytes = tokens * dtype.itemsize + boundaries_bytes(documents, tokens) + order_ids_bytes(documents)
     return BuildPreview(
         files=tuple((ending, kinds[ending], sizes[ending]) for ending in sorted(kinds)),
         passed_over=inputs.passed_over,
@@ -90,7 +90,7 @@ def _expected(
     slices: Sequence[Slice], inputs: Inputs, tokenizer: Tokenizer, options: BuildOptions
 ) -> tuple[int, int, int]:
     """(documents, tokens) of inputs of one ending, as many a byte as in a sample; and bad records in the sample."""
-    total = sum((part.stop or inputs.files[part.file_number].num_bytes) - part.start for part in slices)
+    total = sum(slice_bytes(part, inputs.files[part.file_number]) for part in slices)
     read = documents = tokens = bad = 0
     for number in sorted({(len(slices) - 1) * i // (_SAMPLES - 1) for i in range(_SAMPLES)}):
         reader = SliceReader(inputs.files[slices[number].file_number], slices[number], options.text_field)

@@ -16,7 +16,7 @@ import zstandard
 
 from tokenstore.build.inputs import TABLES, InputFile
 from tokenstore.build.tables import csv_rows, table_rows
-from tokenstore.build.units import Slice
+from tokenstore.build.units import Slice, slice_bytes
 from tokenstore.errors import BuildError
 
 _BOM = b"\xef\xbb\xbf"
@@ -50,8 +50,8 @@ class SliceReader:
         """Bytes of the slice read so far, as they lie on the disk."""
         if self.file.format in TABLES:
             return self._table_bytes
-        at = self._raw.tell() if not self._raw.closed else self.part.stop or self.file.num_bytes
-        return min(at, self.part.stop or self.file.num_bytes) - self.part.start
+        size = slice_bytes(self.part, self.file)
+        return size if self._raw.closed else min(self._raw.tell() - self.part.start, size)
 
     def __iter__(self) -> Iterator[Record]:
         if self.file.format in TABLES:
@@ -82,7 +82,7 @@ class SliceReader:
 
         path, ending = self.file.path, self.file.format
         yield from self._rows(table_rows(path, ending, self.part, self.text_field, done))
-        done((self.part.stop or self.file.num_bytes) - self.part.start)
+        done(slice_bytes(self.part, self.file))
 
     def _rows(self, values: Iterable[bytes | ValueError | None]) -> Iterator[Record]:
         for value in values:

@@ -44,7 +44,7 @@ def table_rows(path: Path, ending: str, part: Slice, field: str, done: Callable[
 def _parquet_batches(path: Path, part: Slice, field: str, done: Callable[[int], None]) -> Iterator[Any]:
     from pyarrow import parquet
 
-    with parquet.ParquetFile(path) as file:
+    with parquet.ParquetFile(path, page_checksum_verification=True) as file:
         starts = [_first_byte(file.metadata.row_group(i)) for i in range(file.num_row_groups)]
         stop = path.stat().st_size if part.stop is None else part.stop
         groups = [i for i, start in enumerate(starts) if part.start <= start < stop]

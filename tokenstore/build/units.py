@@ -22,6 +22,11 @@ class Slice:
 Unit = tuple[Slice, ...]
 
 
+def slice_bytes(part: Slice, file: InputFile) -> int:
+    """Bytes of `file` that belong to its slice `part`."""
+    return (file.num_bytes if part.stop is None else part.stop) - part.start
+
+
 def cut_units(files: Sequence[InputFile], unit_bytes: int = UNIT_BYTES) -> list[Unit]:
     """Cut `files` into units, in order: small files together, a large plain .jsonl or .parquet by byte ranges, others whole."""
     units: list[Unit] = []

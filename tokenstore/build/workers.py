@@ -14,7 +14,7 @@ from typing import Any
 from tokenstore.build.inputs import InputFile
 from tokenstore.build.options import BuildOptions, BuildProgress
 from tokenstore.build.part import Part, make_part
-from tokenstore.build.units import Unit
+from tokenstore.build.units import Unit, slice_bytes
 from tokenstore.errors import BuildError
 from tokenstore.store.files import set_environment
 from tokenstore.tokenizer import Tokenizer, load_tokenizer
@@ -100,7 +100,7 @@ class _Counters:
         done: Sequence[Part | None],
         progress: Callable[[BuildProgress], None],
     ):
-        sizes = [sum((part.stop or files[part.file_number].num_bytes) - part.start for part in unit) for unit in units]
+        sizes = [sum(slice_bytes(part, files[part.file_number]) for part in unit) for unit in units]
         there = [(size, part.num_documents, part.num_tokens) for size, part in zip(sizes, done, strict=True) if part]
         self.base = [sum(column) for column in zip(*there, strict=True)] or [0, 0, 0]
         self.total_bytes = sum(sizes)

@@ -12,6 +12,7 @@ INPUTS_NAME = "inputs.jsonl"
 TOKENIZER_NAME = "tokenizer.json"
 
 LOOKUP_STRIDE = 4096  # tokens a lookup entry: 8 bytes for 4,096 tokens is 0.1 % of a uint16 store
+MOST_SHORT_NUMBERS = 1 << 32  # documents whose numbers fit 4 bytes in `order.bin`
 MAX_TOKENS = 1 << 60  # byte offsets of uint32 tokens stay below 2**63
 MAX_VOCAB = 1 << 32
 MAX_MANIFEST_BYTES = 1 << 30  # 200 bytes a shard: five million shards
@@ -56,7 +57,7 @@ def boundaries_bytes(num_documents: int, num_tokens: int) -> int:
 
 def order_dtype(num_documents: int) -> np.dtype:
     """Type of a document number in `order.bin` (FMT-9)."""
-    return np.dtype("<u4") if num_documents <= 1 << 32 else np.dtype("<i8")
+    return np.dtype("<u4") if num_documents <= MOST_SHORT_NUMBERS else np.dtype("<i8")
 
 
 def order_ids_bytes(num_documents: int) -> int:

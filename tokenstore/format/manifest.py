@@ -300,7 +300,10 @@ class _Checker:
         entry = manifest.files.get(BOUNDARIES_NAME)
         if entry is None or entry.num_bytes != size:
             self.fail(f"files[{BOUNDARIES_NAME}]", f"{size} bytes", entry)
-        for i, shard in enumerate(manifest.shards if manifest.has_masks else ()):
+        masks = {name for name in manifest.files if name.startswith(MASK_PREFIX)}
+        if masks and len(masks) > len(manifest.shards):
+            self.fail("files", f"one mask for each of {len(manifest.shards)} shards", sorted(masks))
+        for i, shard in enumerate(manifest.shards if masks else ()):
             mask = manifest.files.get(mask_name(i))
             if mask is None or mask.num_bytes != mask_bytes(shard.num_tokens):
                 self.fail(f"files[{mask_name(i)}]", f"{mask_bytes(shard.num_tokens)} bytes", mask)

@@ -15,7 +15,15 @@ from tokenstore.order.keys import as_bits, counted_key
 
 PARTS = 16384  # entries of all classes together, about: more parts mix better and cost more
 JITTER_BITS = 22
-LADDER = ((2, 38), (5, 38), (10, 26), (25, 12), (50, 12), (0, 2), (0, 0))  # percent of tokens packed best fit; jitter
+LADDER = (
+    (2, 38),
+    (5, 38),
+    (10, 26),
+    (25, 12),
+    (50, 12),
+    (0, 2),
+    (0, 0),
+)  # percent of tokens packed best fit, 0: all; jitter
 SLACK, SLACK_OF_FEW, FEW_PIECES, FEW_BINS = 1000, 200, 100_000, 32
 
 # Columns of a group: where its bins come from (a group and the first of its bins), what was put into each, bins, bins

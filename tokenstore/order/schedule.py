@@ -129,12 +129,14 @@ class Schedule:
 
     def find(self, name: str, number: int) -> int | None:
         """Cursor of the source's sequence `number`, counted over the whole run; None where it never comes."""
-        for segment in self.segments:
-            base = segment.base.get(name, 0)
-            if name in segment.shares and number >= base:
-                cursor = segment.place(name, number - base)
-                if segment.end is None or cursor < segment.end:
-                    return cursor
+        after = [*(segment.base.get(name, 0) for segment in self.segments[1:]), None]
+        for segment, behind in zip(self.segments, after, strict=True):
+            if behind is not None and number >= behind:  # later; the segment's table need not be made
+                continue
+            if name not in segment.shares:
+                return None
+            cursor = segment.place(name, number - segment.base.get(name, 0))
+            return cursor if segment.end is None or cursor < segment.end else None
         return None
 
 

@@ -12,9 +12,11 @@ from tokenstore.sampling.tables import ADDRESS, FILE_TOKENS, FIRST_FILE, FIRST_M
 
 @inline_kernel
 def _read_bits(token: int, row: np.ndarray, clock: int, files: np.ndarray, report: np.ndarray, out: np.ndarray) -> bool:
-    """The mask of stream tokens token, token + 1, ... of a store, all in one shard, into bool `out`; False for `report`."""
+    """The mask of stream tokens token, token + 1, ... of a store, all in one shard, into bool `out`; False for `report`.
+
+    `out` stays as it is, all True, where the store has no masks.
+    """
     if row[FIRST_MASK] < 0:
-        out[:] = True
         return True
     shard = shard_of(token, row, files)
     mask = row[FIRST_MASK] + shard - row[FIRST_FILE] - 1

@@ -8,6 +8,7 @@ for what the next one reads.
 import numpy as np
 from numba import carray
 
+from tokenstore.format.layout import MOST_SHORT_NUMBERS
 from tokenstore.intrinsics import int64_at, prefetch, uint32_at
 from tokenstore.jit import inline_kernel
 from tokenstore.order.classes import MEMBER, PIECE, RANK, SLOT, entry_of
@@ -183,7 +184,7 @@ def _find_places(
         epoch = packing[EPOCH]
         entries = carray(int64_at(packing[ENTRIES]), (packing[NUM_ENTRIES], 4))
         class_firsts = carray(int64_at(packing[CLASS_FIRSTS]), (length + 2,))
-        members = carray(int64_at(packing[MEMBERS]), (stores.shape[0],))
+        members = carray(int64_at(packing[MEMBERS]), (stores.shape[0],))  # no more than there are stores
         for j in range(firsts[r], firsts[r + 1]):
             room = work[ROOM, j]
             entry = entry_of(room, work[PLACE, j], class_firsts, entries)
@@ -200,7 +201,7 @@ def _find_places(
                 row[FIRST_FILE], clock, files, report
             ):
                 return False
-            prefetch(files[row[ORDER_FILE], ADDRESS] + place * (4 if row[NUM_DOCUMENTS] <= 1 << 32 else 8))
+            prefetch(files[row[ORDER_FILE], ADDRESS] + place * (4 if row[NUM_DOCUMENTS] <= MOST_SHORT_NUMBERS else 8))
     return True
 
 
@@ -213,7 +214,7 @@ def _find_documents(count: int, stores: np.ndarray, files: np.ndarray, report: n
         if place < 0:
             continue
         address = files[row[ORDER_FILE], ADDRESS]
-        if size <= 1 << 32:
+        if size <= MOST_SHORT_NUMBERS:
             document = np.int64(carray(uint32_at(address), (size,))[place])
         else:
             document = carray(int64_at(address), (size,))[place]

@@ -1,5 +1,6 @@
 """How far a run is in each source, by arithmetic: what was given, how often, with how much padding, in what pieces."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -33,7 +34,7 @@ class SourceProgress:
         weight: its share of the sequences asked for in the stage the last step belongs to.
         realised_weight: its share of the sequences so far, over all stages.
         sequences_per_epoch: the same in every epoch.
-        steps_per_epoch: in the stage the last step belongs to, on average; None where it takes no part there.
+        steps_per_epoch: on average, at the shares of the last sequence; None where it takes no part there, or has run out.
         pieces: lengths of the pieces of an epoch: exact for a packed source, of a pool those it has room for; an expectation
             over the offsets of `concat`, None there where the store has no order file.
     """
@@ -52,7 +53,10 @@ class SourceProgress:
 
 def progress_of(schedule: Schedule, streams: tuple[Stream, ...], length: int, step: int) -> dict[str, SourceProgress]:
     """Every stream after steps [0, step)."""
-    counts = schedule.counts(schedule.cursor(step))
+    cursor = schedule.cursor(step)
+    counts = schedule.counts(cursor)
+    in_force = schedule.segments_in(max(cursor - 1, 0), max(cursor, 1))
+    shares = in_force[-1].shares if in_force else {}  # of the sources that have not run out
     stage = schedule.stage(max(step - 1, 0))
     period, total = sum(stage.shares.values()), max(sum(counts.values()), 1)
     rows = {}
@@ -71,10 +75,15 @@ def progress_of(schedule: Schedule, streams: tuple[Stream, ...], length: int, st
             weight=share / period,
             realised_weight=sequences / total,
             sequences_per_epoch=stream.num_sequences,
-            steps_per_epoch=stream.num_sequences * period / (share * stage.global_batch_size) if share else None,
+            steps_per_epoch=_steps_per_epoch(stream, shares, stage.global_batch_size),
             pieces=piece_lengths(stream, length),
         )
     return rows
+
+
+def _steps_per_epoch(stream: Stream, shares: Mapping[str, int], batch_size: int) -> float | None:
+    share = shares.get(stream.name)
+    return stream.num_sequences * sum(shares.values()) / (share * batch_size) if share else None
 
 
 def piece_lengths(stream: Stream, length: int) -> PieceLengths | None:

@@ -131,7 +131,7 @@ class Sampler:
         """Call a kernel, again after each time it asks for a file to be mapped or an epoch to be packed."""
         if len(rows) > self._room:
             self._make_scratch(len(rows))
-        tables, report = self._tables, self._report
+        tables = self._tables
         self._clock += 1
         while True:
             call(
@@ -142,20 +142,25 @@ class Sampler:
                 tables.streams,
                 self._packings.table,
                 tables.files,
-                report,
+                self._report,
                 self._work,
                 self._keys,
                 self._firsts,
                 self._spans,
                 *out,
             )
-            if report[0] == OK:
+            if self._is_done(rows):
                 return
-            if report[0] == NOT_PACKED:
-                stream = int(report[1])
-                self._packings.add_missing(stream, rows[rows[:, 0] == stream, 1], self._clock)
-            else:
-                tables.resolve(report, self._clock)
+
+    def _is_done(self, rows: np.ndarray) -> bool:
+        """Whether a kernel came to its end; if not, what it asked for is there now."""
+        report = self._report
+        if report[0] == NOT_PACKED:
+            stream = int(report[1])
+            self._packings.add_missing(stream, rows[rows[:, 0] == stream, 1], self._clock)
+        elif report[0] != OK:
+            self._tables.resolve(report, self._clock)
+        return report[0] == OK
 
     def fill(self, rows: np.ndarray, ids: np.ndarray, targets: np.ndarray) -> None:
         """Tokens and targets of located rows, int64[B, L] each, filled in place."""
@@ -166,22 +171,13 @@ class Sampler:
             self._mask(rows, targets)
 
     def _mask(self, rows: np.ndarray, targets: np.ndarray) -> None:
-        tables, report = self._tables, self._report
+        tables = self._tables
         self._learned = np.empty((len(rows), targets.shape[1] + 1), np.bool_)
+        scratch = (self._firsts, self._spans)
         while True:
-            mask(
-                self._clock,
-                tables.stores,
-                tables.files,
-                report,
-                self._firsts,
-                self._spans,
-                self._learned,
-                targets,
-            )
-            if report[0] == OK:
+            mask(self._clock, tables.stores, tables.files, self._report, *scratch, self._learned, targets)
+            if self._is_done(rows):
                 return
-            tables.resolve(report, self._clock)
 
     def mask_labels(self, labels: np.ndarray) -> None:
         """Leave out the masked tokens of the rows that `fill` filled last from their labels, which are not shifted."""

@@ -84,16 +84,21 @@ class Store(Sequence[np.ndarray]):
 
     def __getitem__(self, index: int) -> np.ndarray:
         """Read-only uint16/uint32[n] view of document `index`, n >= 1; no copy; valid as long as it is held."""
-        if not isinstance(index, (int, np.integer)):
-            raise TypeError(f"document: expected an integer, found {type(index).__name__}")
-        i = int(index) + len(self) if index < 0 else int(index)
-        if not 0 <= i < len(self):
-            raise IndexError(f"document: expected one of {len(self)}, found {index} ({self.path})")
+        i = self._document(index)
         number, start, stop = self._place(i)
         shard, tokens = self.manifest.shards[number], self.shard(number)[start:stop]
         if int(tokens.max()) >= self.vocab_size:
             self._corrupt(shard.file, f"document {i}", f"ids below {self.vocab_size}", f"{tokens.max()}")
         return tokens
+
+    def _document(self, index: int) -> int:
+        """The number of document `index`, counted from the end where negative."""
+        if not isinstance(index, (int, np.integer)):
+            raise TypeError(f"document: expected an integer, found {type(index).__name__}")
+        i = int(index) + len(self) if index < 0 else int(index)
+        if not 0 <= i < len(self):
+            raise IndexError(f"document: expected one of {len(self)}, found {index} ({self.path})")
+        return i
 
     def _place(self, document: int) -> tuple[int, int, int]:
         """(shard, start, stop) of a document, in tokens of the shard."""
@@ -111,7 +116,7 @@ class Store(Sequence[np.ndarray]):
 
     def loss_mask(self, index: int) -> np.ndarray:
         """bool[n], which tokens of document `index` are to be learned; all, in a store without masks (FMT-10)."""
-        number, start, stop = self._place(range(len(self))[index])
+        number, start, stop = self._place(self._document(index))
         if not self.manifest.has_masks:
             return np.ones(stop - start, np.bool_)
         bits = np.unpackbits(self.mask(number)[start // 8 : mask_bytes(stop)], bitorder="little")
