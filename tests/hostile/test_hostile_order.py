@@ -261,6 +261,17 @@ def test_a_forged_order_is_found_and_never_followed(tmp_path: Path, edit: Callab
     check_forged(path, DOCUMENTS)
 
 
+@pytest.mark.parametrize("repeat", ["0.5", "2.5"])
+def test_a_document_one_window_too_long_for_its_rank_is_told(tmp_path: Path, repeat: str) -> None:
+    """P9: under a fractional factor a rank may hold a shorter document than it has room for, never a longer one."""
+    path = make_store(tmp_path, [[1] * 8, [2] * 16, [3] * 8, [4] * 16])
+    put(path, joined(np.array([0, 1, 2, 3]), np.array([[8, 0], [16, 2]])))
+    plan = plan_of(path, {"packing": "none", "shuffle": False, "repeat": repeat})
+    with pytest.raises(CorruptionError, match=r"found document 1 of 16 tokens among others") as error:
+        _ = [plan.documents(step) for step in range(STEPS)]
+    tells(error.value, "order.bin")
+
+
 @pytest.mark.parametrize("what", ["two lengths changed places", "equal lengths in another order", "numbers as stored"])
 def test_find_in_a_forged_order_is_right_or_told(tmp_path: Path, what: str) -> None:
     """P9: an occurrence is one that plan.documents shows, or an error names the file."""

@@ -2,16 +2,19 @@
 
 import copy
 from collections import Counter
+from collections.abc import Callable
 from fractions import Fraction
 from math import lcm
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import random_documents
 from tests.packed_cases import Stores, Twin, cases, limited, make_stores, plan_of
-from tokenstore import Plan, TokenLoader
+from tokenstore import Plan, PlanConfig, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
 
 
@@ -118,6 +121,20 @@ def test_epochs_begin_where_a_scan_finds_them(stores: Stores, case: dict, data: 
         plan.epoch_start("none", 0)
     with pytest.raises(ValueError, match="epoch: expected 0 or more, found -1"):
         plan.epoch_start(name, -1)
+
+
+def test_steps_per_epoch_know_who_has_run_out(make_store: Callable[..., Path]) -> None:
+    """Before a drop as the weights say, after it as the others share; None for the one that is gone."""
+    paths = {name: make_store(name, random_documents(i, 300, 20), order=True) for i, name in enumerate("ab")}
+    sources = {
+        "a": {"path": str(paths["a"]), "weight": 1},
+        "b": {"path": str(paths["b"]), "weight": 1, "max_epochs": 1},
+    }
+    plan = Plan(PlanConfig(sequence_length=16, global_batch_size=4, sources=sources, num_steps=120, on_exhausted="drop"))
+    early, late = plan.progress(2), plan.progress(120)
+    a, b = (plan.num_sequences[name] for name in "ab")
+    assert (early["a"].steps_per_epoch, early["b"].steps_per_epoch) == (a / 2, b / 2)
+    assert (late["a"].steps_per_epoch, late["b"].steps_per_epoch) == (a / 4, None)
 
 
 class TestIdentity:

@@ -380,3 +380,22 @@ def test_a_disk_that_cannot_be_read_is_told(small: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr("builtins.open", fail)
     with pytest.raises(TokenStoreError, match=r"Input/output error .*mask-00000\.bin"):
         store.loss_mask(0)
+
+
+def test_a_mask_of_a_shard_that_is_not_there_is_refused(small: Path) -> None:
+    """FMT-10: no other name begins with mask-."""
+    edit_manifest(small, lambda body: body["files"].update({"mask-00099.bin": body["files"]["mask-00000.bin"]}))
+    with pytest.raises(
+        CorruptionError, match=r"manifest files: expected one mask for each of 4 shards, found .*mask-00099"
+    ):
+        open_store(small)
+
+
+def test_a_mask_is_asked_for_like_a_document(small: Path) -> None:
+    """The same indices, and the same messages for others."""
+    with open_store(small) as store:
+        for index in (len(store), -len(store) - 1):
+            with pytest.raises(IndexError, match=rf"document: expected one of {len(store)}, found {index}"):
+                store.loss_mask(index)
+        with pytest.raises(TypeError, match="document: expected an integer, found slice"):
+            store.loss_mask(slice(2))
