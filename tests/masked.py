@@ -31,6 +31,21 @@ class Documents(NamedTuple):
     masks: list[list[bool]]
 
 
+T, F = True, False
+# In shards of at most 10 tokens: three documents of 10, one of 3 that begins inside a byte of the stream, one of 11 that is
+# larger than a shard, and two of 8 together
+SMALL = Documents(
+    [[7] * 3, [6], [5] * 6, [4] * 3, [3] * 11, [2], [1] * 7],
+    [[T, F, F], [T], [F, F, T, T, F, T], [F, F, T], [T] * 10 + [F], [F], [T] * 7],
+)
+SMALL_BITS = {
+    "mask-00000.bin": bytes([0b11001001, 0b00000010]),
+    "mask-00001.bin": bytes([0b00000100]),
+    "mask-00002.bin": bytes([0b11111111, 0b00000011]),
+    "mask-00003.bin": bytes([0b11111110]),
+}
+
+
 def random_masked(seed: int, lengths: Sequence[int], vocab_size: int = 300, density: float = 0.5) -> Documents:
     """Documents of these lengths; a tenth of the masks are all True, a tenth all False."""
     rng = np.random.default_rng(seed)

@@ -1,0 +1,152 @@
+"""Files of a store of a wrong size, no regular files, or not to be read (P9): told by name; never waited for."""
+
+import contextlib
+import errno
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.forge import replace
+from tests.hostile_stores import make_fifo, make_small, refused, tells
+from tokenstore.errors import CorruptionError, TokenStoreError
+from tokenstore.store import open_store, verify
+
+NOBODY = 65_534
+pytestmark = pytest.mark.timeout(120)  # a hang is a failure long before the suite's own limit
+
+
+@pytest.mark.parametrize("name", ["boundaries.bin", "tokens-00000.bin", "tokens-00003.bin"])
+def test_every_truncation_of_index_and_shards_is_refused(tmp_path: Path, name: str) -> None:
+    """P9: every shorter length, and a longer one, is seen at open; opened lazily, before a byte of it is used."""
+    path = make_small(tmp_path / "s")
+    sound = (path / name).read_bytes()
+    for content in (*(sound[:size] for size in range(len(sound))), sound + b"\0", sound + sound):
+        replace(path / name, content)
+        with pytest.raises(CorruptionError) as caught:
+            open_store(path)
+        tells(caught.value, path / name, f"found {len(content)}", "copy or build the store again")
+        with pytest.raises(CorruptionError) as caught:
+            list(open_store(path, check="lazy"))
+        tells(caught.value, path / name)
+    assert any(name in str(finding) for finding in verify(path))
+
+
+def test_a_side_file_of_another_size_is_refused_at_open(tmp_path: Path) -> None:
+    """P9: files that no reader needs are counted too."""
+    path = make_small(tmp_path / "s")
+    replace(path / "inputs.jsonl", b"{}\n")
+    refused(path, "inputs.jsonl")
+
+
+def make_socket(path: Path) -> None:
+    here = os.getcwd()
+    with socket.socket(socket.AF_UNIX) as listener:
+        os.chdir(path.parent)  # a socket's path may have a hundred characters
+        try:
+            listener.bind(path.name)
+        finally:
+            os.chdir(here)
+
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "missing": lambda path: None,
+    "fifo": make_fifo,
+    "socket": make_socket,
+    "directory": lambda path: path.mkdir(),
+    "link to dev zero": lambda path: path.symlink_to("/dev/zero"),
+    "link to dev null": lambda path: path.symlink_to("/dev/null"),
+    "link to a fifo": lambda path: (make_fifo(path.parent.parent / "pipe"), path.symlink_to("../pipe")),
+    "link to nothing": lambda path: path.symlink_to("nothing"),
+    "link to itself": lambda path: path.symlink_to(path.name),
+    "link to its folder": lambda path: path.symlink_to("."),
+}
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "boundaries.bin", "tokens-00000.bin", "inputs.jsonl"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path, name: str, kind: str) -> None:
+    """P9: a pipe or device in the place of any file hangs neither opening, reading, planning nor verify."""
+    path = make_small(tmp_path / "s")
+    (path / name).unlink()
+    KINDS[kind](path / name)
+    refused(path, name)
+    if name.startswith("tokens"):
+        with open_store(path, check="lazy") as store:
+            with pytest.raises(TokenStoreError) as caught:
+                store[0]
+            tells(caught.value, path / name)
+            assert store[29].size  # in another shard
+    elif name == "inputs.jsonl":
+        with open_store(path, check="lazy") as store:
+            assert len(list(store)) == 30
+
+
+@contextlib.contextmanager
+def unprivileged() -> Iterator[None]:
+    """Without root's right to read everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def public_store() -> Iterator[Path]:
+    """A small store in a folder that anybody may enter (pytest's own may not)."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield make_small(folder / "s")
+    (folder / "s").chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "boundaries.bin", "tokens-00000.bin"])
+def test_a_file_that_may_not_be_read_is_told_by_name(public_store: Path, name: str) -> None:
+    """P9: missing permission is no damage: the error names the file and says to look at permissions or limits."""
+    (public_store / name).chmod(0)
+    with unprivileged():
+        with pytest.raises(TokenStoreError, match="Permission denied") as caught:
+            list(open_store(public_store))
+        assert type(caught.value) is TokenStoreError
+        tells(caught.value, public_store / name, "check")
+        assert any(name in str(finding) and "Permission denied" in str(finding) for finding in verify(public_store))
+
+
+def test_a_folder_that_may_not_be_entered_is_told_by_name(public_store: Path) -> None:
+    """P9: neither a store in a closed folder nor a closed store is called missing or damaged."""
+    public_store.chmod(0)
+    with unprivileged():
+        for path in (public_store, public_store / "inside"):
+            with pytest.raises(TokenStoreError, match="Permission denied") as caught:
+                open_store(path)
+            tells(caught.value, path, "check the path and its permissions")
+            assert "Permission denied" in str(verify(path)[0])
+
+
+def test_a_disk_that_cannot_be_read_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P9: an input/output error while the manifest or a shard is read is a TokenStoreError that names the file."""
+    path = make_small(tmp_path / "s")
+    store = open_store(path)
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", fail)
+        with pytest.raises(TokenStoreError, match="Input/output error") as caught:
+            open_store(path)
+        tells(caught.value, path / "manifest.json")
+    with monkeypatch.context() as patch:
+        patch.setattr("builtins.open", fail)
+        with pytest.raises(TokenStoreError, match="Input/output error") as caught:
+            store.shard(1)
+        tells(caught.value, path / "tokens-00001.bin")

@@ -1,0 +1,210 @@
+"""Damaged and forged manifests (P9): refused at open with the file's name and what to do; never followed."""
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tokenstore
+from tests.conftest import write_store
+from tests.forge import forge, overwrite, replace, seal
+from tests.hostile_stores import flips, make_small, refused, tells
+from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
+from tokenstore.format.layout import MAX_MANIFEST_BYTES
+from tokenstore.store import open_store, verify
+
+pytestmark = pytest.mark.timeout(120)  # a hang is a failure long before the suite's own limit
+
+
+def test_every_truncation_of_the_manifest_is_refused(tmp_path: Path) -> None:
+    """P9: however short manifest.json was cut, opening says so and names it."""
+    path = make_small(tmp_path / "s")
+    sound = (path / "manifest.json").read_bytes()
+    for size in range(len(sound)):
+        replace(path / "manifest.json", sound[:size])
+        with pytest.raises(CorruptionError) as caught:
+            open_store(path)
+        tells(caught.value, path / "manifest.json", "copy or build the store again")
+    replace(path / "manifest.json", sound)
+    assert verify(path) == []
+
+
+def flip_manifest(path: Path, all_bits: bool) -> None:
+    for content in list(flips(path, "manifest.json", all_bits)):
+        overwrite(path / "manifest.json", content)
+        with pytest.raises(TokenStoreError) as caught:
+            open_store(path)
+        tells(caught.value, path / "manifest.json")
+
+
+def test_a_flipped_bit_in_any_byte_of_the_manifest_is_refused(tmp_path: Path) -> None:
+    """P9, FMT-5: any flipped bit of the manifest is seen at open."""
+    flip_manifest(make_small(tmp_path / "s"), all_bits=False)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(1800)
+def test_every_flipped_bit_of_the_manifest_is_refused(tmp_path: Path) -> None:
+    """P9, FMT-5: all of them, one by one."""
+    flip_manifest(make_small(tmp_path / "s"), all_bits=True)
+
+
+@given(st.binary(max_size=60), st.integers(0, 5000), st.integers(0, 30))
+def test_a_manifest_overwritten_in_part_is_refused(data: bytes, at: int, cut: int) -> None:
+    """P9: any bytes in the place of any others: the same manifest, or a TokenStoreError that names it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = write_store(Path(folder) / "s", [[1, 2], [3]])
+        sound = (path / "manifest.json").read_bytes()
+        at %= len(sound) + 1
+        changed = sound[:at] + data + sound[at + cut :]
+        replace(path / "manifest.json", changed)
+        try:
+            assert [document.tolist() for document in open_store(path)] == [[1, 2], [3]]
+            assert json.loads(changed) == json.loads(sound)
+        except TokenStoreError as error:
+            tells(error, path / "manifest.json")
+
+
+def shard(**changes: object) -> Callable[[dict], None]:
+    return lambda body: body["shards"][1].update(changes)
+
+
+FORGERIES: dict[str, Callable[[dict], object]] = {
+    **{
+        f"shard named {name!r}": shard(file=name)
+        for name in ("../x", "/etc/passwd", "a/b", ".hidden", "..", ".", "", "x\0")
+    },
+    **{
+        f"side file named {name!r}": lambda body, name=name: body["files"].update({name: body["files"]["inputs.jsonl"]})
+        for name in ("../x", "/etc/passwd", ".hidden", "")
+    },
+    **{
+        f"tokenizer named {name!r}": lambda body, name=name: body["tokenizer"].update(file=name)
+        for name in ("../x", "/etc/passwd")
+    },
+    **{
+        f"shard {key} {value!r:.30}": shard(**{key: value})
+        for key in ("num_bytes", "num_tokens", "first_token", "num_documents", "first_document")
+        for value in (-1, -(2**63), 2**62, 2**63, 10**300, True, "5", None, [5])
+    },
+    **{
+        f"{key} {value!r:.30}": lambda body, key=key, value=value: body.update({key: value})
+        for key in ("num_tokens", "num_documents", "vocab_size")
+        for value in (0, -1, 2**63, 10**300, True, "5", None)
+    },
+    "shards overlap": shard(first_token=0, first_document=0),
+    "a gap between shards": shard(first_token=91),
+    "shards swapped": lambda body: body["shards"].reverse(),
+    "one shard twice": lambda body: body["shards"].append(body["shards"][-1]),
+    "a shard less": lambda body: body["shards"].pop(),
+    "no shards": lambda body: body["shards"].clear(),
+    "more tokens": lambda body: body.update(num_tokens=body["num_tokens"] + 1),
+    "fewer documents": lambda body: body.update(num_documents=body["num_documents"] - 1),
+    "dtype uint32": lambda body: body.update(dtype="uint32"),
+    "dtype object": lambda body: body.update(dtype="O"),
+    "dtype list": lambda body: body.update(dtype=["uint16"]),
+    "vocabulary for uint32": lambda body: body.update(vocab_size=70_000),
+    "boundaries of another size": lambda body: body["files"]["boundaries.bin"].update(num_bytes=248),
+    "no boundaries": lambda body: body["files"].pop("boundaries.bin"),
+    "unhashable tokenizer": lambda body: body["tokenizer"].update(sha256=[]),
+}
+
+
+@pytest.mark.parametrize("edit", FORGERIES.values(), ids=FORGERIES)
+def test_a_forged_manifest_is_refused_at_open(tmp_path: Path, edit: Callable[[dict], object]) -> None:
+    """P9: checksum and digest fit and the fields do not: refused before a file they name is touched."""
+    path = make_small(tmp_path / "s")
+    for lure in (tmp_path / "x", path / ".hidden"):  # what a reader that trusts the names would find
+        lure.write_bytes((path / "tokens-00001.bin").read_bytes())
+    error = refused(forge(path, edit), path / "manifest.json")
+    assert isinstance(error, CorruptionError)
+
+
+RAW = {
+    "duplicate keys": lambda text: text.replace(b'"counts": {}', b'"counts": {}, "counts": {}'),
+    "NaN": lambda text: text.replace(b'"num_tokens": 288', b'"num_tokens": NaN'),
+    "a float": lambda text: text.replace(b'"num_tokens": 288', b'"num_tokens": 288.0'),
+    "an exponent": lambda text: text.replace(b'"num_tokens": 288', b'"num_tokens": 2.88e2'),
+    "100,000 brackets": lambda text: b"[" * 100_000,
+    "100,000 objects": lambda text: b'{"a":' * 100_000,
+    "brackets that close": lambda text: b"[" * 100_000 + b"]" * 100_000 + b"\n",
+    "nested options": lambda text: text.replace(b'"options": {}', b'"options": {"a":' + b"[" * 970 + b"]" * 970 + b"}"),
+    "a number of 10,000 digits": lambda text: text.replace(b"288", b"2" * 10_000),
+    "not UTF-8": lambda text: text.replace(b"tests", b"t\xffsts"),
+    "UTF-16": lambda text: text.decode().encode("utf-16"),
+    "zeros": lambda text: bytes(len(text)),
+    "empty": lambda text: b"",
+    "two manifests": lambda text: text + text,
+    "another tool's": lambda text: b'{"chunks": [], "config": {"data_format": ["int"]}}\n',
+    "version 2": lambda text: seal({**json.loads(text), "format_version": 2}),
+    "version '1'": lambda text: seal({**json.loads(text), "format_version": "1"}),
+    "version 0": lambda text: seal({**json.loads(text), "format_version": 0}),
+    "version true": lambda text: seal({**json.loads(text), "format_version": True}),
+    "version missing": lambda text: seal({k: v for k, v in json.loads(text).items() if k != "format_version"}),
+    "another format": lambda text: seal({**json.loads(text), "format": "zarr"}),
+}
+
+
+@pytest.mark.parametrize("edit", RAW.values(), ids=RAW)
+def test_a_manifest_of_hostile_bytes_is_refused_at_open(tmp_path: Path, edit: Callable[[bytes], bytes]) -> None:
+    """P9: what no JSON writer of ours makes is refused with the manifest's path, and costs no stack and no time."""
+    path = make_small(tmp_path / "s")
+    sound = (path / "manifest.json").read_bytes()
+    changed = edit(sound)
+    assert changed != sound
+    replace(path / "manifest.json", changed)
+    refused(path, path / "manifest.json")
+
+
+def test_a_newer_version_says_what_to_install(tmp_path: Path) -> None:
+    """P9: a store of the future is not called damaged: it is a FormatError that asks for a newer tokenstore."""
+    path = make_small(tmp_path / "s")
+    body = {**json.loads((path / "manifest.json").read_bytes()), "format_version": 2, "masks": []}
+    replace(path / "manifest.json", seal(body))
+    error = refused(path, path / "manifest.json", "found 2", "install a newer tokenstore")
+    assert isinstance(error, FormatError)
+
+
+def test_a_manifest_too_large_to_be_one_is_not_read(tmp_path: Path) -> None:
+    """P9: a sparse file of more than 1 GiB in the manifest's place costs no memory."""
+    path = make_small(tmp_path / "s")
+    replace(path / "manifest.json", b"")
+    os.truncate(path / "manifest.json", MAX_MANIFEST_BYTES + 1)
+    refused(path, path / "manifest.json", f"found {MAX_MANIFEST_BYTES + 1}")
+
+
+def test_a_forged_store_of_a_thousand_million_empty_documents_is_never_followed(tmp_path: Path) -> None:
+    """P9, P7: sizes that fit, in sparse files full of zeros: opening is cheap, reading is an error that names the index."""
+    path = make_small(tmp_path / "s")
+    documents = tokens = 10**9
+    size = 8 * (documents + 1 + -(-tokens // 4096))
+
+    def edit(body: dict) -> None:
+        body.update(num_tokens=tokens, num_documents=documents)
+        body["shards"] = [
+            {**body["shards"][0], "num_tokens": tokens, "num_documents": documents, "num_bytes": 2 * tokens}
+        ]
+        body["files"]["boundaries.bin"]["num_bytes"] = size
+
+    for name, length in (("boundaries.bin", size), ("tokens-00000.bin", 2 * tokens)):
+        replace(path / name, b"")
+        os.truncate(path / name, length)
+    with open(path / "boundaries.bin", "r+b") as file:
+        file.seek(8 * documents)
+        file.write(tokens.to_bytes(8, "little"))
+    forge(path, edit)
+    with open_store(path) as store:
+        for i in (0, 1, documents - 2):
+            with pytest.raises(CorruptionError) as caught:
+                store[i]
+            tells(caught.value, path / "boundaries.bin", f"document {i}")
+    plan = tokenstore.Plan.of(path, sequence_length=8, global_batch_size=4, num_steps=3, packing="concat")
+    for step in range(3):
+        with pytest.raises(CorruptionError) as caught:
+            plan.batch(step)
+        tells(caught.value, path / "boundaries.bin")

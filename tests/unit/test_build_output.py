@@ -1,0 +1,179 @@
+"""`build_store`: what happens where the output is: a finished store, an unfinished build, something else."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tokenstore
+from tests.building import BAD, Build, as_bytes, contents, documents, left_behind
+from tests.data.texts import TEXTS
+from tokenstore.build import BuildResult
+from tokenstore.errors import BadRecordsError, ConfigError, TokenStoreError
+from tokenstore.store.files import exclusive_lock
+
+
+def test_a_finished_store_is_left_alone(build: Build, jsonl: Callable[..., Path]) -> None:
+    """P8: the same command again does nothing: not a file is written anew, and it tells so."""
+    source = jsonl("in.jsonl", [*TEXTS, BAD])
+    first = build(source, max_bad=1)
+    before = {path: path.stat() for path in first.path.iterdir()}
+    again = build(source, max_bad=1, workers=3)
+    assert {path: path.stat() for path in first.path.iterdir()} == before
+    assert again == BuildResult(**{**vars(first), "was_there": True})
+
+
+OTHER = [
+    ({"eos": False}, r"options\.eos was True, is False"),
+    ({"document_start": "eos"}, r"options\.document_start was 'none', is 'eos'"),
+    ({"special_text": "special"}, r"options\.special_text was 'plain', is 'special'"),
+    ({"text_field": "a.text"}, r"options\.text_field was 'text', is 'a\.text'"),
+    ({"text_endings": (".md",)}, r"options\.text_endings\[0\] was nothing, is \.md"),
+    ({"keep_empty": True}, r"options\.keep_empty was False, is True"),
+    ({"shard_bytes": 4096}, r"options\.shard_bytes was 1073741824, is 4096"),
+    ({"tokenizer": "a file"}, r"tokenizer\.kind was 'bytes', is 'huggingface'"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), OTHER, ids=[next(iter(options)) for options, _ in OTHER])
+@pytest.mark.parametrize("state", ["finished", "unfinished"])
+def test_other_options_than_those_of_what_is_there_are_refused_by_name(
+    build: Build,
+    jsonl: Callable[..., Path],
+    tokenizer_file: Path,
+    tmp_path: Path,
+    state: str,
+    options: dict,
+    message: str,
+) -> None:
+    """P8: a store, or an unfinished build, made with other options is neither mixed with nor replaced unasked."""
+    options = {name: str(tokenizer_file) if value == "a file" else value for name, value in options.items()}
+    source = jsonl("in.jsonl", [*TEXTS, {"text": "x", "a": {"text": "y"}}, *([BAD] if state == "unfinished" else [])])
+    if state == "finished":
+        build(source)
+    else:
+        with pytest.raises(BadRecordsError):
+            build(source)
+    before = {path: path.read_bytes() for path in tmp_path.glob("store*/**/*") if path.is_file()}
+    with pytest.raises(ConfigError, match=message) as caught:
+        build(source, **options)
+    assert "--overwrite" in str(caught.value)
+    assert str(tmp_path / "store") in str(caught.value)
+    assert {path: path.read_bytes() for path in tmp_path.glob("store*/**/*") if path.is_file()} == before
+    replaced = build(source, overwrite=True, max_bad=100, **options)
+    assert contents(replaced.path) == contents(build(source, output="fresh", max_bad=100, **options).path)
+    assert "store.replaced" not in left_behind(replaced.path)
+    assert "store.building" not in left_behind(replaced.path)
+
+
+def test_other_inputs_than_those_of_the_store_are_refused_by_name(build: Build, jsonl: Callable[..., Path]) -> None:
+    """P8: a finished store is that of its inputs: one more, one less or one of another size is another command."""
+    a, b = jsonl("a.jsonl", TEXTS), jsonl("b.jsonl", ["b"])
+    build(a, b)
+    for inputs in ((a,), (b, a), (a, b, jsonl("c.jsonl", ["c"])), (a, jsonl("b.jsonl", ["bb"]))):
+        with pytest.raises(ConfigError, match=r"inputs\["):
+            build(*inputs)
+    assert documents(build(b, a, overwrite=True).path) == as_bytes("bb", *TEXTS)
+
+
+@pytest.mark.parametrize("library", ["tokenstore", "orjson", "zstandard"])
+def test_other_versions_than_those_of_the_store_are_refused_by_name(
+    build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, library: str
+) -> None:
+    """P8: the bytes are promised for the same library versions only, so they are recorded and compared."""
+    source = jsonl("in.jsonl", ["a"])
+    build(source)
+    monkeypatch.setattr(f"{library}.__version__", "0.0.7")
+    with pytest.raises(ConfigError, match=rf"versions\.{library} was '.*', is '0\.0\.7'"):
+        build(source)
+
+
+def test_a_changed_tokenizer_file_is_another_tokenizer(
+    build: Build, jsonl: Callable[..., Path], tokenizer_file: Path, tmp_path: Path
+) -> None:
+    """P8: a tokenizer is its file's content, not its path."""
+    source, mine = jsonl("in.jsonl", ["a"]), tmp_path / "mine.json"
+    shutil.copy(tokenizer_file, mine)
+    build(source, tokenizer=str(tokenizer_file))
+    assert build(source, tokenizer=str(mine)).was_there
+    mine.write_bytes(mine.read_bytes() + b"\n")
+    with pytest.raises(ConfigError, match=r"tokenizer\.sha256 was"):
+        build(source, tokenizer=str(mine))
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("kind", ["file", "folder", "other manifest", "no manifest"])
+def test_an_output_that_is_no_store_is_refused_and_left_as_it_is(
+    build: Build, jsonl: Callable[..., Path], tmp_path: Path, kind: str, overwrite: bool
+) -> None:
+    """P9: only a store is ever replaced: a folder or file of the user's is not, not even with overwrite."""
+    output = tmp_path / "store"
+    if kind != "file":
+        output.mkdir()
+    files = {
+        "file": output,
+        "folder": output / "thesis.txt",
+        "other manifest": output / "manifest.json",
+        "no manifest": output / "tokens-00000.bin",
+    }
+    files[kind].write_text('{"name": "an app of mine"}')
+    with pytest.raises(TokenStoreError, match=str(output)) as caught:
+        build(jsonl("in.jsonl", ["a"]), overwrite=overwrite)
+    assert isinstance(caught.value, ConfigError) or kind == "other manifest"
+    assert files[kind].read_text() == '{"name": "an app of mine"}'
+    assert left_behind(output) == []
+
+
+def test_an_empty_folder_may_become_the_store(build: Build, jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    """A folder made for the store, and parents that are not there yet, are no obstacle."""
+    (tmp_path / "store").mkdir()
+    assert build(jsonl("in.jsonl", ["a"])).num_documents == 1
+    assert build(jsonl("in.jsonl", ["a"]), output="deep/down/store").num_documents == 1
+
+
+@pytest.mark.parametrize("target", ["nothing", "empty folder", "store"])
+def test_an_output_that_is_a_link_stands_for_what_it_points_to(
+    build: Build, jsonl: Callable[..., Path], tmp_path: Path, target: str
+) -> None:
+    """A link to another disk stays a link: the store, and the work for it, lie at the other end."""
+    source, there = jsonl("in.jsonl", ["a"]), tmp_path / "big disk/store"
+    there.parent.mkdir()
+    (tmp_path / "store").symlink_to(there)
+    if target == "empty folder":
+        there.mkdir()
+    if target == "store":
+        build(source, eos=False)
+    assert build(source, overwrite=True).path == there
+    assert build(source).was_there
+    assert (tmp_path / "store").is_symlink()
+    assert os.listdir(there.parent) == ["store"]
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "inputs.jsonl"])
+@pytest.mark.parametrize("damage", [b"", b"\x00", b"{}\n[]\n", b"\xff\xfe"])
+def test_a_damaged_store_is_not_taken_for_a_finished_one(
+    build: Build, jsonl: Callable[..., Path], tmp_path: Path, name: str, damage: bytes
+) -> None:
+    """P9: damage in what a second run reads is an error that names the file; overwrite makes the store anew."""
+    source = jsonl("in.jsonl", ["a"])
+    build(source)
+    path = tmp_path / "store" / name
+    size = path.stat().st_size
+    path.chmod(0o644)
+    path.write_bytes(damage.ljust(size, b" "))
+    with pytest.raises(TokenStoreError, match=name):
+        build(source)
+    if name == "inputs.jsonl":  # with a manifest that is none, nobody can tell that it is a store
+        assert not build(source, overwrite=True).was_there
+
+
+def test_a_second_builder_of_the_same_output_is_refused(
+    build: Build, jsonl: Callable[..., Path], tmp_path: Path
+) -> None:
+    """P8: two builds never write to one place; the message names the process to wait for."""
+    with exclusive_lock(tmp_path / "store.lock"):
+        with pytest.raises(tokenstore.errors.StoreBusyError, match=f"found process {os.getpid()} at work on it"):
+            build(jsonl("in.jsonl", ["a"]))
+    assert build(jsonl("in.jsonl", ["a"])).num_documents == 1

@@ -1,0 +1,53 @@
+"""`build_store`: what a build tells of its inputs, in the store, in notes and as progress."""
+
+import json
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.building import Build, mixed_corpus
+from tests.data.texts import TEXTS
+from tokenstore.build import BuildOptions, BuildProgress, build_store
+
+
+def test_a_store_tells_what_was_in_each_input(build: Build, tmp_path: Path) -> None:
+    """inputs.jsonl has a line for every file in order: size, lines, documents, empty and bad ones."""
+    result = build(mixed_corpus(tmp_path / "in"), max_bad=3)
+    rows = [json.loads(line) for line in (result.path / "inputs.jsonl").read_text().splitlines()]
+    assert [(r["file"], r["lines"], r["documents"], r["empty"], r["bad"]) for r in rows] == [
+        ("a.jsonl", 51, 48, 1, 1),
+        ("b/one.txt", 1, 1, 0, 0),
+        ("b/three.txt", 1, 0, 0, 1),
+        ("b/two.txt", 1, 0, 1, 0),
+        ("c.jsonl.gz", 7, 6, 0, 1),
+        ("d.txt.gz", 1, 1, 0, 0),
+        ("e.jsonl", 1, 1, 0, 0),
+    ]
+    assert [r["num_bytes"] for r in rows] == [(tmp_path / "in" / r["file"]).stat().st_size for r in rows]
+    assert result.counts == {"input files": 7, "documents": 57, "empty": 2, "bad": 3}
+
+
+def test_files_of_other_endings_in_a_folder_are_noted(build: Build, tmp_path: Path, notes: list[str]) -> None:
+    """A folder's other files are left out and told."""
+    mixed_corpus(tmp_path / "in")
+    (tmp_path / "in" / "c.py").write_text("pass")
+    build(tmp_path / "in", max_bad=3, note=notes.append)
+    assert notes == ["passed over 1 files with other endings (1 .py)"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_progress_goes_up_to_all_bytes_documents_and_tokens(
+    jsonl: Callable[..., Path], tmp_path: Path, small_units: Callable[[int], None], workers: int
+) -> None:
+    """Progress never goes back and ends with what the store holds."""
+    small_units(1000)
+    source = jsonl("in.jsonl", TEXTS * 4)
+    seen: list[BuildProgress] = []
+    result = build_store(BuildOptions((str(source),), tmp_path / "store", "bytes", workers=workers), seen.append)
+    size = source.stat().st_size
+    assert seen[-1] == BuildProgress(size, size, result.num_documents, result.num_tokens)
+    for before, after in pairwise(seen):
+        assert before.num_bytes <= after.num_bytes
+        assert before.num_tokens <= after.num_tokens

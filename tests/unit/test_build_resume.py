@@ -1,0 +1,169 @@
+"""`build_store`: a build that failed, died or was killed goes on from the parts it made."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.building import BAD, Build, as_bytes, contents, die, documents, left_behind
+from tests.data.texts import TEXTS
+from tokenstore.build import part, pipeline
+from tokenstore.errors import BadRecordsError, BuildError, ConfigError, TokenStoreError
+
+
+def exit_job(job: tuple) -> None:
+    """A worker's job that kills the worker: by its name, it can be sent to one."""
+    os._exit(9)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_failed_build_goes_on_from_the_parts_it_made(
+    build: Build, jsonl: Callable[..., Path], two_units: tuple[Path, Path], notes: list[str], workers: int
+) -> None:
+    """P8: with the cause mended, the same command takes up the finished parts and gives the bytes of one run."""
+    with pytest.raises(BadRecordsError):
+        build(*two_units, workers=workers)
+    jsonl("in/b.jsonl", [*TEXTS, "mended"])
+    result = build(*two_units, note=notes.append)
+    assert notes == ["resuming: 1 of 2 parts are done"]
+    assert contents(result.path) == contents(build(*two_units, output="fresh").path)
+    assert documents(result.path) == as_bytes(*TEXTS, *TEXTS, "mended")
+    assert left_behind(result.path) == []
+
+
+@pytest.mark.parametrize("change", ["content", "size", "name"])
+def test_a_changed_input_is_tokenized_anew(
+    build: Build, jsonl: Callable[..., Path], two_units: tuple[Path, Path], notes: list[str], change: str
+) -> None:
+    """P8: a part made from an input that has changed since is thrown away, not believed."""
+    with pytest.raises(BadRecordsError):
+        build(*two_units)
+    first, second = two_units
+    jsonl("in/b.jsonl", [*TEXTS, "mended"])
+    if change == "name":
+        first = first.rename(first.with_name("c.jsonl"))
+    else:
+        old = first.stat()
+        jsonl("in/a.jsonl", [*reversed(TEXTS)] if change == "content" else TEXTS[1:])
+        os.utime(first, ns=(old.st_mtime_ns, old.st_mtime_ns + 1000 * (change == "content")))
+    result = build(first, second, note=notes.append)
+    assert notes == []
+    assert contents(result.path) == contents(build(first, second, output="fresh").path)
+
+
+def test_a_part_half_overwritten_by_a_build_of_other_inputs_is_not_believed(
+    build: Build, jsonl: Callable[..., Path], two_units: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: inputs a, then b killed before its first part counted, then a again: the store holds a, not b's tokens.
+
+    Inputs are no part of the recipe, so one work folder may see both; the texts of b have the lengths of those of a.
+    """
+    first, second = two_units
+    other = jsonl("in/other.jsonl", [text[::-1] for text in TEXTS])
+    with pytest.raises(BadRecordsError):
+        build(first, second)
+    with monkeypatch.context() as patched:
+        patched.setattr(part, "write_atomically", die)
+        with pytest.raises(KeyboardInterrupt):
+            build(other, second)
+    jsonl("in/b.jsonl", [*TEXTS, "mended"])
+    assert documents(build(first, second).path) == as_bytes(*TEXTS, *TEXTS, "mended")
+
+
+@pytest.mark.parametrize("damage", ["no tokens", "short tokens", "no lengths", "long lengths", "no json", "other json"])
+def test_a_part_whose_files_are_not_whole_is_made_again(
+    build: Build, jsonl: Callable[..., Path], two_units: tuple[Path, Path], tmp_path: Path, damage: str
+) -> None:
+    """P8: a work folder that was tidied or copied in part still resumes to the same bytes."""
+    with pytest.raises(BadRecordsError):
+        build(*two_units)
+    how, what = damage.split()
+    (summary,) = (tmp_path / "store.building/parts").glob("*.json")
+    path = summary.with_suffix("." + what)
+    data = path.read_bytes()
+    path.write_bytes({"no": b"", "short": data[:-2], "long": data + bytes(8), "other": b"[]"}[how])
+    if how == "no":
+        path.unlink()
+    jsonl("in/b.jsonl", [*TEXTS, "mended"])
+    assert documents(build(*two_units).path) == as_bytes(*TEXTS, *TEXTS, "mended")
+
+
+def test_a_build_that_died_while_it_replaced_a_store_gives_the_new_one(
+    build: Build, jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: dead between putting the old store aside and naming the new one, the command leaves no store and resumes."""
+    old, new = jsonl("old.jsonl", ["old"]), jsonl("new.jsonl", ["new"])
+    build(old)
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "commit_directory", die)
+        with pytest.raises(KeyboardInterrupt):
+            build(new, overwrite=True)
+    assert not (tmp_path / "store").exists()
+    result = build(new)
+    assert documents(result.path) == as_bytes("new")
+    assert left_behind(result.path) == []
+
+
+def test_a_build_that_died_right_after_its_store_appeared_is_finished(
+    build: Build, jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: the store's name is given last: the list of bad records is there already, and what is left over is tidied."""
+    source = jsonl("in.jsonl", ["a", BAD])
+
+    def commit(working: Path, output: Path) -> None:
+        os.rename(working, output)
+        die()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "commit_directory", commit)
+        with pytest.raises(KeyboardInterrupt):
+            build(source, max_bad=1)
+    assert left_behind(tmp_path / "store") == ["store.building", "store.rejects.jsonl"]
+    result = build(source, max_bad=1)
+    assert result.was_there
+    assert result.rejects == tmp_path / "store.rejects.jsonl"
+    assert left_behind(tmp_path / "store") == ["store.rejects.jsonl"]
+
+
+def test_a_damaged_recipe_of_an_unfinished_build_is_refused_by_name(
+    build: Build, two_units: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """P9: what the parts of an unfinished build were made with must be readable; overwrite begins anew."""
+    with pytest.raises(BadRecordsError):
+        build(*two_units)
+    (tmp_path / "store.building/recipe.json").write_bytes(b"\x00\xff{")
+    with pytest.raises(TokenStoreError, match=r"recipe\.json"):
+        build(*two_units, max_bad=1)
+    assert build(*two_units, max_bad=1, overwrite=True).num_documents == 2 * len(TEXTS)
+
+
+@pytest.mark.parametrize("state", ["finished", "failed"])
+def test_a_store_inside_its_input_folder_is_not_read_by_the_same_command_again(
+    build: Build, jsonl: Callable[..., Path], tmp_path: Path, state: str
+) -> None:
+    """P8: what a build writes (inputs.jsonl, the list of bad records) is never its own input."""
+    source = jsonl("data/in.jsonl", [*TEXTS, BAD])
+    if state == "failed":
+        with pytest.raises(BadRecordsError):
+            build(source.parent, output="data/store")
+    else:
+        build(source.parent, output="data/store", max_bad=1)
+    again = build(source.parent, output="data/store", max_bad=1)
+    assert again.was_there is (state == "finished")
+    assert again.counts == {"input files": 1, "documents": len(TEXTS), "empty": 0, "bad": 1}
+    assert build(f"{source.parent}/**/*.jsonl", output="data/store", max_bad=1).was_there
+    with pytest.raises(ConfigError, match="found none"):
+        build(source.with_name("store.rejects.jsonl"), output="data/store")
+
+
+def test_a_worker_that_dies_is_told_and_the_build_resumes(
+    build: Build, two_units: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: a worker killed from outside (out of memory) is a BuildError that says what to do, and nothing is lost by it."""
+    monkeypatch.setattr("tokenstore.build.workers._work", exit_job)
+    with pytest.raises(BuildError, match=r"worker: expected it to finish, found it killed.*--workers"):
+        build(*two_units, max_bad=1, workers=2)
+    monkeypatch.undo()
+    assert not (tmp_path / "store").exists()
+    assert build(*two_units, max_bad=1).num_documents == 2 * len(TEXTS)

@@ -1,0 +1,122 @@
+"""The store format (FMT): refusals of a manifest before its fields are looked at."""
+
+import json
+import re
+
+import pytest
+
+from tests.forge import seal
+from tests.manifests import BODY, MANIFEST, PLACE
+from tokenstore.errors import CorruptionError, FormatError
+from tokenstore.format.manifest import decode_manifest, encode_manifest
+
+
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (b"", "Expecting value"),
+        (b"\n", "Expecting value"),
+        (b"{", "Expecting property name"),
+        (b"\xff\xfe{}\n", "can't decode byte 0xff"),
+        (b"\xef\xbb\xbf{}\n", "BOM"),
+        (b'{"a": 1, "a": 1}\n', "a key stands twice"),
+        (b'{"x": [{"a": 1, "b": 2, "a": 3}]}\n', "a key stands twice"),
+        (b'{"a": NaN}\n', "NaN is not allowed"),
+        (b'{"a": -Infinity}\n', "-Infinity is not allowed"),
+        (b'{"a": 1.5}\n', "1.5 is not allowed"),
+        (b'{"a": 1e3}\n', "1e3 is not allowed"),
+        (b'{"a": ' + b"9" * 5000 + b"}\n", "Exceeds the limit"),
+        (b"[" * 100_000 + b"\n", "recursion"),
+        (b'{"a":' * 100_000 + b"\n", "recursion"),
+        (b"{} {}\n", "Extra data"),
+        (encode_manifest(MANIFEST).replace(b"\n", b"\r", 1)[:-1], "a newline at its end"),
+    ],
+    ids=lambda value: value[:24] if isinstance(value, bytes) else None,
+)
+def test_what_is_not_strict_json_is_refused(data: bytes, found: str) -> None:
+    """FMT-5: bad UTF-8, bad JSON, a key twice, floats, endless nesting and a lost end are damage, told with the path."""
+    with pytest.raises(CorruptionError, match=rf"manifest: expected .*{re.escape(found)}.*\({PLACE}\); copy or build"):
+        decode_manifest(data, PLACE)
+
+
+@pytest.mark.parametrize(
+    ("data", "found"), [(b"[]\n", "list"), (b'"tokenstore"\n', "str"), (b"null\n", "NoneType"), (b"1\n", "int")]
+)
+def test_json_that_is_no_object_is_refused(data: bytes, found: str) -> None:
+    """FMT-5: a manifest is one JSON object."""
+    with pytest.raises(CorruptionError, match=rf"expected a JSON object, found {found} \({PLACE}\)"):
+        decode_manifest(data, PLACE)
+
+
+@pytest.mark.parametrize("name", ["litdata", None, 1, ["tokenstore"], "x" * 5000])
+def test_another_format_is_refused_as_no_store(name: object) -> None:
+    """FMT-5: the manifest.json of another tool is a FormatError that asks whether the path is right, in a short message."""
+    with pytest.raises(
+        FormatError, match=rf"expected the format 'tokenstore', found .*\({PLACE}\); is this path a token store"
+    ) as refused:
+        decode_manifest(seal({**BODY, "format": name}), PLACE)
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("version", "todo"),
+    [
+        (2, "install a newer tokenstore"),
+        (10**30, "install a newer tokenstore"),
+        (10**4000, "install a newer tokenstore"),
+        (0, "build the store again"),
+        (-1, "build the store again"),
+        ("1", "build the store again"),
+        (True, "build the store again"),
+        (None, "build the store again"),
+        ([1], "build the store again"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_another_version_is_refused(version: object, todo: str) -> None:
+    """FMT-5: only the integer 1 is version 1; a newer one says what to install; checked before anything else is read."""
+    with pytest.raises(FormatError, match=rf"expected format version 1, found .*\({PLACE}\); {todo}") as refused:
+        decode_manifest(seal({**BODY, "format_version": version, "unknown": "of the future"}), PLACE)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_missing_version_is_refused() -> None:
+    """FMT-5: no version is not version 1."""
+    body = {key: value for key, value in BODY.items() if key != "format_version"}
+    with pytest.raises(FormatError, match="expected format version 1, found None"):
+        decode_manifest(seal(body), PLACE)
+
+
+@pytest.mark.parametrize("checksum", ["0" * 64, None, 5, BODY["checksum"].upper()])
+def test_a_checksum_that_does_not_fit_is_refused(checksum: object) -> None:
+    """FMT-5, P9: the checksum covers every other field."""
+    data = (json.dumps({**BODY, "checksum": checksum}) + "\n").encode()
+    with pytest.raises(
+        CorruptionError, match=rf"manifest checksum: expected the sha256 of its fields, found .*\({PLACE}\)"
+    ):
+        decode_manifest(data, PLACE)
+
+
+def test_a_missing_checksum_is_refused() -> None:
+    """FMT-5, P9: leaving the checksum out does not turn it off."""
+    body = {key: value for key, value in BODY.items() if key != "checksum"}
+    with pytest.raises(CorruptionError, match=r"manifest checksum: .*found None"):
+        decode_manifest((json.dumps(body) + "\n").encode(), PLACE)
+
+
+def test_every_nesting_depth_is_read_or_refused() -> None:
+    """P9: options nested as deep as the parser can follow do not run the checksum into the recursion limit."""
+    for depth in [*range(1, 3000, 13), *range(900, 1000)]:
+        for opened, closed in (('{"x":', "}"), ("[", "]")):
+            options = opened * depth + "1" + closed * depth
+            data = json.dumps({**BODY, "options": 0}).replace('"options": 0', f'"options": {options}') + "\n"
+            with pytest.raises(CorruptionError, match=r"manifest"):
+                decode_manifest(data.encode(), PLACE)
+
+
+def test_a_digest_that_does_not_fit_is_refused() -> None:
+    """FMT-5: the digest is checked against the content it stands for, though the checksum fits."""
+    with pytest.raises(
+        CorruptionError, match=rf"manifest digest: expected {BODY['digest']}, found {'0' * 64} \({PLACE}\)"
+    ):
+        decode_manifest(seal(BODY, digest="0" * 64), PLACE)

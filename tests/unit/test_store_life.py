@@ -1,0 +1,115 @@
+"""The store: opened and checked, closed, pickled, shared among threads, replaced."""
+
+import pickle
+import shutil
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import write_store
+from tests.forge import replace
+from tests.opened import DOCUMENTS, open_files
+from tokenstore.errors import CorruptionError
+from tokenstore.store import open_store, reader
+from tokenstore.store.files import MapCache
+
+
+def test_a_closed_store_maps_again_when_read(store_path: Path) -> None:
+    """Close gives the descriptors back; arrays held stay valid; reading again maps again."""
+    store = open_store(store_path)
+    held = store[3]
+    list(store)
+    assert open_files(store_path) > 1 or sys.version_info >= (3, 13)
+    store.close()
+    del store
+    assert held.tolist() == DOCUMENTS[3]
+    del held
+    assert open_files(store_path) == 0
+    store = open_store(store_path)
+    store.close()
+    assert [d.tolist() for d in store] == DOCUMENTS
+    store.close()
+
+
+def test_a_store_is_a_context_manager(store_path: Path) -> None:
+    """Leaving the block closes the store, on an error too."""
+    with open_store(store_path) as store:
+        list(store)
+    assert open_files(store_path) == 0
+
+    def fail() -> None:
+        with open_store(store_path) as store:
+            list(store)
+            raise KeyError("an error of the caller")
+
+    with pytest.raises(KeyError, match="an error of the caller"):
+        fail()
+    assert open_files(store_path) == 0
+
+
+def test_a_pickled_store_is_its_path_and_opens_again(make_store: Callable[..., Path]) -> None:
+    """P7: a store of many shards pickles small, also after it was read, and comes back as the same store."""
+    path = make_store("many", [[1, 2, 3]] * 500, shard_bytes=1)
+    with open_store(path, check="lazy") as store:
+        list(store)
+        data = pickle.dumps(store)
+        assert len(data) < 1024 < 64 * 1024
+        again = pickle.loads(data)
+        assert (again.path, again.digest, len(again)) == (store.path, store.digest, 500)
+        assert again[499].tolist() == [1, 2, 3]
+
+
+def test_a_pickled_store_keeps_how_it_is_checked(store_path: Path) -> None:
+    """A store opened lazily is opened lazily again; one opened with sizes is checked again."""
+    lazy, sizes = (pickle.dumps(open_store(store_path, check=check)) for check in ("lazy", "sizes"))
+    replace(store_path / "tokens-00001.bin", b"")
+    assert len(pickle.loads(lazy)) == 50
+    with pytest.raises(CorruptionError, match=r"tokens-00001\.bin"):
+        pickle.loads(sizes)
+
+
+def test_a_store_replaced_by_another_is_read_anew(tmp_path: Path) -> None:
+    """P9: opening a store built again under the same name never shows the old bytes, though the old one is still open."""
+    path = write_store(tmp_path / "web", [[1, 2], [3]])
+    old = open_store(path)
+    assert old[0].tolist() == [1, 2]
+    shutil.rmtree(path)
+    write_store(path, [[4, 5], [6]])
+    with open_store(path) as new:
+        assert [document.tolist() for document in new] == [[4, 5], [6]]
+
+
+def test_many_threads_read_one_store(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store may be shared among threads, also while its maps come and go."""
+    monkeypatch.setattr(reader, "_maps", MapCache(2))
+    store = open_store(store_path)
+    order = np.random.default_rng(0).integers(0, len(store), 2000).tolist()
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(lambda i: store[i].tolist(), order)) == [DOCUMENTS[i] for i in order]
+
+
+def test_check_is_one_of_two_words(store_path: Path) -> None:
+    """A wrong argument is a ValueError that names the two that work."""
+    with pytest.raises(ValueError, match="check: expected 'sizes' or 'lazy', found 'all'"):
+        open_store(store_path, check="all")
+
+
+@pytest.mark.parametrize("size", [0, 1, -2, 2])
+def test_a_shard_of_another_size_is_seen_at_open_or_when_read(store_path: Path, size: int) -> None:
+    """P9: check="sizes" refuses at open; check="lazy" when the shard is first mapped, and the others can be read."""
+    shard = store_path / "tokens-00001.bin"
+    data = shard.read_bytes()
+    replace(shard, (data + b"\0\0")[: len(data) + size] if abs(size) == 2 else data[:size])
+    message = rf"file size: expected {len(data)} bytes, found \d+ \(.*tokens-00001\.bin\); copy or build"
+    with pytest.raises(CorruptionError, match=message):
+        open_store(store_path)
+    with open_store(store_path, check="lazy") as store:
+        entry = store.shards()[1]
+        assert store[0].tolist() == DOCUMENTS[0]
+        assert store[-1].tolist() == DOCUMENTS[-1]
+        with pytest.raises(CorruptionError, match=message):
+            store[entry.first_document]

@@ -1,0 +1,107 @@
+"""The lock of a build: one builder at a time, and free whenever its holder is gone."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tokenstore.errors import StoreBusyError
+from tokenstore.store import files
+from tokenstore.store.files import exclusive_lock
+
+HOLD = """
+import sys
+from pathlib import Path
+from tokenstore.store.files import exclusive_lock
+with exclusive_lock(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen]:
+    """Another process that holds the lock file until its input ends."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "web.lock")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_second_builder_is_refused_at_once(tmp_path: Path, holder: subprocess.Popen) -> None:
+    """P8: two builds never write one output: the second is told which process holds it, the first is not disturbed."""
+    for _ in range(2):
+        with pytest.raises(
+            StoreBusyError, match=rf"found process {holder.pid} at work on it \(.*web\.lock\); wait for it"
+        ):
+            with exclusive_lock(tmp_path / "web.lock"):
+                pytest.fail("two holders")
+    assert (tmp_path / "web.lock").exists()
+    assert holder.poll() is None
+
+
+def test_the_lock_is_free_when_its_holder_is_done(tmp_path: Path, holder: subprocess.Popen) -> None:
+    """P8: a holder that ends removes the file; the next one gets the lock."""
+    holder.communicate()
+    assert holder.returncode == 0
+    assert not (tmp_path / "web.lock").exists()
+    with exclusive_lock(tmp_path / "web.lock"):
+        assert (tmp_path / "web.lock").read_text() == str(os.getpid())
+    assert not (tmp_path / "web.lock").exists()
+
+
+def test_the_lock_is_free_when_its_holder_is_killed(tmp_path: Path, holder: subprocess.Popen) -> None:
+    """P8: SIGKILL leaves the file behind and no lock: the next build goes on, and removes the file at its end."""
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert (tmp_path / "web.lock").exists()
+    with exclusive_lock(tmp_path / "web.lock"):
+        assert (tmp_path / "web.lock").read_text() == str(os.getpid())
+    assert not (tmp_path / "web.lock").exists()
+
+
+def test_the_lock_is_free_after_an_error_inside(tmp_path: Path) -> None:
+    """P8: a build that fails gives the lock back, and can be tried again in the same process."""
+
+    def fail() -> None:
+        with exclusive_lock(tmp_path / "web.lock"):
+            raise KeyError("an error of the build")
+
+    for _ in range(2):
+        with pytest.raises(KeyError, match="an error of the build"):
+            fail()
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_file_removed_between_opening_and_locking_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: a lock on a file that another holder has just removed is no lock: it is taken again on the file that is there."""
+    lock = tmp_path / "web.lock"
+    turns = []
+    real = files.fcntl.flock
+
+    def remove_first(descriptor: int, operation: int) -> None:
+        turns.append(descriptor)
+        if len(turns) == 1:
+            lock.unlink()
+        real(descriptor, operation)
+
+    monkeypatch.setattr(files.fcntl, "flock", remove_first)
+    with exclusive_lock(lock):
+        assert len(turns) == 2
+        monkeypatch.setattr(files.fcntl, "flock", real)
+        with pytest.raises(StoreBusyError), exclusive_lock(lock):
+            pytest.fail("two holders")
+    assert not lock.exists()

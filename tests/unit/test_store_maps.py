@@ -1,0 +1,129 @@
+"""Maps of a store's files: how many stay open, which goes first, what happens at the limits and in a fork."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.opened import open_files
+from tokenstore.errors import CorruptionError, TokenStoreError
+from tokenstore.store import files, open_store, reader
+from tokenstore.store.files import MapCache, map_array, max_maps
+
+
+def test_ten_thousand_shards_need_no_descriptor_each(
+    make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P7: opening maps the boundaries only, however many shards there are."""
+    path = make_store("many", [[i % 300] for i in range(300)], shard_bytes=2)
+    monkeypatch.setattr(reader, "_maps", MapCache(4))
+    with open_store(path) as store:
+        assert len(store.shards()) == 300
+        assert len(reader._maps._maps) == 1
+        assert open_files(path) <= 1
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 8])
+def test_maps_and_descriptors_are_bounded(
+    make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capacity: int
+) -> None:
+    """P7: reading all of a store of many shards keeps no more than the capacity mapped and open, and reads right."""
+    documents = [[i, i, 7] for i in range(100)]
+    path = make_store("many", documents, shard_bytes=6)
+    monkeypatch.setattr(reader, "_maps", MapCache(capacity))
+    store = open_store(path)
+    most_maps = most_open = 0
+    for i in (*range(100), *range(0, 100, 7), *range(99, -1, -1)):
+        assert store[i].tolist() == documents[i]
+        most_maps = max(most_maps, len(reader._maps._maps))
+        most_open = max(most_open, open_files(path))
+    assert most_maps == capacity
+    assert most_open <= capacity
+    store.close()
+    assert open_files(path) == 0
+
+
+def test_the_map_used_longest_ago_goes_first(tmp_path: Path) -> None:
+    """The cache keeps what was used last; an array still held stays readable after its map was forgotten."""
+    for name in "abc":
+        (tmp_path / name).write_bytes(name.encode() * 4)
+    cache = MapCache(2)
+    dtype = np.dtype("<u2")
+    a = cache.get(tmp_path / "a", dtype, 2)
+    cache.get(tmp_path / "b", dtype, 2)
+    assert cache.get(tmp_path / "a", dtype, 2) is a
+    cache.get(tmp_path / "c", dtype, 2)
+    assert [path.name for path in cache._maps] == ["a", "c"]
+    cache.get(tmp_path / "b", dtype, 2)
+    assert [path.name for path in cache._maps] == ["c", "b"]
+    assert a.tobytes() == b"aaaa"
+    cache.forget(tmp_path)
+    assert not cache._maps
+    assert a.tobytes() == b"aaaa"
+
+
+def test_a_failed_map_leaves_the_cache_as_it_was(tmp_path: Path) -> None:
+    """A file of the wrong size is refused every time it is asked for, and is never kept."""
+    (tmp_path / "a").write_bytes(b"123")
+    cache = MapCache(2)
+    for _ in range(2):
+        with pytest.raises(CorruptionError, match="expected 4 bytes, found 3"):
+            cache.get(tmp_path / "a", np.dtype("<u2"), 2)
+    assert not cache._maps
+
+
+@pytest.mark.parametrize(("limit", "maps"), [(64, 8), (8, 8), (1024, 128), (4096, 512), (10**6, 512), (-1, 512)])
+def test_the_maps_kept_follow_the_descriptor_limit(monkeypatch: pytest.MonkeyPatch, limit: int, maps: int) -> None:
+    """P7: an eighth of the process's descriptors, at most 512, at least 8."""
+    monkeypatch.setattr(files.resource, "getrlimit", lambda which: (limit, limit))
+    assert max_maps() == maps
+
+
+def test_running_out_of_descriptors_is_told_as_such(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P9: where no file can be opened any more the error names the file and the limits to look at."""
+    store = open_store(store_path)
+
+    def refuse(*arguments: object, **options: object) -> None:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(files.mmap, "mmap", refuse)
+    with pytest.raises(TokenStoreError, match=r"Too many open files.*tokens-00000\.bin\); check limits on maps"):
+        store.shard(0)
+
+
+def test_a_map_is_exactly_the_file(tmp_path: Path) -> None:
+    """FMT-1: every array begins at byte 0 and ends with the file."""
+    (tmp_path / "a").write_bytes(np.arange(5, dtype="<u4").tobytes())
+    assert map_array(tmp_path / "a", np.dtype("<u4"), 5).tolist() == [0, 1, 2, 3, 4]
+    for count in (4, 6):
+        with pytest.raises(CorruptionError, match=f"expected {4 * count} bytes, found 20"):
+            map_array(tmp_path / "a", np.dtype("<u4"), count)
+
+
+def test_a_batch_over_more_shards_than_descriptors_raises_the_soft_limit(make_store: Callable[..., Path]) -> None:
+    """A low soft limit on open files is raised to what the system allows; a low hard limit is named in the error."""
+    path = make_store("many", [[i % 299 + 1] * 8 for i in range(300)], shard_bytes=16, order=True)
+    code = (
+        "import resource, sys, tokenstore;"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, int(sys.argv[2])));"
+        "plan = tokenstore.Plan.of(sys.argv[1], sequence_length=8, global_batch_size=300);"
+        "print(plan.batch(0)['input_ids'].shape)"
+    )
+    for hard, text in ((1024, "(300, 8)"), (64, "check limits on maps and open files")):
+        done = subprocess.run([sys.executable, "-c", code, str(path), str(hard)], capture_output=True, text=True)
+        assert text in done.stdout + done.stderr
+
+
+def test_a_fork_while_a_thread_maps_does_not_hang_the_child() -> None:
+    """The lock on the maps is free in a forked child, whoever held it in the parent."""
+    code = (
+        "import os, sys; from pathlib import Path; import numpy as np; from tokenstore.store.files import MapCache;"
+        "cache = MapCache(4); cache._lock.acquire(); child = os.fork();\n"
+        "if child == 0:\n    cache.get(Path(sys.executable), np.dtype('u1'), os.stat(sys.executable).st_size); os._exit(7)\n"
+        "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "7", done.stderr
