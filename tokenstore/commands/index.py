@@ -14,8 +14,14 @@ from tokenstore.store import open_store
 from tokenstore.store.order_file import add_order
 
 
-def index(stores: list[Path], /, *, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
-    """Give stores the order file that packing whole documents needs. New stores have one; this is for those that lack it.
+def index(
+    stores: list[Path],
+    /,
+    *,
+    version: int | None = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> int:
+    """Give stores the order file that packing whole documents needs. New stores have one; this is for those that do not.
 
     It takes 4 bytes a document in the store's directory, and seconds; tokens are not read and the store's digest stays.
 
@@ -30,6 +36,8 @@ def index(stores: list[Path], /, *, as_json: Annotated[bool, Parameter(name="--j
     ----------
     stores
         The stores' directories, which must be writable, as must those around them (for a lock file).
+    version
+        Give it to this version of stores that have grown, instead of the newest.
     as_json
         Print what was done as one JSON object a line.
     """
@@ -38,9 +46,9 @@ def index(stores: list[Path], /, *, as_json: Annotated[bool, Parameter(name="--j
         start = time.monotonic()
         with meter(f"indexing {path}", quiet=as_json) as shown:
             written = add_order(
-                path, lambda done, total, shown=shown: shown.show(done, total, (done // 2, " documents"))
+                path, lambda done, total, shown=shown: shown.show(done, total, (done // 2, " documents")), version
             )
-        with open_store(path) as store:
+        with open_store(path, version=version) as store:
             row = {"path": str(path), "written": written, "documents": len(store), "lengths": len(store.runs())}
         if as_json:
             sys.stdout.write(json.dumps(row) + "\n")

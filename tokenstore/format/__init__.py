@@ -1,16 +1,19 @@
 """The store format, version 1. Floor 1: values <-> bytes, pure; files are opened by `tokenstore.store`.
 
 FMT-1 Purpose. A store is a directory holding one corpus as token ids, cut into documents. It is written once, never
-changed, and read through memory maps. All integers are little-endian. No file has a header: every array begins at
-byte 0, so `numpy.memmap(file, dtype)` just works; what a file holds stands in the manifest.
+changed but by growing (FMT-13), and read through memory maps. All integers are little-endian. No file has a header:
+every array begins at byte 0, so `numpy.memmap(file, dtype)` just works; what a file holds stands in the manifest.
 
     manifest.json       what is here, written last                                                     FMT-5
     tokens-00000.bin    shards: token ids, dtype uint16 or uint32                                       FMT-2
     mask-00000.bin      loss masks of the shards, optional                                              FMT-10
     boundaries.bin      int64[num_documents + 1], then int64[lookup entries]                            FMT-3
     order.bin           document numbers by length, optional                                            FMT-9
+    origins.bin         int64[num_documents], the record each document is made of, optional             FMT-11
+    ids.bin             int64[num_documents + 1], then UTF-8: a name for each document, optional        FMT-12
     inputs.jsonl        what the store was made of, one line an input file                              FMT-4
-    tokenizer.json      the tokenizer's own file, where it has one                                      FMT-4
+    tokenizer.json      the tokenizer's own file, where it has one; another kind has another name       FMT-4
+    manifest-v1.json    what was here before the store grew                                             FMT-13
 
 FMT-2 Tokens. The ids of all documents, one document after the other. uint16 when vocab_size <= 65,536, else uint32;
 every id is below vocab_size, and a writer MUST refuse one that is not. The stream of num_tokens tokens is cut into
@@ -24,15 +27,16 @@ document that holds token j * LOOKUP_STRIDE, for j = 0 .. (num_tokens - 1) div L
 is found by binary search between lookup[t div S] and lookup[t div S + 1] (or the last document).
 
 FMT-4 Side files. `inputs.jsonl` and the tokenizer's file stand in the manifest's `files` with size and checksum, like
-`boundaries.bin`. A reader needs neither to give tokens.
+`boundaries.bin`. A reader needs neither to give tokens. A line of `inputs.jsonl` is a JSON object and a newline, with
+`file`, the name of an input file, and `documents`, how many documents came from it; what else it has is for people.
 
 FMT-5 Manifest. One JSON object, UTF-8, keys sorted, no key twice, no floats, and a newline; see `manifest.py` for
 each field. It holds no times, hosts or absolute paths. Every count is derived from the ones before it (a shard's first
 token is the sum of the sizes before it) and MUST agree. `digest` identifies the content: sha256 of the canonical JSON
 of dtype, vocab_size, the tokenizer's kind and sha256, each shard's (num_tokens, checksum), the checksum of
-`boundaries.bin` and, where there are masks, their checksums in order; so it does not change with versions, options or names. `checksum` is the sha256 of the canonical JSON
-of all other fields: any flipped bit of the manifest is seen at open. File checksums are xxh3-128 in hex; they are read
-by `verify`, not at open.
+`boundaries.bin` and, where there are masks, their checksums in order; so it does not change with versions, options or
+names. `checksum` is the sha256 of the canonical JSON of all other fields: any flipped bit of the manifest is seen at
+open. File checksums are xxh3-128 in hex; they are read by `verify`, not at open.
 
 FMT-6 Names. A file name is one path component of [A-Za-z0-9._-], at most 100 characters, not beginning with a dot.
 A reader MUST refuse any other before touching the disk.
@@ -44,25 +48,53 @@ Killed after it: the whole store, every file synced before. The rename is one st
 FMT-8 Not promised. Damage inside a shard is not seen at open (opening never reads one); `verify` finds it, and an id
 not below vocab_size met while reading is an error. Cutting a file while it is mapped is outside any promise.
 
-FMT-9 Order file, optional, which whole documents are packed by. The numbers of all documents, sorted by (tokens, number),
-uint32, or int64 in a store of more than 2**32 documents; zeros up to a multiple of 8 bytes; then int64[runs, 2], for every
-length that occurs, rising, the length and the place of its first document among the numbers. It follows from the
-boundaries, so it is no part of the digest, may be added to a finished store, and does not depend on any sequence length. It
-stands in the manifest's `files`; the count of runs follows from its size. A reader MUST check what it reads there.
+FMT-9 Order file, optional, which whole documents are packed by. The numbers of all documents, sorted by (tokens,
+number), uint32, or int64 in a store of more than 2**32 documents; zeros up to a multiple of 8 bytes; then int64[runs,
+2], for every length that occurs, rising, the length and the place of its first document among the numbers. It follows
+from the boundaries, so it is no part of the digest, may be added to a finished store, and does not depend on any
+sequence length. It stands in the manifest's `files`; the count of runs follows from its size. A reader MUST check what
+it reads there.
 
-FMT-10 Loss masks, optional. One file a shard, for all shards or none, ceil(num_tokens / 8) bytes: token t of the shard is to be
-learned where bit t mod 8 (from the lowest) of byte t div 8 is 1; bits behind the last token are 0. They stand in `files`, where no other
-name begins with `mask-`.
+FMT-10 Loss masks, optional. One file a shard, for all shards or none, ceil(num_tokens / 8) bytes: token t of the shard
+is to be learned where bit t mod 8 (from the lowest) of byte t div 8 is 1; bits behind the last token are 0. They stand
+in `files`, where no other name begins with `mask-`.
+
+FMT-11 Origins, optional. records[i] is the number of the record, from 1, in its input file, that document i was made
+of. The file follows from `inputs.jsonl`: documents of one input file lie together, in the order of its lines, so file n
+holds the documents from the sum of the `documents` of the lines before it on. Where there are origins there MUST be
+`inputs.jsonl`, and its `documents` MUST add up to num_documents; a reader checks that before it names a file. Like the
+ids, origins are known to be there by their name in `files`, and are no part of the digest: they say nothing of tokens.
+
+FMT-12 Ids, optional. Any text by which people know a document: UTF-8 of at most 65,535 bytes, maybe empty, maybe not
+the only one of its kind. starts[i] is the place of document i's id in the text that stands behind all starts;
+starts[0] = 0, starts[num_documents] = the size of the text, never falling. A reader MUST check what it reads there.
+
+FMT-13 Versions. A finished store may grow by whole documents at its end; no shard or mask is ever written again. Every
+growth is a new version of the store, from 1. `manifest.json` is the newest one, `manifest-v1.json`,
+`manifest-v2.json` ... are those before, so that every version remains a store. New documents begin a new shard, and
+the numbers of shards go on. What depends on all documents is written anew under a name with the version:
+`boundaries-v2.bin`, and in the same way order, inputs, origins and ids; a name without one is of version 1. A manifest
+MUST name boundaries of one version and no such file of another; that is the version of the manifest. All else (shards,
+masks, the tokenizer's file) the versions share. They have the vocabulary, the tokenizer and the ends of documents in
+common, and either all or none have masks, origins, ids. A version has the digest of a store written in one go that has
+the same shards.
+Its commit, by cases: the new files are made and synced in another directory, moved into the store under names that no
+version has, and the names synced; the bytes of the old manifest are written as `manifest-v1.json` (for version 1), and
+synced; the new manifest replaces `manifest.json` in one step. Killed before that step: the old version, beside files
+nobody names, which the next try replaces. Killed after it: the new version, every file of it synced before.
 
 Worked example: documents [7, 1] and [5, 5, 1], vocab_size 8 ->
     tokens-00000.bin  07 00 01 00 05 00 05 00 01 00
     boundaries.bin    0, 2, 5 then lookup [0]: 00.. 02.. 05.. 00.. (four int64)
     order.bin         0, 1 (two uint32) then runs (2, 0), (3, 1)
+    origins.bin       3, 1 (two int64): the third record of the first input, the first of the second
+    ids.bin           0, 1, 3 (three int64) then "a", "\u00fc" as 61 C3 BC
 
-Versions. 1: the first.
+Versions of the format. 1: the first.
 Why not one file with a header? A header is one more thing to skip for every other tool, and cannot hold what is known
 only at the end. Why is the digest made of shard checksums? So that appending never has to read old shards again; the
-price is that a store cut into shards of another size is another store.
+price is that a store cut into shards of another size is another store. Why are the boundaries written anew when a store
+grows? So that every version is a plain store that knows nothing of the others; 8 bytes a document is little.
 """
 
 FORMAT_VERSION = 1

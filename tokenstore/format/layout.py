@@ -1,4 +1,4 @@
-"""Names, sizes and limits of a store's files (FMT-1, FMT-2, FMT-3, FMT-6): the numbers reader and writer share."""
+"""Names, sizes and limits of a store's files (FMT-1..3, FMT-6, FMT-9..13): the numbers reader and writer share."""
 
 import re
 
@@ -9,15 +9,20 @@ BOUNDARIES_NAME = "boundaries.bin"
 ORDER_NAME = "order.bin"
 MASK_PREFIX = "mask-"
 INPUTS_NAME = "inputs.jsonl"
+ORIGINS_NAME = "origins.bin"
+IDS_NAME = "ids.bin"
 TOKENIZER_NAME = "tokenizer.json"
+VERSIONED_NAMES = (BOUNDARIES_NAME, ORDER_NAME, INPUTS_NAME, ORIGINS_NAME, IDS_NAME)  # of all documents (FMT-13)
 
 LOOKUP_STRIDE = 4096  # tokens a lookup entry: 8 bytes for 4,096 tokens is 0.1 % of a uint16 store
 MOST_SHORT_NUMBERS = 1 << 32  # documents whose numbers fit 4 bytes in `order.bin`
 MAX_TOKENS = 1 << 60  # byte offsets of uint32 tokens stay below 2**63
 MAX_VOCAB = 1 << 32
+MAX_ID_BYTES = 65_535  # of UTF-8
 MAX_MANIFEST_BYTES = 1 << 30  # 200 bytes a shard: five million shards
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
+_VERSION = re.compile(r"-v([1-9][0-9]{0,8})(?=\.)", re.ASCII)
 
 
 def shard_name(index: int) -> str:
@@ -33,6 +38,30 @@ def mask_name(index: int) -> str:
 def mask_bytes(num_tokens: int) -> int:
     """Size of the loss mask of a shard, a bit a token."""
     return -(-num_tokens // 8)
+
+
+def versioned(name: str, version: int) -> str:
+    """What a file that depends on all documents is called in a version of the store: `boundaries-v2.bin` (FMT-13)."""
+    stem, _, ending = name.partition(".")
+    return name if version == 1 else f"{stem}-v{version}.{ending}"
+
+
+def version_of(name: str) -> int | None:
+    """The version that `name`, of a file that depends on all documents, belongs to; None for every other file."""
+    found = _VERSION.search(name)
+    version = int(found[1]) if found else 1
+    return version if any(versioned(each, version) == name for each in VERSIONED_NAMES) else None
+
+
+def manifest_name(version: int) -> str:
+    """What the manifest of a version is called once there is a newer one (FMT-13)."""
+    return f"manifest-v{version}.json"
+
+
+def manifest_version(name: str) -> int | None:
+    """The version whose manifest is called `name`; None for every other file."""
+    found = _VERSION.search(name)
+    return int(found[1]) if found and manifest_name(int(found[1])) == name else None
 
 
 def is_plain_name(name: str) -> bool:
@@ -69,6 +98,21 @@ def num_runs(num_documents: int, num_bytes: int) -> int:
     """Runs in an `order.bin` of `num_bytes`; 0 where no file of that size can be one."""
     runs, rest = divmod(num_bytes - order_ids_bytes(num_documents), 16)
     return runs if rest == 0 and 1 <= runs <= num_documents else 0
+
+
+def can_hold_origins(num_documents: int, num_bytes: int) -> bool:
+    """Whether an `origins.bin` of `num_bytes` can be one (FMT-11)."""
+    return num_bytes == 8 * num_documents
+
+
+def id_starts_bytes(num_documents: int) -> int:
+    """Bytes of the places in `ids.bin`, and so where its text begins."""
+    return 8 * (num_documents + 1)
+
+
+def can_hold_ids(num_documents: int, num_bytes: int) -> bool:
+    """Whether an `ids.bin` of `num_bytes` can be one (FMT-12)."""
+    return 0 <= num_bytes - id_starts_bytes(num_documents) <= MAX_ID_BYTES * num_documents
 
 
 def lookup_entries(starts: np.ndarray, first: int, stop: int, first_document: int) -> np.ndarray:

@@ -1,24 +1,32 @@
-"""manifest.json <-> frozen dataclasses (FMT-5). `decode_manifest` is the one check on outside bytes: all of it, once."""
+"""manifest.json <-> frozen dataclasses (FMT-5). `decode_manifest` is the one check of outside bytes: all, once."""
 
 import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from tokenstore.errors import CorruptionError, FormatError
 from tokenstore.format import FORMAT_VERSION
 from tokenstore.format.layout import (
     BOUNDARIES_NAME,
+    IDS_NAME,
+    INPUTS_NAME,
     MASK_PREFIX,
     MAX_TOKENS,
     MAX_VOCAB,
     ORDER_NAME,
+    ORIGINS_NAME,
     boundaries_bytes,
+    can_hold_ids,
+    can_hold_origins,
     is_plain_name,
     mask_bytes,
     mask_name,
     num_runs,
     token_dtype,
+    version_of,
+    versioned,
 )
 
 _FORMAT = "tokenstore"
@@ -48,7 +56,7 @@ class ShardEntry:
 
 @dataclass(frozen=True)
 class TokenizerEntry:
-    """Identity of the tokenizer: kind (`bytes`, `huggingface`), its file here and sha256, special ids, engine."""
+    """Identity of the tokenizer: kind (`bytes`, `huggingface`, ...), its file here and sha256, special ids, engine."""
 
     kind: str
     file: str | None
@@ -62,7 +70,7 @@ class TokenizerEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a store holds. `options`, `counts` and `versions` are for people: how it was built, with what, from how much."""
+    """What a store holds. `options`, `counts`, `versions` are for people: how it was built, from how much, by what."""
 
     dtype: str
     vocab_size: int
@@ -82,18 +90,42 @@ class Manifest:
         return any(name.startswith(MASK_PREFIX) for name in self.files)
 
     @property
+    def has_origins(self) -> bool:
+        """Whether every document has the number of its record (FMT-11)."""
+        return self.name_of(ORIGINS_NAME) in self.files
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether every document has an id (FMT-12)."""
+        return self.name_of(IDS_NAME) in self.files
+
+    @cached_property
+    def version(self) -> int:
+        """Version of the store, from 1 (FMT-13): that in the name of the boundaries."""
+        return next((version_of(name) or 1 for name in self.files if _is_boundaries(name)), 1)
+
+    def name_of(self, name: str) -> str:
+        """What a file that depends on all documents is called in this version, `boundaries-v2.bin` for one."""
+        return versioned(name, self.version)
+
+    @property
     def digest(self) -> str:
-        """Identity of the content (FMT-5): the same for the same tokens, masks, boundaries, vocabulary and cut into shards."""
+        """Identity of the content (FMT-5): of tokens, masks, boundaries, tokenizer, vocabulary and cut into shards."""
         content = {
             "dtype": self.dtype,
             "vocab_size": self.vocab_size,
             "tokenizer": [self.tokenizer.kind, self.tokenizer.sha256],
             "shards": [[shard.num_tokens, shard.checksum] for shard in self.shards],
-            "boundaries": self.files[BOUNDARIES_NAME].checksum,
+            "boundaries": self.files[self.name_of(BOUNDARIES_NAME)].checksum,
         }
         if self.has_masks:
             content["masks"] = [self.files[mask_name(i)].checksum for i in range(len(self.shards))]
         return _sha256(content)
+
+
+def _is_boundaries(name: str) -> bool:
+    version = version_of(name)
+    return version is not None and name == versioned(BOUNDARIES_NAME, version)
 
 
 def canonical_json(value: Any) -> str:
@@ -199,7 +231,8 @@ class _Checker:
 
     def fail(self, field: str, expected: object, found: object) -> None:
         raise CorruptionError(
-            f"manifest {field}: expected {_short(expected)}, found {_short(found)} ({self.place}); copy or build the store again"
+            f"manifest {field}: expected {_short(expected)}, found {_short(found)} ({self.place});"
+            " copy or build the store again"
         )
 
     def record(self, cls: type, value: Any, field: str) -> dict:
@@ -296,10 +329,7 @@ class _Checker:
             manifest.files
         ):
             self.fail("files", "every file once", "a name that stands twice")
-        size = boundaries_bytes(manifest.num_documents, manifest.num_tokens)
-        entry = manifest.files.get(BOUNDARIES_NAME)
-        if entry is None or entry.num_bytes != size:
-            self.fail(f"files[{BOUNDARIES_NAME}]", f"{size} bytes", entry)
+        self.versions(manifest)
         masks = {name for name in manifest.files if name.startswith(MASK_PREFIX)}
         if masks and len(masks) > len(manifest.shards):
             self.fail("files", f"one mask for each of {len(manifest.shards)} shards", sorted(masks))
@@ -307,8 +337,26 @@ class _Checker:
             mask = manifest.files.get(mask_name(i))
             if mask is None or mask.num_bytes != mask_bytes(shard.num_tokens):
                 self.fail(f"files[{mask_name(i)}]", f"{mask_bytes(shard.num_tokens)} bytes", mask)
-        order = manifest.files.get(ORDER_NAME)
-        if order is not None and not num_runs(manifest.num_documents, order.num_bytes):
-            self.fail(f"files[{ORDER_NAME}]", f"the size of one of {manifest.num_documents} documents", order)
+        self.documents(manifest)
         if manifest.tokenizer.file is not None and manifest.tokenizer.file not in manifest.files:
             self.fail("tokenizer.file", f"one of {sorted(manifest.files)}", manifest.tokenizer.file)
+
+    def versions(self, manifest: Manifest) -> None:
+        """One file of boundaries, and all files that depend on all documents of its version (FMT-13)."""
+        names = sorted(name for name in manifest.files if version_of(name) is not None)
+        if len({version_of(name) for name in names}) > 1 or sum(map(_is_boundaries, names)) > 1:
+            self.fail("files", "those of one version", names)
+
+    def documents(self, manifest: Manifest) -> None:
+        """Sizes of the files that hold something for every document."""
+        number = manifest.num_documents
+        entry = manifest.files.get(name := manifest.name_of(BOUNDARIES_NAME))
+        size = boundaries_bytes(number, manifest.num_tokens)
+        if entry is None or entry.num_bytes != size:
+            self.fail(f"files[{name}]", f"{size} bytes", entry)
+        for each, fits in ((ORDER_NAME, num_runs), (ORIGINS_NAME, can_hold_origins), (IDS_NAME, can_hold_ids)):
+            entry = manifest.files.get(name := manifest.name_of(each))
+            if entry is not None and not fits(number, entry.num_bytes):
+                self.fail(f"files[{name}]", f"the size of one of {number} documents", entry)
+        if manifest.has_origins and manifest.name_of(INPUTS_NAME) not in manifest.files:
+            self.fail("files", f"{manifest.name_of(INPUTS_NAME)} beside origins", sorted(manifest.files))

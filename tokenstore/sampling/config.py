@@ -28,12 +28,14 @@ class SourceConfig(_Frozen):
 
     Attributes:
         path: the store's directory.
+        version: which version of a store that has grown; left out: the newest when the plan is made.
         pool: in place of a path, names of sources with a path, or {name: how often an epoch gives each of its documents}.
         weight: share of the sequences; stages may override it.
         max_epochs: most passes.
     """
 
     path: str | None = None
+    version: Count | None = None
     pool: tuple[str, ...] | dict[str, Repeat] | None = None
     weight: Weight | None = None
     max_epochs: Count | None = None
@@ -138,6 +140,10 @@ class PlanConfig(_Frozen):
                 wrong.append(f"sources.{name}: expected either a path or a pool, found {_found(source)}")
             if source.pool is not None and not source.repeats:
                 wrong.append(f"sources.{name}.pool: expected at least one source, found none")
+            if source.pool is not None and source.version is not None:
+                wrong.append(
+                    f"sources.{name}.version: expected with a path only, found in a pool; give it to its sources"
+                )
             if isinstance(source.pool, tuple) and len(set(source.pool)) < len(source.pool):
                 wrong.append(f"sources.{name}.pool: expected every source once; write {{name: 2}} to repeat one")
             for each in source.repeats:

@@ -131,5 +131,5 @@ def _position(store: Store, runs: np.ndarray, document: int) -> tuple[int, int]:
 def _misplaced(store: Store, document: int) -> CorruptionError:
     return CorruptionError(
         f"document {document}: expected to find it among those of its length, found others"
-        f" ({store.path / ORDER_NAME}, or {BOUNDARIES_NAME} beside it); run `tokenstore verify {store.path}`"
+        f" ({store.file(ORDER_NAME)}, or {BOUNDARIES_NAME} beside it); run `tokenstore verify {store.path}`"
     )

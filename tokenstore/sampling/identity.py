@@ -1,14 +1,16 @@
 """The identity of a run (P10): what decided its first steps, and the state that may only be resumed into the same."""
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
-from tokenstore.errors import StateMismatchError
+from tokenstore.errors import StateMismatchError, TokenStoreError
 from tokenstore.format.manifest import canonical_json
 from tokenstore.order import ORDER_VERSION
 from tokenstore.order.schedule import Schedule
+from tokenstore.store import Store, open_store, versions
 
 STATE_VERSION = 1
 STATE_KEYS = ("version", "step", "cursor", "fingerprint", "past")
@@ -86,15 +88,27 @@ def check_state(state: Mapping[str, Any]) -> None:
         )
 
 
-def check_same_past(saved: str, mine: str, step: int) -> None:
-    """Refuse to resume at `step` into a plan with another past; name every field that differs."""
+def check_same_past(saved: str, mine: str, step: int, stores: Mapping[str, Store] | None = None) -> None:
+    """Refuse to resume at `step` into a plan with another past; name every field that differs, and stores that grew."""
     if saved == mine:
         return
     fields = "; ".join(_differences(json.loads(saved), json.loads(mine), ""))
+    grown = [hint for name, store in (stores or {}).items() if (hint := _growth(name, store, saved))]
     raise StateMismatchError(
         f"state: expected a plan with the same first {step} steps, found other ones: {fields};"
-        " load the plan this run was started with, and change it from the resumed step on only"
+        f" {'; '.join(grown) or 'load the plan this run was started with, and change it from the resumed step on only'}"
     )
+
+
+def _growth(name: str, store: Store, saved: str) -> str | None:
+    """What to do where the saved past knows an older version of a store; None where it does not."""
+    if store.digest in saved:
+        return None
+    with contextlib.suppress(TokenStoreError):
+        for version in reversed(versions(store.path)):
+            if open_store(store.path, "lazy", version).digest in saved:
+                return f"store {name} has grown since; add version: {version} to the source"
+    return None
 
 
 def _differences(saved: Any, mine: Any, place: str) -> list[str]:

@@ -8,9 +8,17 @@ from tokenstore.errors import ConfigError
 from tokenstore.order.schedule import DROP, ERROR, MOST_SEQUENCES, STOP, Schedule, Stage, cursor_of, lay_out
 from tokenstore.order.weights import integer_shares, tempered
 from tokenstore.sampling.config import PlanConfig
-from tokenstore.store import Store
+from tokenstore.store import Store, open_store
 
 _MANY_EPOCHS = 4  # beyond about four passes repeated text adds little (Muennighoff et al., 2023)
+
+
+def open_stores(config: PlanConfig) -> dict[str, Store]:
+    """The stores of all sources with a path, by name, in the version asked for."""
+    sources = sorted(config.sources.items())
+    return {
+        name: open_store(source.path, version=source.version) for name, source in sources if source.path is not None
+    }
 
 
 def check_stores(stores: Mapping[str, Store]) -> None:

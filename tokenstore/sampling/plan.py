@@ -18,14 +18,13 @@ from tokenstore.order.split import check_split, first_row
 from tokenstore.sampling.config import PlanConfig
 from tokenstore.sampling.find import Finder, Occurrence
 from tokenstore.sampling.identity import check_same_past, check_state, fingerprint_of, make_state, past_of
-from tokenstore.sampling.layout import check_stores, lay_out_plan, pad_id, warn_of_surprises
+from tokenstore.sampling.layout import check_stores, lay_out_plan, open_stores, pad_id, warn_of_surprises
 from tokenstore.sampling.packings import Packings
 from tokenstore.sampling.progress import SourceProgress, progress_of
 from tokenstore.sampling.sampler import Order, Sampler
 from tokenstore.sampling.spans import DOCUMENT, DOCUMENT_START, LENGTH, SPAN_STORE, START
 from tokenstore.sampling.streams import make_streams
 from tokenstore.sampling.tables import Tables
-from tokenstore.store import open_store
 from tokenstore.store.files import after_fork_in_child
 
 
@@ -49,8 +48,7 @@ class Plan:
             TokenStoreError: a store that cannot be opened.
         """
         self.config = config = config.model_copy(deep=True)  # what was asked for stays what it was
-        paths = {name: source.path for name, source in sorted(config.sources.items()) if source.path is not None}
-        self.stores = {name: open_store(path) for name, path in paths.items()}
+        self.stores = open_stores(config)
         check_stores(self.stores)
         self.streams = make_streams(config, self.stores)
         self.num_sequences = {stream.name: stream.num_sequences for stream in self.streams}
@@ -91,10 +89,8 @@ class Plan:
         return cls(config)
 
     def __reduce__(self) -> tuple:
-        sources = {
-            name: source.model_copy(update={"path": str(self.stores[name].path)}) if name in self.stores else source
-            for name, source in self.config.sources.items()
-        }
+        found = {name: {"path": str(store.path), "version": store.version} for name, store in self.stores.items()}
+        sources = {name: source.model_copy(update=found.get(name, {})) for name, source in self.config.sources.items()}
         digests = {name: store.digest for name, store in self.stores.items()}
         return _reopen, (self.config.model_copy(update={"sources": sources}), digests)
 
@@ -162,7 +158,7 @@ class Plan:
             )
         start = self.schedule.cursor(step)
         past_end = step if cursor == start else step + 1
-        check_same_past(str(state["past"]), self.past(past_end), past_end)
+        check_same_past(str(state["past"]), self.past(past_end), past_end, self.stores)
         if not start <= cursor < start + self.global_batch_size(step):
             raise StateMismatchError(
                 f"state: expected a cursor inside step {step}, found {cursor}; the state is damaged"

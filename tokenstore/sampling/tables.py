@@ -86,11 +86,11 @@ class Tables:
             found = f"document {start} of {stop} tokens" if stop else f"document {start} of {len(store)}"
             raise CorruptionError(
                 f"documents by length: expected those of one length together, found {found} among others"
-                f" ({store.path / ORDER_NAME}, or {BOUNDARIES_NAME} beside it); run `tokenstore verify {store.path}`"
+                f" ({store.file(ORDER_NAME)}, or {BOUNDARIES_NAME} beside it); run `tokenstore verify {store.path}`"
             )
         raise CorruptionError(
             f"document of token {token}: expected boundaries that rise around it, found {start}..{stop}"
-            f" ({store.path / BOUNDARIES_NAME}); run `tokenstore verify {store.path}`"
+            f" ({store.file(BOUNDARIES_NAME)}); run `tokenstore verify {store.path}`"
         )
 
     def _refuse_id(self, number: int, token: int, vocab_size: int, found: int) -> None:

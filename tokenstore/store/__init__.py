@@ -1,6 +1,11 @@
-"""Floor 2: a store's files. Reading (`reader`), writing (`writer`, `order_file`), checking (`verify`); `files` touches the OS."""
+"""Floor 2: a store's files. Reading (`reader`), writing (`writer`, `order_file`), checking (`verify`).
 
+`files` alone touches the operating system; `append` makes a finished store longer.
+"""
+
+from tokenstore.format.inputs import Origin
+from tokenstore.store.manifests import versions
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.verify import Finding, verify
 
-__all__ = ["Finding", "Store", "open_store", "verify"]
+__all__ = ["Finding", "Origin", "Store", "open_store", "verify", "versions"]

@@ -15,7 +15,7 @@ import stat
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -83,7 +83,8 @@ def map_array(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
             if getattr(error, "errno", None) == errno.EMFILE and _raise_descriptor_limit():
                 continue
             raise TokenStoreError(
-                f"file: expected to map {path.name}, found {error} ({path}); check limits on maps and open files (ulimit -n)"
+                f"file: expected to map {path.name}, found {error} ({path});"
+                " check limits on maps and open files (ulimit -n)"
             ) from error
 
 
@@ -104,7 +105,7 @@ def max_maps() -> int:
 
 
 class MapCache:
-    """The most recently used maps of this process. Whoever holds an array keeps it mapped; the cache only forgets it."""
+    """The most recently used maps of this process. Who holds an array keeps it mapped; the cache only forgets it."""
 
     def __init__(self, capacity: int | None = None):
         self.capacity = capacity if capacity is not None else max_maps()
@@ -158,7 +159,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
-def append_file(source: Path, target: BinaryIO, update: "callable") -> None:
+def append_file(source: Path, target: BinaryIO, update: Callable[[bytes], None]) -> None:
     """Copy the bytes of `source` to the end of `target`, giving each block to `update` (a checksum)."""
     with open(source, "rb") as file:
         while block := file.read(1 << 22):
@@ -170,7 +171,8 @@ def append_file(source: Path, target: BinaryIO, update: "callable") -> None:
 def new_mapped_file(path: Path, num_bytes: int) -> Iterator[np.ndarray]:
     """A new file as uint8[num_bytes] to fill, synced at the end.
 
-    Its blocks are taken first: on a full disk that is an error here, where a write to a map without blocks kills the process.
+    Its blocks are taken first: on a full disk that is an error here, where a write to a map without blocks kills the
+    process.
     """
     with open(path, "w+b") as file:
         os.posix_fallocate(file.fileno(), 0, num_bytes)
@@ -190,6 +192,13 @@ def rename(path: Path, name: str) -> None:
     """Give the file at `path`, synced before, another name in its folder, in one step."""
     os.replace(path, path.with_name(name))
     sync_directory(path.parent)
+
+
+def move_files(source: Path, target: Path, names: Sequence[str]) -> None:
+    """Move files, synced before, into another directory of the same disk; durable at the end."""
+    for name in names:
+        os.replace(source / name, target / name)
+    sync_directory(target)
 
 
 def make_read_only(path: Path) -> None:
@@ -233,7 +242,8 @@ def exclusive_lock(path: Path) -> Iterator[None]:
             holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
             os.close(descriptor)
             raise StoreBusyError(
-                f"store: expected to write it alone, found process {holder} at work on it ({path}); wait for it, or work on another store"
+                f"store: expected to write it alone, found process {holder} at work on it ({path});"
+                " wait for it, or work on another store"
             ) from None
         except BaseException:
             os.close(descriptor)

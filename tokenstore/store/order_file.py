@@ -1,8 +1,8 @@
 """Give a store its order file (FMT-9): what packing whole documents needs, made of the boundaries alone.
 
-The builder calls it before the store is there at all; for a finished store the manifest is replaced in one step after the
-file is synced, so at any moment the store is whole, with or without it. Kernels are imported where they are used: a builder's
-command line and its workers start without numba.
+The builder calls it before the store is there at all; for a finished store the manifest is replaced in one step after
+the file is synced, so at any moment the store is whole, with or without it. Kernels are imported where they are used: a
+builder's command line and its workers start without numba.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 
 from tokenstore.errors import CorruptionError, TokenStoreError
-from tokenstore.format.layout import BOUNDARIES_NAME, MANIFEST_NAME, ORDER_NAME, order_dtype, order_ids_bytes
+from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME, order_dtype, order_ids_bytes
 from tokenstore.format.manifest import FileEntry, encode_manifest
 from tokenstore.store.files import exclusive_lock, make_read_only, new_mapped_file, remove, rename, write_atomically
 from tokenstore.store.reader import Store, open_store
@@ -22,12 +22,17 @@ _BLOCK = 1 << 22  # documents at once: some tens of milliseconds
 LOCK_SUFFIX = ".lock"
 
 
-def add_order(path: str | Path, progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
+def add_order(
+    path: str | Path,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    version: int | None = None,
+) -> bool:
     """Write `order.bin` into the store at `path` and name it in the manifest.
 
     Args:
         path: the store's directory, which must be writable, and that around it (a lock file stands there).
         progress: called with (documents handled, to handle); every document is handled twice.
+        version: which version of a store that has grown; left out: the newest.
     Returns: whether it was missing; a store that has one is left alone.
 
     Raises:
@@ -36,10 +41,10 @@ def add_order(path: str | Path, progress: Callable[[int, int], None] = lambda do
         TokenStoreError: there is no store, or it cannot be written.
     """
     path = Path(path).resolve()  # the lock of a store stands beside it, not beside a link to it
-    open_store(path).close()  # before a lock file is made beside it
+    open_store(path, version=version).close()  # before a lock file is made beside it
     try:
         with exclusive_lock(path.with_name(path.name + LOCK_SUFFIX)):
-            return write_order(path, progress)
+            return write_order(path, progress, version)
     except OSError as error:
         raise TokenStoreError(
             f"order file: expected to write {error.filename or path / ORDER_NAME}, found {error.strerror or error};"
@@ -47,22 +52,27 @@ def add_order(path: str | Path, progress: Callable[[int, int], None] = lambda do
         ) from error
 
 
-def write_order(path: Path, progress: Callable[[int, int], None] = lambda done, total: None) -> bool:
-    """`add_order` for who holds the store's lock, or works where nobody else does."""
-    with open_store(path) as store:
+def write_order(
+    path: Path,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+    version: int | None = None,
+) -> bool:
+    """`add_order` for who holds the store's lock, or works where nobody else does; needs nothing but the boundaries."""
+    with open_store(path, check="lazy", version=version) as store:
         if store.has_order:
             return False
-        working = path / (ORDER_NAME + ".tmp")
+        name = store.file(ORDER_NAME).name
+        working = path / (name + ".tmp")
         remove(working)  # of a run that was killed
         try:
             entry = _write(store, working, progress)
         except BaseException:
             remove(working)
             raise
-        rename(working, ORDER_NAME)
-        files = dict(sorted({**store.manifest.files, ORDER_NAME: entry}.items()))
-        write_atomically(path / MANIFEST_NAME, encode_manifest(replace(store.manifest, files=files)))
-        make_read_only(path / MANIFEST_NAME)
+        rename(working, name)
+        files = dict(sorted({**store.manifest.files, name: entry}.items()))
+        write_atomically(store.manifest_path, encode_manifest(replace(store.manifest, files=files)))
+        make_read_only(store.manifest_path)
         return True
 
 
@@ -106,7 +116,8 @@ def _count(store: Store, progress: Callable[[int, int], None]) -> tuple[np.ndarr
         before = counts[LONG]
         if not count_lengths(starts, counts):
             raise CorruptionError(
-                f"{BOUNDARIES_NAME}: expected rising starts, found others ({store.path}); run `tokenstore verify {store.path}`"
+                f"{BOUNDARIES_NAME}: expected rising starts, found others ({store.file(BOUNDARIES_NAME)});"
+                f" run `tokenstore verify {store.path}`"
             )
         if counts[LONG] > before:
             sizes = np.diff(starts)

@@ -1,61 +1,78 @@
-"""Open a store and read documents (FMT-1..5). Opening reads the manifest and sizes, maps lazily, never reads a shard."""
+"""Open a store and read documents. Opening reads the manifest and sizes, maps lazily, never reads a shard."""
 
+import operator
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
+from tokenstore.errors import CorruptionError
+from tokenstore.format.inputs import Inputs, Origin, decode_inputs
 from tokenstore.format.layout import (
     BOUNDARIES_NAME,
-    MANIFEST_NAME,
-    MAX_MANIFEST_BYTES,
+    IDS_NAME,
+    INPUTS_NAME,
+    MAX_ID_BYTES,
     ORDER_NAME,
+    ORIGINS_NAME,
     boundaries_bytes,
+    id_starts_bytes,
     mask_bytes,
     mask_name,
     order_dtype,
     order_ids_bytes,
+    version_of,
 )
-from tokenstore.format.manifest import Manifest, ShardEntry, decode_manifest
+from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.store.files import MapCache, check_size, read_bytes
+from tokenstore.store.manifests import BUILDING_SUFFIX as BUILDING_SUFFIX
+from tokenstore.store.manifests import read_manifest
 
 if TYPE_CHECKING:
     from tokenstore.tokenizer import Tokenizer
 
-BUILDING_SUFFIX = ".building"  # `<store>.building` is where an unfinished build works
 _INT64 = np.dtype("<i8")
 _BYTE = np.dtype("u1")
 _maps = MapCache()
 
 
-def open_store(path: str | Path, check: str = "sizes") -> "Store":
+def open_store(path: str | Path, check: str = "sizes", version: int | None = None) -> "Store":
     """Open the store at `path` for reading.
 
     Args:
         path: the store's directory.
         check: "sizes" compares every file's size with the manifest now; "lazy" does so when a file is first mapped.
+        version: which version of a store that has grown (FMT-13), from 1; left out: the newest.
 
     Raises:
-        FormatError: `path` is no store, an unfinished one, or of another version.
+        FormatError: `path` is no store, an unfinished one, or of another format; or it has no such version.
         CorruptionError: a file is missing, of another size, or the manifest is damaged.
     """
     if check not in ("sizes", "lazy"):
         raise ValueError(f"check: expected 'sizes' or 'lazy', found {check!r}")
-    return Store(Path(path).absolute(), check)
+    return Store(Path(path).absolute(), check, version if version is None else operator.index(version))
 
 
 class Store(Sequence[np.ndarray]):
-    """A corpus on disk: `store[i]` are the tokens of document i. Safe to pickle (by path) and to share among threads."""
+    """A corpus on disk: `store[i]` are the tokens of document i. Safe to pickle (by path) and to share among threads.
 
-    def __init__(self, path: Path, check: str):
+    Attributes:
+        path: its directory.
+        manifest: what it holds; `manifest_path`: where that stands.
+        version: 1, and one more for every time that documents were added (FMT-13).
+    """
+
+    def __init__(self, path: Path, check: str, version: int | None = None):
         self.path = path
         _maps.forget(path)  # of another store that had this name
-        self.manifest = _read_manifest(path)
+        self.manifest_path, self.manifest = read_manifest(path, version)
+        self.version = self.manifest.version
         self._check = check
         self._first_documents = [shard.first_document for shard in self.manifest.shards]
+        self._boundaries = self.file(BOUNDARIES_NAME)
+        self._inputs: Inputs | None = None
         if check == "sizes":
             for name, entry in self.manifest.files.items():
                 check_size(path / name, entry.num_bytes)
@@ -66,7 +83,7 @@ class Store(Sequence[np.ndarray]):
             self._corrupt(BOUNDARIES_NAME, "ends", f"0 and {self.num_tokens}", f"{starts[0]} and {starts[-1]}")
 
     def __reduce__(self) -> tuple:
-        return open_store, (str(self.path), self._check)
+        return open_store, (str(self.path), self._check, self.version)
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r}, {len(self)} documents, {self.num_tokens} tokens, {self.dtype})"
@@ -127,6 +144,37 @@ class Store(Sequence[np.ndarray]):
         name = mask_name(number)
         return _maps.get(self.path / name, _BYTE, self.manifest.files[name].num_bytes)
 
+    def origin(self, index: int) -> Origin | None:
+        """Where document `index` came from; None in a store that does not say (FMT-11).
+
+        Raises: CorruptionError: the origins or the list of inputs are damaged.
+        """
+        i = self._document(index)
+        if not self.has_origins:
+            return None
+        record = int(self.origins()[i])
+        if record < 1:
+            self._corrupt(ORIGINS_NAME, f"document {i}", "the number of a record, from 1", f"{record}")
+        return Origin(self.inputs().file_of(i), record)
+
+    def id(self, index: int) -> str | None:
+        """The id of document `index`, which may be empty; None in a store without ids (FMT-12).
+
+        Raises: CorruptionError: the ids are damaged.
+        """
+        i = self._document(index)
+        if not self.has_ids:
+            return None
+        starts, text = self.ids()
+        start, stop = (int(x) for x in starts[i : i + 2])
+        if not 0 <= start <= stop <= min(text.size, start + MAX_ID_BYTES):
+            rule = f"at most {MAX_ID_BYTES} of bytes 0..{text.size}"
+            self._corrupt(IDS_NAME, f"id of document {i}", rule, f"{start}..{stop}")
+        try:
+            return text[start:stop].tobytes().decode()
+        except UnicodeDecodeError:
+            self._corrupt(IDS_NAME, f"id of document {i}", "UTF-8", ascii(text[start:stop][:60].tobytes()))
+
     def decode(self, index: int) -> str:
         """Text of document `index`, special tokens shown."""
         return self.tokenizer.decode(self[index])
@@ -140,16 +188,46 @@ class Store(Sequence[np.ndarray]):
         return load_tokenizer(str(self.path / entry.file) if entry.file else entry.kind, eos_id=entry.eos_id)
 
     def boundaries(self) -> np.ndarray:
-        """int64[D + 1 + lookup entries], read-only: first token of each document and the end, then the lookup (FMT-3)."""
-        return _maps.get(self.path / BOUNDARIES_NAME, _INT64, boundaries_bytes(len(self), self.num_tokens) // 8)
+        """int64[D + 1 + lookup entries], read-only: first token of each document, the end, then the lookup (FMT-3)."""
+        return _maps.get(self._boundaries, _INT64, boundaries_bytes(len(self), self.num_tokens) // 8)
 
     @property
     def has_order(self) -> bool:
         """Whether there is an order file; `tokenstore index` gives a store one."""
-        return ORDER_NAME in self.manifest.files
+        return self.entry(ORDER_NAME) is not None
+
+    has_origins = property(
+        lambda self: self.manifest.has_origins, doc="Whether `origin` knows where documents are from."
+    )
+    has_ids = property(lambda self: self.manifest.has_ids, doc="Whether every document has an id.")
+
+    def file(self, name: str) -> Path:
+        """Where a file that depends on all documents stands in this version, by its name in version 1 (FMT-13)."""
+        return self.path / self.manifest.name_of(name)
+
+    def entry(self, name: str) -> FileEntry | None:
+        """Size and checksum of such a file; None where there is none."""
+        return self.manifest.files.get(self.manifest.name_of(name))
+
+    def origins(self) -> np.ndarray:
+        """int64[D], read-only: the number of each document's record in its input file (FMT-11). Unchecked."""
+        return _maps.get(self.file(ORIGINS_NAME), _INT64, len(self))
+
+    def inputs(self) -> Inputs:
+        """The input files, read once; CorruptionError where their documents do not add up to those of the store."""
+        if self._inputs is None:
+            path, num_bytes = self.file(INPUTS_NAME), self.entry(INPUTS_NAME).num_bytes
+            check_size(path, num_bytes)
+            self._inputs = decode_inputs(read_bytes(path, num_bytes), len(self), str(path))
+        return self._inputs
+
+    def ids(self) -> tuple[np.ndarray, np.ndarray]:
+        """int64[D + 1], where each id begins, and the end; uint8[n], all ids. Read-only, unchecked (FMT-12)."""
+        data = _maps.get(self.file(IDS_NAME), _BYTE, self.entry(IDS_NAME).num_bytes)
+        return data[: id_starts_bytes(len(self))].view(_INT64), data[id_starts_bytes(len(self)) :]
 
     def order(self) -> np.ndarray:
-        """uint32[D] (int64 above 2**32 documents), read-only: document numbers by (tokens, number); FMT-9. Unchecked."""
+        """uint32[D] (int64 above 2**32 documents), read-only: numbers by (tokens, number) (FMT-9). Unchecked."""
         return self._order_bytes()[: len(self) * order_dtype(len(self)).itemsize].view(order_dtype(len(self)))
 
     def runs(self) -> np.ndarray:
@@ -171,7 +249,7 @@ class Store(Sequence[np.ndarray]):
         return runs
 
     def _order_bytes(self) -> np.ndarray:
-        return _maps.get(self.path / ORDER_NAME, _BYTE, self.manifest.files[ORDER_NAME].num_bytes)
+        return _maps.get(self.file(ORDER_NAME), _BYTE, self.entry(ORDER_NAME).num_bytes)
 
     def shard(self, number: int) -> np.ndarray:
         """uint16/uint32[num_tokens], read-only: all tokens of a shard, mapped."""
@@ -191,24 +269,8 @@ class Store(Sequence[np.ndarray]):
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _corrupt(self, file: str, place: str, expected: str, found: str) -> None:
+    def _corrupt(self, file: str, place: str, expected: str, found: str) -> NoReturn:
+        path = self.path / (file if version_of(file) is None else self.manifest.name_of(file))
         raise CorruptionError(
-            f"{place}: expected {expected}, found {found} ({self.path / file}); run `tokenstore verify {self.path}`"
+            f"{place}: expected {expected}, found {found} ({path}); run `tokenstore verify {self.path}`"
         )
-
-
-def _read_manifest(path: Path) -> Manifest:
-    manifest = path / MANIFEST_NAME
-    try:
-        if path.is_dir() and manifest.exists():
-            return decode_manifest(read_bytes(manifest, MAX_MANIFEST_BYTES), str(manifest))
-        if Path(f"{path}{BUILDING_SUFFIX}").is_dir():
-            raise FormatError(
-                f"store: expected a finished store, found an unfinished build ({path}); run the same build command again"
-            )
-        found = "a directory without manifest.json" if path.is_dir() else "a file" if path.exists() else "nothing"
-    except OSError as error:
-        raise TokenStoreError(
-            f"store: expected a token store, found {error.strerror} ({path}); check the path and its permissions"
-        ) from error
-    raise FormatError(f"store: expected a token store, found {found} ({path}); give the directory a build wrote")

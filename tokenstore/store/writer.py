@@ -1,27 +1,34 @@
-"""Write a store's files into a working directory (FMT-2, FMT-3): shards and boundaries stream out, nothing is kept."""
+"""Write a store's files into a working directory (FMT-2, FMT-3, FMT-10..13): all streams out, nothing is kept."""
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO
 
 import numpy as np
-import xxhash
 
 from tokenstore.errors import BuildError
+from tokenstore.format.inputs import decode_inputs
 from tokenstore.format.layout import (
     BOUNDARIES_NAME,
+    IDS_NAME,
     INPUTS_NAME,
     MANIFEST_NAME,
+    MAX_ID_BYTES,
+    ORIGINS_NAME,
+    VERSIONED_NAMES,
+    id_starts_bytes,
     lookup_entries,
     mask_name,
     shard_name,
     token_dtype,
+    version_of,
+    versioned,
 )
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, encode_manifest
-from tokenstore.store.files import append_file, make_read_only, sync, write_atomically
-
-_LOOKUP_PART = "lookup.part"
+from tokenstore.store.files import make_read_only, write_atomically
+from tokenstore.store.output import Output, StartsOutput, copy_parts, read_checked
+from tokenstore.store.reader import Store
 
 
 class StoreWriter:
@@ -30,31 +37,93 @@ class StoreWriter:
     Memory does not grow with the store. An id outside the vocabulary is refused, never wrapped.
     """
 
-    def __init__(self, folder: Path, vocab_size: int, shard_bytes: int, masks: bool = False):
+    def __init__(
+        self,
+        folder: Path,
+        vocab_size: int,
+        shard_bytes: int,
+        masks: bool = False,
+        origins: bool = False,
+        ids: bool = False,
+        base: Store | None = None,
+    ):
+        """Open the first files.
+
+        Args:
+            folder: an empty directory.
+            vocab_size: one more than the largest token id allowed.
+            shard_bytes: target size of a shard.
+            masks, origins, ids: whether documents come with a loss mask, the number of their record, an id.
+            base: the store to make longer; `extending` sets it.
+        """
         self.folder = folder
         self.vocab_size = vocab_size
         self.dtype = token_dtype(vocab_size)
+        self._base = base
         self._shard_tokens = max(1, shard_bytes // self.dtype.itemsize)
-        self._shards: list[ShardEntry] = []
-        self._files: dict[str, FileEntry] = {}
-        with contextlib.ExitStack() as opened:
-            self._tokens, self._boundaries, self._lookup = (
-                opened.enter_context(_Output(folder / name)) for name in (shard_name(0), BOUNDARIES_NAME, _LOOKUP_PART)
-            )
-            self._mask = opened.enter_context(_Output(folder / mask_name(0))) if masks else None
-            opened.pop_all()
+        self._shards: list[ShardEntry] = list(base.shards()) if base else []
+        self._files = {} if base is None else _shared_files(base.manifest)
+        self._inputs = b""  # those of the base
+        self.num_tokens = base.num_tokens if base else 0
+        self.num_documents = len(base) if base else 0
+        self._num_id_bytes = 0
         self._bits = np.empty(0, np.bool_)  # of the open shard, those that do not fill a byte yet
-        self._shard_start = (0, 0)  # stream position and document at which the open shard begins
-        self.num_tokens = 0
-        self.num_documents = 0
+        self._shard_start = (self.num_tokens, self.num_documents)  # at which the open shard begins
+        with contextlib.ExitStack() as opened:
+            self._tokens = opened.enter_context(Output(folder / shard_name(len(self._shards))))
+            self._mask = opened.enter_context(Output(folder / mask_name(len(self._shards)))) if masks else None
+            self._boundaries = opened.enter_context(StartsOutput(folder / self._name(BOUNDARIES_NAME)))
+            self._origins = opened.enter_context(Output(folder / self._name(ORIGINS_NAME))) if origins else None
+            self._ids = opened.enter_context(StartsOutput(folder / self._name(IDS_NAME))) if ids else None
+            if base:
+                self._take_over(base)
+            opened.pop_all()
 
-    def append(self, tokens: np.ndarray, lengths: np.ndarray, mask: np.ndarray | None = None) -> None:
-        """Append documents.
+    @classmethod
+    def extending(cls, base: Store, folder: Path, shard_bytes: int) -> "StoreWriter":
+        """A writer of what makes `base` longer, as its next version (FMT-13); `commit_append` is the last step.
+
+        It begins behind the documents of `base`, in a new shard. Documents come with masks, origins and ids where those
+        of `base` have them, and only there.
+
+        Raises: CorruptionError: a file of `base` that is gone on with is damaged.
+        """
+        has = base.manifest
+        return cls(folder, base.vocab_size, shard_bytes, has.has_masks, has.has_origins, has.has_ids, base)
+
+    def _name(self, name: str) -> str:
+        return versioned(name, self._base.version + 1 if self._base else 1)
+
+    def _take_over(self, base: Store) -> None:
+        """What depends on all documents begins as it was."""
+        entries = {name: base.entry(name) for name in VERSIONED_NAMES}
+        if inputs := entries[INPUTS_NAME]:
+            self._inputs = read_checked(base.file(INPUTS_NAME), inputs)
+        self._boundaries.go_on_from(base.file(BOUNDARIES_NAME), entries[BOUNDARIES_NAME], len(base))
+        if self._origins is not None:
+            copy_parts(base.file(ORIGINS_NAME), entries[ORIGINS_NAME], [(self._origins, 8 * len(base))])
+        if self._ids is not None:
+            self._ids.go_on_from(base.file(IDS_NAME), entries[IDS_NAME], len(base))
+            self._num_id_bytes = entries[IDS_NAME].num_bytes - id_starts_bytes(len(base))
+
+    def append(
+        self,
+        tokens: np.ndarray,
+        lengths: np.ndarray,
+        mask: np.ndarray | None = None,
+        origins: np.ndarray | None = None,
+        ids: Sequence[str] | None = None,
+    ) -> None:
+        """Append documents. Nothing of them is kept where one is refused.
 
         Args:
             tokens: unsigned integers[sum of lengths], the documents one after the other.
             lengths: int64[n], tokens of each, each >= 1.
             mask: bool[sum of lengths], which tokens are to be learned; in a store with masks, and only there.
+            origins: int64[n], the number of each document's record in its input file, from 1; the same.
+            ids: n strings of at most 65,535 bytes of UTF-8; the same.
+
+        Raises: BuildError: a token id outside the vocabulary, or an id too long or with no UTF-8.
         """
         if lengths.size == 0:
             return
@@ -67,11 +136,26 @@ class StoreWriter:
         if (mask is None) != (self._mask is None) or (mask is not None and mask.shape != tokens.shape):
             rule = "none, as this store has no masks" if self._mask is None else f"bool[{tokens.size}]"
             raise ValueError(f"mask: expected {rule}, found {None if mask is None else mask.shape}")
+        _check_origins(origins, lengths.size, self._origins is not None)
+        texts = _encoded(ids, lengths.size, self._ids is not None)
         if int(tokens.max()) >= self.vocab_size:
             raise BuildError(
-                f"token id: expected ids below {self.vocab_size}, found {tokens.max()}; the tokenizer and its vocabulary disagree"
+                f"token id: expected ids below {self.vocab_size}, found {tokens.max()};"
+                " the tokenizer and its vocabulary disagree"
             )
-        tokens = tokens.astype(self.dtype, copy=False)
+        if self._origins is not None:
+            self._origins.write(origins.astype("<i8"))
+        if self._ids is not None:
+            self._append_ids(texts)
+        self._append_tokens(tokens.astype(self.dtype, copy=False), lengths, mask)
+
+    def _append_ids(self, texts: Sequence[bytes]) -> None:
+        ends = self._num_id_bytes + np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
+        self._ids.starts.write(np.append(self._num_id_bytes, ends[:-1]).astype("<i8"))
+        self._ids.rest.write(b"".join(texts))
+        self._num_id_bytes = int(ends[-1])
+
+    def _append_tokens(self, tokens: np.ndarray, lengths: np.ndarray, mask: np.ndarray | None) -> None:
         ends = np.cumsum(lengths)
         done = 0
         while done < lengths.size:  # one turn a shard
@@ -91,8 +175,9 @@ class StoreWriter:
         starts = self.num_tokens + np.cumsum(lengths) - lengths
         stop = self.num_tokens + tokens.size
         self._tokens.write(tokens)
-        self._boundaries.write(starts.astype("<i8"))
-        self._lookup.write(lookup_entries(starts, self.num_tokens, stop, self.num_documents).astype("<i8"))
+        self._boundaries.starts.write(starts.astype("<i8"))
+        lookup = lookup_entries(starts, self.num_tokens, stop, self.num_documents)
+        self._boundaries.rest.write(lookup.astype("<i8"))
         self.num_tokens = stop
         self.num_documents += lengths.size
 
@@ -105,53 +190,57 @@ class StoreWriter:
     def _seal_mask(self) -> None:
         self._mask.write(np.packbits(self._bits, bitorder="little"))
         self._bits = self._bits[:0]
-        self._files[self._mask.path.name] = FileEntry(*self._mask.close())
-        self._mask = _Output(self.folder / mask_name(len(self._shards) + 1))
+        self._files[self._mask.path.name] = self._mask.close()
+        self._mask = Output(self.folder / mask_name(len(self._shards) + 1))
 
     def _seal_shard(self) -> None:
         first_token, first_document = self._shard_start
         if self._mask is not None:
             self._seal_mask()
-        num_bytes, checksum = self._tokens.close()
+        entry = self._tokens.close()
         self._shards.append(
             ShardEntry(
                 file=self._tokens.path.name,
-                num_bytes=num_bytes,
+                num_bytes=entry.num_bytes,
                 num_tokens=self.num_tokens - first_token,
                 first_token=first_token,
                 num_documents=self.num_documents - first_document,
                 first_document=first_document,
-                checksum=checksum,
+                checksum=entry.checksum,
             )
         )
         self._shard_start = (self.num_tokens, self.num_documents)
-        self._tokens = _Output(self.folder / shard_name(len(self._shards)))
+        self._tokens = Output(self.folder / shard_name(len(self._shards)))
 
     def add_file(self, name: str, data: bytes) -> None:
-        """Add a side file."""
-        with _Output(self.folder / name) as output:
-            output.write(np.frombuffer(data, np.uint8))
-            self._files[name] = FileEntry(*output.close())
+        """Add a side file; ValueError for one that the store to make longer has already."""
+        if name in self._files:
+            raise ValueError(f"file: expected a name that is not taken, found {name!r}")
+        with Output(self.folder / name) as output:
+            output.write(data)
+            self._files[name] = output.close()
 
     def finish(self, inputs: bytes, **fields: object) -> Manifest:
         """Seal what is open, sync every file and write the manifest.
 
         Args:
-            inputs: the bytes of inputs.jsonl.
-            fields: the manifest's remaining fields: ends_with_eos, tokenizer, options, counts, versions.
+            inputs: the bytes of inputs.jsonl; of a store made longer, only those of the new documents.
+            fields: the manifest's remaining fields: ends_with_eos, tokenizer, options, counts, versions. A store made
+                longer keeps those of its base that are left out; its tokenizer and ends_with_eos cannot change.
+
+        Raises:
+            BuildError: no document was appended.
+            CorruptionError: there are origins, and the documents that `inputs` counts are not those appended.
         """
-        if self.num_documents == 0:
+        if self.num_documents == (len(self._base) if self._base else 0):
             raise BuildError("documents: expected at least one, found none; nothing was written")
-        self._seal_shard()
-        self._tokens.discard()
-        if self._mask is not None:
-            self._mask.discard()
-        self._boundaries.write(np.array([self.num_tokens], "<i8"))
-        self._lookup.close()
-        self._boundaries.append(self._lookup.path)
-        self._lookup.path.unlink()
-        self._files[BOUNDARIES_NAME] = FileEntry(*self._boundaries.close())
-        self.add_file(INPUTS_NAME, inputs)
+        if self._base is not None:
+            fields = _going_on(self._base.manifest, fields)
+        inputs = self._inputs + inputs
+        if self._origins is not None:
+            decode_inputs(inputs, self.num_documents, self._name(INPUTS_NAME))
+        self._seal_all()
+        self.add_file(self._name(INPUTS_NAME), inputs)
         manifest = Manifest(
             dtype=self.dtype.name,
             vocab_size=self.vocab_size,
@@ -165,53 +254,66 @@ class StoreWriter:
         make_read_only(self.folder / MANIFEST_NAME)
         return manifest
 
+    def _seal_all(self) -> None:
+        self._seal_shard()
+        self._tokens.discard()
+        if self._mask is not None:
+            self._mask.discard()
+        self._files[self._name(BOUNDARIES_NAME)] = self._boundaries.close(self.num_tokens)
+        if self._origins is not None:
+            self._files[self._name(ORIGINS_NAME)] = self._origins.close()
+        if self._ids is not None:
+            self._files[self._name(IDS_NAME)] = self._ids.close(self._num_id_bytes)
+
     def __enter__(self) -> "StoreWriter":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for output in (self._tokens, self._boundaries, self._lookup, self._mask):
+        for output in (self._tokens, self._boundaries, self._mask, self._origins, self._ids):
             if output is not None:
                 output.abandon()
 
 
-class _Output:
-    """A new file with its running size and checksum."""
+def _check_origins(origins: np.ndarray | None, count: int, wanted: bool) -> None:
+    if (origins is not None) != wanted or (wanted and (origins.shape != (count,) or origins.dtype.kind not in "iu")):
+        rule = f"int64[{count}]" if wanted else "none, as this store has no origins"
+        found = None if origins is None else f"{origins.dtype}{list(origins.shape)}"
+        raise ValueError(f"origins: expected {rule}, found {found}")
+    if wanted and not 1 <= int(origins.min()) <= int(origins.max()) < 1 << 63:
+        raise ValueError(f"origins: expected numbers of records, from 1, found {origins.min()}..{origins.max()}")
 
-    def __init__(self, path: Path):
-        self.path = path
-        self._file: BinaryIO = open(path, "wb", buffering=1 << 20)  # noqa: SIM115  # closed by close()
-        self._checksum = xxhash.xxh3_128()
-        self._num_bytes = 0
 
-    def write(self, array: np.ndarray) -> None:
-        data = memoryview(np.ascontiguousarray(array)).cast("B")
-        self._update(data)
-        self._file.write(data)
+def _encoded(ids: Sequence[str] | None, count: int, wanted: bool) -> list[bytes]:
+    """UTF-8 of ids; [] where there are to be none."""
+    if (ids is not None) != wanted or (wanted and (isinstance(ids, str) or len(ids) != count)):
+        rule = f"{count} strings" if wanted else "none, as this store has no ids"
+        raise ValueError(f"ids: expected {rule}, found {None if ids is None else len(ids)}")
+    try:
+        texts = [text.encode() for text in ids or ()]
+    except UnicodeEncodeError as error:
+        raise BuildError(f"id: expected text that has UTF-8, found {ascii(error.object)[:120]}; give another") from None
+    if texts and len(longest := max(texts, key=len)) > MAX_ID_BYTES:
+        raise BuildError(
+            f"id: expected at most {MAX_ID_BYTES} bytes, found {len(longest)}"
+            f" ({longest[:60].decode(errors='ignore')!a}...); give another"
+        )
+    return texts
 
-    def append(self, source: Path) -> None:
-        append_file(source, self._file, self._update)
 
-    def _update(self, data: bytes | memoryview) -> None:
-        self._checksum.update(data)
-        self._num_bytes += len(data)
+def _shared_files(base: Manifest) -> dict[str, FileEntry]:
+    """Files that a version shares with the one before it: masks, the tokenizer's."""
+    return {name: entry for name, entry in base.files.items() if version_of(name) is None}
 
-    def close(self) -> tuple[int, str]:
-        """Sync, make read-only; return size in bytes and checksum."""
-        sync(self._file)
-        self._file.close()
-        make_read_only(self.path)
-        return self._num_bytes, self._checksum.hexdigest()
 
-    def __enter__(self) -> "_Output":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.abandon()
-
-    def abandon(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk: the error that brought us here matters, not this one
-            self._file.close()
-
-    def discard(self) -> None:
-        self._file.close()
-        self.path.unlink()
+def _going_on(base: Manifest, fields: dict[str, object]) -> dict[str, object]:
+    """The fields of a store made longer; ValueError for another tokenizer or other ends of documents."""
+    names = ("ends_with_eos", "tokenizer", "options", "counts", "versions")
+    fields = {**{name: getattr(base, name) for name in names}, **fields}
+    tokenizer = fields["tokenizer"]
+    for name in ("kind", "file", "sha256", "eos_id", "bos_id", "pad_id"):
+        if getattr(tokenizer, name) != getattr(base.tokenizer, name):
+            found, rule = getattr(tokenizer, name), getattr(base.tokenizer, name)
+            raise ValueError(f"tokenizer.{name}: expected {rule!r}, as the store made longer, found {found!r}")
+    if fields["ends_with_eos"] != base.ends_with_eos:
+        raise ValueError(f"ends_with_eos: expected {base.ends_with_eos}, as the store made longer")
+    return fields

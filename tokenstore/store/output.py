@@ -1,0 +1,129 @@
+"""New files with their running size and checksum, and what a file of an older version gives to them."""
+
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import xxhash
+
+from tokenstore.errors import CorruptionError
+from tokenstore.format.manifest import FileEntry
+from tokenstore.store.files import append_file, check_size, make_read_only, read_bytes, remove, sync
+
+_BLOCK = 1 << 22
+
+
+class Output:
+    """A new file with its running size and checksum."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._file: BinaryIO = open(path, "wb", buffering=1 << 20)  # noqa: SIM115  # closed by close()
+        self._checksum = xxhash.xxh3_128()
+        self._num_bytes = 0
+
+    def write(self, array: np.ndarray | bytes) -> None:
+        """Append the bytes of `array`."""
+        data = array if isinstance(array, bytes) else memoryview(np.ascontiguousarray(array)).cast("B")
+        self._update(data)
+        self._file.write(data)
+
+    def append(self, source: Path) -> None:
+        """Append the bytes of a file."""
+        append_file(source, self._file, self._update)
+
+    def _update(self, data: bytes | memoryview) -> None:
+        self._checksum.update(data)
+        self._num_bytes += len(data)
+
+    def close(self) -> FileEntry:
+        """Sync, make read-only; return size in bytes and checksum."""
+        sync(self._file)
+        self._file.close()
+        make_read_only(self.path)
+        return FileEntry(self._num_bytes, self._checksum.hexdigest())
+
+    def __enter__(self) -> "Output":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close, whatever happened."""
+        with contextlib.suppress(OSError):  # a full disk: the error that brought us here matters, not this one
+            self._file.close()
+
+    def discard(self) -> None:
+        """Close and remove."""
+        self._file.close()
+        remove(self.path)
+
+
+class StartsOutput:
+    """A file of int64 starts and their end; what stands behind them grows beside them, in a file of its own so far."""
+
+    def __init__(self, path: Path):
+        with contextlib.ExitStack() as opened:
+            self.starts = opened.enter_context(Output(path))
+            self.rest = opened.enter_context(Output(path.with_name(path.name + ".part")))
+            opened.pop_all()
+
+    def go_on_from(self, path: Path, entry: FileEntry, num_starts: int) -> None:
+        """Take over the starts and the rest, but not the end, of such a file."""
+        num_rest = entry.num_bytes - 8 * (num_starts + 1)
+        copy_parts(path, entry, [(self.starts, 8 * num_starts), (None, 8), (self.rest, num_rest)])
+
+    def close(self, end: int) -> FileEntry:
+        """Write the end of the last start, and the rest behind it; return size in bytes and checksum."""
+        self.starts.write(np.array([end], "<i8"))
+        self.rest.close()
+        self.starts.append(self.rest.path)
+        remove(self.rest.path)
+        return self.starts.close()
+
+    def __enter__(self) -> "StartsOutput":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Close, whatever happened."""
+        self.starts.abandon()
+        self.rest.abandon()
+
+
+def copy_parts(path: Path, entry: FileEntry, parts: Sequence[tuple[Output | None, int]]) -> None:
+    """Copy a whole file, as `entry` knows it, in parts of (where to, bytes), in blocks.
+
+    Raises: CorruptionError: its size or its checksum is another: damage is not to get a new, fitting checksum.
+    """
+    check_size(path, entry.num_bytes)
+    checksum = xxhash.xxh3_128()
+    with open(path, "rb") as file:
+        for output, num_bytes in parts:
+            while num_bytes and (block := file.read(min(num_bytes, _BLOCK))):
+                num_bytes -= len(block)
+                checksum.update(block)
+                if output is not None:
+                    output.write(block)
+    _check_checksum(path, entry, checksum.hexdigest())
+
+
+def read_checked(path: Path, entry: FileEntry) -> bytes:
+    """All bytes of a file, as `entry` knows it; CorruptionError for others."""
+    check_size(path, entry.num_bytes)
+    data = read_bytes(path, entry.num_bytes)
+    _check_checksum(path, entry, xxhash.xxh3_128_hexdigest(data))
+    return data
+
+
+def _check_checksum(path: Path, entry: FileEntry, found: str) -> None:
+    if found != entry.checksum:
+        raise CorruptionError(
+            f"file: expected the checksum {entry.checksum}, found {found} ({path});"
+            f" run `tokenstore verify {path.parent}`, and copy or build the store again"
+        )

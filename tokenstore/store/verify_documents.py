@@ -1,0 +1,99 @@
+"""Checks of what a store holds for every document beside its boundaries: order, origins, ids (FMT-9, 11, 12)."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tokenstore.errors import TokenStoreError
+from tokenstore.format.layout import IDS_NAME, INPUTS_NAME, MAX_ID_BYTES, ORDER_NAME, ORIGINS_NAME
+from tokenstore.store.finding import Finding
+from tokenstore.store.reader import Store
+
+_BLOCK = 1 << 22  # documents, or bytes of ids, checked at once
+_CONTINUATION = 0b10  # the highest bits of a byte of UTF-8 that begins no character
+
+
+def check_order(store: Store) -> Iterator[Finding]:
+    """Rising numbers of documents of the run's length, in every run: so each document stands there once."""
+    name = store.file(ORDER_NAME).name
+    try:
+        lengths, firsts = store.runs().T
+    except TokenStoreError as error:
+        yield Finding(name, "runs", "every length once", str(error))
+        return
+    starts, order = store.boundaries(), store.order()
+    for first in range(0, len(store), _BLOCK):
+        ids = order[first : first + _BLOCK].astype(np.int64)
+        places = np.arange(first, first + ids.size)
+        runs = np.searchsorted(firsts, places, side="right") - 1
+        known = (ids >= 0) & (ids < len(store))
+        ids = np.where(known, ids, 0)
+        previous = order[max(first - 1, 0)] if first else -1
+        after = np.append(previous, ids[:-1]) < ids
+        wrong = np.flatnonzero(
+            ~known | (starts[ids + 1] - starts[ids] != lengths[runs]) | ~(after | (places == firsts[runs]))
+        )
+        if wrong.size:
+            i = int(wrong[0])
+            rule = f"a document of {lengths[runs[i]]} tokens, after those before it"
+            yield Finding(name, f"place {first + i}", rule, f"{order[first + i]}")
+            return
+
+
+def check_origins(store: Store, inputs_are_sound: bool) -> Iterator[Finding]:
+    """Records are counted from 1, and the inputs' documents add up."""
+    for first in range(0, len(store), _BLOCK):
+        records = store.origins()[first : first + _BLOCK]
+        wrong = np.flatnonzero(records < 1)
+        if wrong.size:
+            i = int(wrong[0])
+            place = f"document {first + i}"
+            yield Finding(store.file(ORIGINS_NAME).name, place, "the number of a record, from 1", f"{records[i]}")
+            break
+    if inputs_are_sound:
+        try:
+            store.inputs()
+        except TokenStoreError as error:
+            yield Finding(store.file(INPUTS_NAME).name, "documents", f"{len(store)} over all inputs", str(error))
+
+
+def check_ids(store: Store) -> Iterator[Finding]:
+    """Ids follow one another from the first byte to the last, none is too long, all are UTF-8."""
+    name = store.file(IDS_NAME).name
+    starts, text = store.ids()
+    if starts[0] != 0 or starts[-1] != text.size:
+        yield Finding(name, "ends", f"0 and {text.size}", f"{starts[0]} and {starts[-1]}")
+    for first in range(0, len(store), _BLOCK):
+        ends = starts[first : first + _BLOCK + 1]
+        sizes, inside = np.diff(ends), (ends >= 0) & (ends <= text.size)  # sizes may wrap where they are not inside
+        wrong = np.flatnonzero(~inside[:-1] | ~inside[1:] | (sizes < 0) | (sizes > MAX_ID_BYTES))
+        if wrong.size:
+            i = int(wrong[0])
+            rule = f"at most {MAX_ID_BYTES} of bytes 0..{text.size}"
+            yield Finding(name, f"id of document {first + i}", rule, f"{ends[i]}..{ends[i + 1]}")
+            return
+    yield from _check_text(store, name, starts, text)
+
+
+def _check_text(store: Store, name: str, starts: np.ndarray, text: np.ndarray) -> Iterator[Finding]:
+    """Every id is UTF-8: all together are, and none begins inside a character. The starts rise."""
+    first = 0
+    while first < len(store):
+        stop = int(np.searchsorted(starts[: len(store)], starts[first] + _BLOCK))
+        begins = starts[first:stop]
+        begins = begins[begins < text.size]
+        if (text[begins] >> 6 == _CONTINUATION).any() or not _is_text(text[starts[first] : starts[stop]]):
+            for i in range(first, stop):
+                found = text[starts[i] : starts[i + 1]]
+                if not _is_text(found):
+                    yield Finding(name, f"id of document {i}", "UTF-8", ascii(found[:60].tobytes()))
+                    return
+        first = stop
+
+
+def _is_text(data: np.ndarray) -> bool:
+    try:
+        data.tobytes().decode()
+    except UnicodeDecodeError:
+        return False
+    return True
