@@ -1,0 +1,359 @@
+"""The fast engine: exact or not at all. Texts it reads differently, tokenizers it cannot stand for, and how it is caught."""
+
+import json
+import pickle
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Library
+from tokenizers import models, normalizers
+
+from tests.data.texts import TEXTS
+from tests.vocabularies import SPECIAL, added_token, rank_lines, sentencepiece_model, variant
+from tokenstore.errors import ConfigError
+from tokenstore.tokenizer import EngineMismatch, fast, load_tokenizer
+
+ADDED = [
+    added_token("zwei W", 600),
+    added_token("<x>", 601, lstrip=True, rstrip=True),
+    added_token("Wort", 602, single_word=True),
+    added_token("<r>", 603, rstrip=True, special=True),
+]
+APART = ("<|endoftext|>", "<|user|>", "zwei W", "<x>", "Wort", "<r>", "<u>", "<s>", "</s>", "<unk>", "<0x41>", "<c>")
+MARKS = ("\u0326\u0d3b", "\u09fe\u0c4d", "e\u0301", "q\u0323\u0307", "\u1112\u1161\u11ab", "\u212b")
+NEW = (
+    "\u0cdc<s",
+    "\u0cdc'n",
+    " \ufdcd",
+    "\U000331da\u9978",
+    "\U0001faef<s",
+)  # not in the Unicode of either engine, or of both
+SPACES = (" ", "  ", "\n", "\t", "\r\n", "\xa0", "\x85", "\u2028", "\u3000", "\u2581")
+KINDS = ("huggingface", "added", "nfc", "tiktoken", "sentencepiece", "symbols")
+pieces = st.sampled_from([*TEXTS, *APART, *MARKS, *NEW, *SPACES, "a", "1", "'s", "'ſ", "🦊", "ﬁ"])
+batches = st.lists(st.one_of(st.text(max_size=20), st.lists(pieces, max_size=6).map("".join)), max_size=8)
+
+
+@pytest.fixture(scope="module")
+def files(tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, dict[str, Any]]]:
+    """A tokenizer of every sort that the fast engine can stand for: path and options."""
+    folder = tmp_path_factory.mktemp("fast")
+    (folder / "ranks").write_bytes(rank_lines(tokenizer_file))
+    (folder / "model").write_bytes(sentencepiece_model())
+    (folder / "symbols").write_bytes(
+        sentencepiece_model(user_defined_symbols=("<u>", "zwei W"), control_symbols=("<c>",))
+    )
+    variant(tokenizer_file, folder / "added.json", lambda value: value["added_tokens"].extend(ADDED))
+    variant(tokenizer_file, folder / "nfc.json", lambda value: value.update(normalizer={"type": "NFC"}))
+    ranks = {"pattern": "cl100k_base", "special_tokens": SPECIAL}
+    return {
+        "huggingface": (str(tokenizer_file), {}),
+        "added": (str(folder / "added.json"), {}),
+        "nfc": (str(folder / "nfc.json"), {}),
+        "tiktoken": (str(folder / "ranks"), ranks),
+        "sentencepiece": (str(folder / "model"), {}),
+        "symbols": (str(folder / "symbols"), {}),
+    }
+
+
+@pytest.fixture(scope="module")
+def load(files: dict[str, tuple[str, dict[str, Any]]]) -> Callable[..., fast.FastTokenizer]:
+    """Load a sort of tokenizer with the fast engine, once a module."""
+    loaded: dict[tuple[str, str], fast.FastTokenizer] = {}
+
+    def get(kind: str, special_text: str = "plain") -> fast.FastTokenizer:
+        path, options = files[kind]
+        if (kind, special_text) not in loaded:
+            found = load_tokenizer(path, special_text=special_text, engine="fast", **options)
+            loaded[kind, special_text] = found
+        return loaded[kind, special_text]
+
+    return get
+
+
+def same(tokenizer: fast.FastTokenizer, texts: Sequence[str]) -> bool:
+    """Whether both engines give the same ids and lengths, of the same types."""
+    here, there = tokenizer.encode_batch(texts), tokenizer.reference.encode_batch(texts)
+    return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(here, there, strict=True))
+
+
+SORTS = [(kind, "plain") for kind in KINDS] + [(kind, "special") for kind in KINDS[:4]]
+
+
+@pytest.mark.parametrize(("kind", "special_text"), SORTS)
+@given(texts=batches)
+def test_any_batch_is_as_the_reference_gives_it(
+    load: Callable[..., fast.FastTokenizer], kind: str, special_text: str, texts: list[str]
+) -> None:
+    """Whatever the texts, ids and lengths are those of the reference, and no difference is met on the way."""
+    assert same(load(kind, special_text), texts)
+
+
+@pytest.mark.parametrize(("kind", "special_text"), SORTS)
+def test_texts_it_was_seen_to_read_differently_are_right(
+    load: Callable[..., fast.FastTokenizer], kind: str, special_text: str
+) -> None:
+    """Special strings, stripped and single-word tokens, marks under NFC, characters of new Unicode versions."""
+    inside = [
+        f"{a}{text}{b}"
+        for text in (*APART, *MARKS, *NEW, *SPACES)
+        for a in ("", "r", " ", "é")
+        for b in ("", "b", "  ")
+    ]
+    assert same(load(kind, special_text), inside)
+    assert same(load(kind, special_text), ["a" * 50_000, " " * 50_000, "\n" * 50_000, "é1" * 20_000, ""])
+
+
+def test_it_stands_for_the_reference(load: Callable[..., fast.FastTokenizer]) -> None:
+    """All that is known of a tokenizer is the reference's; the versions of both engines are told."""
+    for kind in KINDS:
+        tokenizer = load(kind)
+        reference = tokenizer.reference
+        for name in ("kind", "data", "file_name", "file", "vocab_size", "eos_id", "bos_id", "pad_id", "special_tokens",
+                     "token_names", "chat_template"):  # fmt: skip
+            assert getattr(tokenizer, name) == getattr(reference, name)
+        assert (tokenizer.engine, tokenizer.engine_note) == ("gigatoken", "")
+        assert tokenizer.engine_version.endswith(f" ({reference.engine} {reference.engine_version})")
+        ids, spans = tokenizer.encode_with_spans(TEXTS[4])
+        assert spans.tolist() == reference.encode_with_spans(TEXTS[4])[1].tolist()
+        assert tokenizer.decode(ids) == TEXTS[4]
+
+
+UNSUITED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
+    "no split": (lambda v: v["pre_tokenizer"].update(use_regex=False), "differ from token"),
+    "other ids": (lambda v: v["added_tokens"].append(added_token("<x>", 900)), "ids of added tokens"),
+    "dropout": (lambda v: v["model"].update(dropout=0.1), "BPE without dropout"),
+    "lower": (lambda v: v.update(normalizer={"type": "Lowercase"}), "normalizer Lowercase"),
+    "nfkc": (lambda v: v.update(normalizer={"type": "Sequence", "normalizers": [{"type": "NFKC"}]}), "normalizer NFKC"),
+    "regex": (
+        lambda v: v.update(normalizer={"type": "Replace", "pattern": {"Regex": " +"}, "content": " "}),
+        "normalizer Replace by a regular expression",
+    ),
+    "normalized": (
+        lambda v: (
+            v.update(normalizer={"type": "NFC"}),
+            v["added_tokens"].append(added_token("e\u0301", 600, normalized=True)),
+        ),
+        "added tokens that are normalized",
+    ),
+    "odd split": (
+        lambda v: v.update(
+            pre_tokenizer={"type": "Split", "pattern": {"Regex": r"\w+|\W+"}, "behavior": "Isolated", "invert": False}
+        ),
+        "gigatoken cannot load it",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(UNSUITED))
+def test_a_tokenizer_it_is_not_exact_for_stays_with_the_reference(
+    tokenizer_file: Path, tmp_path: Path, name: str
+) -> None:
+    """`auto` gives the reference and says why; `fast` is an error that says why."""
+    change, reason = UNSUITED[name]
+    path = variant(tokenizer_file, tmp_path / "tokenizer.json", change)
+    tokenizer = load_tokenizer(str(path), engine="auto")
+    assert tokenizer.engine == "tokenizers"
+    assert reason in tokenizer.engine_note
+    with pytest.raises(ConfigError, match=f"tokenizer engine: .*{reason}.*use auto or reference"):
+        load_tokenizer(str(path), engine="fast")
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"normalization_rule_name": "nmt_nfkc"}, "Precompiled"),
+        ({"remove_extra_whitespaces": True}, "Strip"),
+        ({"byte_fallback": False, "vocab_size": 400}, "byte_fallback"),
+        ({"model_type": "unigram", "vocab_size": 600}, "BPE"),
+    ],
+    ids=["nfkc", "spaces", "no bytes", "unigram"],
+)
+def test_a_model_it_is_not_exact_for_stays_with_the_reference(
+    tmp_path: Path, options: dict[str, Any], reason: str
+) -> None:
+    """Of sentencepiece only BPE with byte fallback that leaves the text as it is."""
+    (tmp_path / "m").write_bytes(sentencepiece_model(**options))
+    tokenizer = load_tokenizer(str(tmp_path / "m"), engine="auto")
+    assert tokenizer.engine == "sentencepiece"
+    assert reason in tokenizer.engine_note
+
+
+def test_other_kinds_stay_with_the_reference(
+    tokenizer_file: Path, files: dict[str, tuple[str, dict[str, Any]]], tmp_path: Path
+) -> None:
+    """Words, patterns of one's own, ranks with holes, added special tokens, bytes."""
+    Library(models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "words.json"))
+    lines = (tmp_path / "holes", Path(files["tiktoken"][0]).read_bytes().splitlines())
+    lines[0].write_bytes(b"\n".join(lines[1][:300] + lines[1][301:]))
+    cases: list[tuple[str, dict[str, Any], str]] = [
+        (str(tmp_path / "words.json"), {}, "not for WordLevel"),
+        (files["tiktoken"][0], {"pattern": r"[\s\S]"}, "does not know the split pattern"),
+        (str(lines[0]), {"pattern": "gpt2"}, "gigatoken cannot load it"),
+        (str(tokenizer_file), {"add_special_tokens": True}, "does not add special tokens"),
+    ]
+    for path, options, reason in cases:
+        tokenizer = load_tokenizer(path, engine="auto", **options)
+        assert tokenizer.engine != "gigatoken"
+        assert reason in tokenizer.engine_note
+    assert load_tokenizer("bytes", engine="auto").engine_note == ""
+    with pytest.raises(ConfigError, match="a bytes tokenizer needs no other engine"):
+        load_tokenizer("bytes", engine="fast")
+    with pytest.raises(ConfigError, match="tokenizer engine: expected reference, fast or auto, found 'quick'"):
+        load_tokenizer("bytes", engine="quick")
+
+
+@pytest.mark.parametrize("name", ["gigatoken", "awkward"])
+def test_without_the_library_its_extra_is_named(
+    tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """`auto` does without, `fast` says how to get it."""
+    monkeypatch.setitem(sys.modules, name, None)
+    assert load_tokenizer(str(tokenizer_file), engine="auto").engine == "tokenizers"
+    with pytest.raises(ConfigError, match=r"not installed; run: pip install 'tokenstore\[fast\]'"):
+        load_tokenizer(str(tokenizer_file), engine="fast")
+
+
+class Panic(BaseException):
+    """As the library's panics are: no Exception."""
+
+
+class Lying:
+    """An engine in place of the fast one that answers with `answer(texts, ids, offsets)`."""
+
+    def __init__(self, engine: Any, answer: Callable[..., tuple[np.ndarray, np.ndarray]]):
+        self.engine, self.answer, self.asked = engine, answer, 0
+
+    def encode_batch(self, texts: list[str], parallel: bool) -> SimpleNamespace:
+        assert parallel is False
+        self.asked += 1
+        layout = self.engine.encode_batch(texts, parallel=False).layout
+        ids, offsets = self.answer(texts, layout.content.data.copy(), layout.offsets.data.copy())
+        content, offsets = SimpleNamespace(data=ids), SimpleNamespace(data=offsets)
+        return SimpleNamespace(layout=SimpleNamespace(content=content, offsets=offsets))
+
+
+def raising(error: BaseException) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    def answer(*_: object) -> tuple[np.ndarray, np.ndarray]:
+        raise error
+
+    return answer
+
+
+@pytest.fixture
+def lie(tokenizer_file: Path) -> Callable[..., fast.FastTokenizer]:
+    """A fast tokenizer whose engine lies from now on."""
+
+    def make(answer: Callable[..., tuple[np.ndarray, np.ndarray]]) -> fast.FastTokenizer:
+        tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
+        tokenizer._engine = Lying(tokenizer._engine, answer)
+        return tokenizer
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda texts, ids, offsets: (ids + np.uint32(1), offsets), "differ from token 0"),
+        (lambda texts, ids, offsets: (ids, np.minimum(offsets + (np.arange(offsets.size) == 1), ids.size)), "differ"),
+        (lambda texts, ids, offsets: (ids, offsets[:-1]), "gave 2 of 3 documents"),
+        (lambda texts, ids, offsets: (ids[:-1], offsets), "documents"),
+        (lambda texts, ids, offsets: (ids.astype(np.int64), offsets), "documents"),
+        (raising(Panic("index out of bounds")), "failed with index out of bounds"),
+        (raising(RuntimeError("broken")), "failed with broken"),
+        (raising(AttributeError("layout")), "failed with layout"),
+    ],
+    ids=["ids", "bounds", "count", "short", "type", "panic", "error", "interface"],
+)
+def test_a_wrong_answer_or_a_failure_is_a_mismatch(
+    lie: Callable[..., fast.FastTokenizer], answer: Callable[..., tuple[np.ndarray, np.ndarray]], reason: str
+) -> None:
+    """Whatever goes wrong in the fast engine, the caller can turn to the reference."""
+    tokenizer = lie(answer)
+    with pytest.raises(EngineMismatch, match=reason) as caught:
+        tokenizer.encode_batch(TEXTS[:3])
+    assert caught.value.excerpt
+    assert tokenizer.reference.encode_batch(TEXTS[:3])[1].size == 3
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), MemoryError()], ids=repr)
+def test_interrupts_pass_through(lie: Callable[..., fast.FastTokenizer], error: BaseException) -> None:
+    """Stopping a build is not a mismatch."""
+    with pytest.raises(type(error)):
+        lie(raising(error)).encode_batch(TEXTS)
+
+
+def test_a_mismatch_can_be_sent_between_processes() -> None:
+    """A worker's mismatch arrives whole."""
+    error = pickle.loads(pickle.dumps(EngineMismatch("text", "reason")))
+    assert (error.excerpt, error.reason, str(error)) == ("text", "reason", "reason, at 'text'")
+
+
+def test_texts_it_may_not_read_are_not_given_to_it(lie: Callable[..., fast.FastTokenizer]) -> None:
+    """A batch of such texts alone does not reach the engine at all."""
+    tokenizer = lie(raising(Panic()))
+    assert same(tokenizer, list(NEW))
+    assert same(tokenizer, [])
+
+
+def test_it_is_loaded_anew_after_much_text(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps every word it has seen; a long build does not let that grow without end."""
+    tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
+    monkeypatch.setattr(fast, "_LOADED_CHARS", 1000)
+    before = tokenizer._engine
+    assert same(tokenizer, TEXTS)
+    assert same(tokenizer, TEXTS)
+    assert tokenizer._engine is not before
+
+
+def test_a_small_lie_is_found_in_time(lie: Callable[..., fast.FastTokenizer]) -> None:
+    """One wrong text among many of its kind is met within some batches, since others are checked at every turn."""
+
+    def answer(texts: list[str], ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        ids[offsets[texts.index("odd one out")]] += 1
+        return ids, offsets
+
+    tokenizer = lie(answer)
+    texts = [f"text number {'x' * (i % 7)}" for i in range(200)] + ["odd one out"] + ["more of it, and more"] * 50
+
+    def some_batches() -> None:
+        for _ in range(200):
+            tokenizer.encode_batch(texts)
+
+    with pytest.raises(EngineMismatch, match="odd one out"):
+        some_batches()
+
+
+def test_more_of_a_new_source_is_checked(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first batch, and the first after `start_source`, are checked more than the others."""
+    tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
+    texts = [f"{text} {i}" for i, text in enumerate(TEXTS * 20)]
+    checked: list[int] = []
+    monkeypatch.setattr(tokenizer, "_compare", lambda texts, found: checked.append(sum(map(len, texts))))
+    for number in range(6):
+        if number == 3:
+            tokenizer.start_source()
+        tokenizer.encode_batch(texts)
+    total = sum(map(len, texts))
+    assert [many > total // 10 for many in checked] == [True, False, False, True, False, False]
+
+
+def test_a_template_and_truncation_in_the_file_change_nothing(tokenizer_file: Path, tmp_path: Path) -> None:
+    """What the reference leaves out of a tokenizer.json is left out for the fast engine too."""
+    path = tmp_path / "tokenizer.json"
+    path.write_bytes(tokenizer_file.read_bytes())
+    full = Library.from_file(str(path))
+    full.enable_truncation(3)
+    full.enable_padding(length=50)
+    full.normalizer = normalizers.Sequence([])
+    full.save(str(path))
+    assert json.loads(path.read_text("utf-8"))["truncation"]
+    assert same(load_tokenizer(str(path), engine="fast"), TEXTS)

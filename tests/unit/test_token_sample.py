@@ -1,0 +1,98 @@
+"""Kinds of characters, and which texts of a batch are checked against the reference."""
+
+import unicodedata
+
+import numpy as np
+import pytest
+
+from tests.data.texts import TEXTS
+from tokenstore.tokenizer import characters as c
+from tokenstore.tokenizer.sample import choose
+
+
+def test_only_assigned_characters_are_trusted() -> None:
+    """No character that is unassigned, private or half of a pair is trusted, whatever the version of Python."""
+    trusted = np.flatnonzero(c.kind_table(False) != c.UNTRUSTED)
+    assert not {unicodedata.category(chr(code)) for code in trusted.tolist()} & {"Cn", "Co", "Cs"}
+    assert trusted.size > 140_000
+    assert c.kind_table(False).shape == (0x110000,)
+
+
+def test_common_text_is_trusted() -> None:
+    """Every script of the test texts goes to the fast engine."""
+    assert (c.kinds_of(TEXTS, c.kind_table(False)) != c.UNTRUSTED).all()
+
+
+@pytest.mark.parametrize("text", ["e\u0301", "\u212b", "\u1100\u1161", "\u0928\u093c", "\u0344", "\u09fe", "\u0d3b"])
+def test_what_nfc_may_change_is_not_trusted_under_it(text: str) -> None:
+    """Marks, parts of syllables and characters with another form are kept from an engine that must normalize."""
+    assert c.kinds_of([text], c.kind_table(True)) == [c.UNTRUSTED]
+    assert c.kinds_of([text], c.kind_table(False)) != [c.UNTRUSTED]
+
+
+def test_trusted_characters_stay_as_they_are_under_nfc() -> None:
+    """Any text of characters trusted under NFC is its own NFC, alone and between others."""
+    trusted = np.flatnonzero(c.kind_table(True) != c.UNTRUSTED).tolist()
+    rng = np.random.default_rng(1)
+    for _ in range(20):
+        text = "".join(map(chr, rng.choice(trusted, 5000)))
+        assert unicodedata.is_normalized("NFC", text)
+    assert unicodedata.is_normalized("NFC", "".join(map(chr, trusted)))
+    assert {"é", "ß", "я", "中", "한", "ア", "क", "ا"} <= set(map(chr, trusted))
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("plain words", c.ASCII),
+        ("", c.ASCII),
+        ("12 34 56 78", c.FEW_LETTERS),
+        ("Größe", c.LATIN),
+        ("слово word", c.GREEK_CYRILLIC),
+        ("слово 中", c.CJK),
+        ("هذا", c.INDIC_ARABIC),
+        ("中 🦊", c.OTHER),
+        ("中 🦊 \U000331da", c.UNTRUSTED),
+        ("\ud800", c.UNTRUSTED),
+    ],
+)
+def test_a_text_has_the_kind_of_its_rarest_character(text: str, kind: int) -> None:
+    """So a batch's few texts of a rare script are found among many others."""
+    assert c.kinds_of(["x", text, "é"], c.kind_table(False)).tolist() == [c.ASCII, kind, c.LATIN]
+
+
+def kinds(texts: list[str]) -> np.ndarray:
+    return c.kinds_of(texts, c.kind_table(False))
+
+
+def test_every_kind_is_checked_however_rare() -> None:
+    """One text of a kind among a thousand others is checked in every batch."""
+    texts = ["some plain words of English"] * 1000 + ["слово", "中文", "🦊", "12345 67", "été", "हिन्दी"]
+    whole, parts = choose(texts, kinds(texts), 100, 3)
+    assert set(range(1000, 1006)) <= set(whole)
+    assert parts == []
+    assert sum(len(texts[i]) for i in whole) < len("".join(texts)) // 100 + 512 + 30 * 7
+
+
+def test_the_choice_is_the_same_for_the_same_batch_and_turns_on() -> None:
+    """Checks can be repeated, and over the batches every text of a kind has its turn."""
+    texts = [f"number {'x' * (i % 5)}" for i in range(500)]
+    assert choose(texts, kinds(texts), 100, 7) == choose(texts, kinds(texts), 100, 7)
+    seen = {i for turn in range(60) for i in choose(texts, kinds(texts), 100, turn)[0]}
+    assert seen == set(range(500))
+
+
+def test_of_a_long_text_a_piece_is_checked() -> None:
+    """A text of many pages costs no more than a short one, and other pieces of it are checked at every turn."""
+    texts = ["".join(map(chr, range(65, 91))) * 10_000]
+    found = {choose(texts, kinds(texts), 10**6, turn)[1][0] for turn in range(20)}
+    assert len(found) > 10
+    assert all(len(piece) == 1024 and piece in texts[0] for piece in found)
+    assert choose(texts, kinds(texts), 10**6, 0)[0] == []
+
+
+def test_the_longest_and_the_shortest_are_checked() -> None:
+    """Both ends of the lengths that are checked whole."""
+    texts = ["middle words"] * 100 + ["w" * 4000, "y", "z" * 9000]
+    whole, _ = choose(texts, kinds(texts), 2, 0)
+    assert {100, 101} <= set(whole)

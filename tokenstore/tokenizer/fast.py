@@ -1,0 +1,150 @@
+"""The fast engine, gigatoken: exact or not at all. What it makes is checked against the reference in every batch."""
+
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+from tokenstore.errors import ConfigError
+from tokenstore.tokenizer import FAST, EngineMismatch, Tokenizer
+from tokenstore.tokenizer.characters import UNTRUSTED, kind_table, kinds_of
+from tokenstore.tokenizer.fast_engine import FastFile, Unsuitable, fast_file
+from tokenstore.tokenizer.request import Request
+from tokenstore.tokenizer.sample import choose
+from tokenstore.tokenizer.self_test import self_test_texts
+
+_SHARE, _FIRST_SHARE = 100, 10  # one character of so many is checked, and of the first batch of a source
+_LOADED_CHARS = 1 << 30  # it keeps every word it has seen: after so many characters it is loaded anew
+
+
+def with_fast_engine(reference: Tokenizer, request: Request, engine: str) -> Tokenizer:
+    """`reference` with gigatoken before it; where that is not possible, itself with a note, or ConfigError for `fast`."""
+    try:
+        tokenizer = FastTokenizer(reference, fast_file(reference, request))
+        tokenizer.self_test()
+        return tokenizer
+    except (KeyboardInterrupt, SystemExit, MemoryError):
+        raise
+    except ModuleNotFoundError as error:
+        reason = f"{error.name} is not installed; run: pip install 'tokenstore[fast]'"
+    except (Unsuitable, EngineMismatch) as error:
+        reason = f"gigatoken: {error}"
+    except BaseException as error:  # a panic is no Exception
+        reason = f"gigatoken cannot load it: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    if engine == FAST:
+        raise ConfigError(
+            f"tokenizer engine: expected one that fast can stand for, found that it cannot: {reason};"
+            " use auto or reference"
+        )
+    reference.engine_note = reason
+    return reference
+
+
+class FastTokenizer:
+    """A tokenizer whose batches gigatoken encodes, on the calling thread alone.
+
+    Texts it may read differently go to `reference`. A part of every batch is checked against it, and any difference,
+    failure or panic is an EngineMismatch: the work is to be done again with `reference`.
+    """
+
+    engine, engine_note = "gigatoken", ""
+
+    def __init__(self, reference: Tokenizer, file: FastFile):
+        self.reference = reference
+        self._file = file
+        self._apart = file.apart_pattern()
+        self._table = kind_table(file.nfc)
+        self._engine = file.load()
+        self._chars = self._turn = 0
+        self._first = True
+        self.kind, self.data, self.file_name = reference.kind, reference.data, reference.file_name
+        self.file: Path | None = reference.file
+        self.vocab_size, self.special_tokens = reference.vocab_size, reference.special_tokens
+        self.eos_id, self.bos_id, self.pad_id = reference.eos_id, reference.bos_id, reference.pad_id
+        self.token_names: Mapping[str, str] = reference.token_names
+        self.chat_template = reference.chat_template
+        self.engine_version = f"{version('gigatoken')} ({reference.engine} {reference.engine_version})"
+
+    def start_source(self) -> None:
+        """The next batch is of a new source: more of it is checked."""
+        self._first = True
+
+    def self_test(self) -> None:
+        """EngineMismatch if a text of a fixed set, or one with the tokenizer's own special strings, is read differently."""
+        texts = self_test_texts([*self.reference.special_tokens, *self._file.strings])
+        kinds = self._kinds(texts)
+        texts = [texts[i] for i in np.flatnonzero(kinds != UNTRUSTED)]
+        ids, offsets = self._run(texts)
+        self._compare(texts, np.split(ids, offsets[1:-1]))
+
+    def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        kinds = self._kinds(texts)
+        apart = kinds == UNTRUSTED
+        if not apart.any():
+            return self._checked(texts, kinds)
+        lengths = np.empty(len(texts), np.int64)
+        there, lengths[apart] = self.reference.encode_batch([texts[i] for i in np.flatnonzero(apart)])
+        here, lengths[~apart] = self._checked([texts[i] for i in np.flatnonzero(~apart)], kinds[~apart])
+        owner = np.repeat(apart, lengths)
+        ids = np.empty(owner.size, np.uint32)
+        ids[owner], ids[~owner] = there, here
+        return ids, lengths
+
+    def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        return self.reference.encode_with_spans(text)
+
+    def decode(self, ids: np.ndarray) -> str:
+        return self.reference.decode(ids)
+
+    def _kinds(self, texts: Sequence[str]) -> np.ndarray:
+        kinds = kinds_of(texts, self._table)
+        if self._apart is not None:
+            kinds[[self._apart.search(text) is not None for text in texts]] = UNTRUSTED
+        return kinds
+
+    def _checked(self, texts: Sequence[str], kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        if not texts:
+            return np.empty(0, np.uint32), np.empty(0, np.int64)
+        whole, pieces = choose(texts, kinds, _FIRST_SHARE if self._first else _SHARE, self._turn)
+        self._first = False
+        self._turn += 1
+        ids, offsets = self._run([*texts, *pieces])
+        rows = [*whole, *range(len(texts), len(texts) + len(pieces))]
+        self._compare([*(texts[i] for i in whole), *pieces], [ids[offsets[i] : offsets[i + 1]] for i in rows])
+        return ids[: offsets[len(texts)]], np.diff(offsets[: len(texts) + 1])
+
+    def _run(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids uint32[n] and offsets int64[len(texts) + 1] into them, as gigatoken gives them."""
+        try:
+            if self._chars > _LOADED_CHARS:
+                self._engine, self._chars = self._file.load(), 0
+            self._chars += sum(map(len, texts))
+            layout = self._engine.encode_batch(list(texts), parallel=False).layout
+            ids, offsets = np.asarray(layout.content.data), np.asarray(layout.offsets.data)
+        except (KeyboardInterrupt, SystemExit, MemoryError):
+            raise
+        except BaseException as error:  # a panic is no Exception
+            raise EngineMismatch(_excerpt(texts[0]), f"gigatoken failed with {error}") from error
+        if offsets.size != len(texts) + 1 or offsets[0] != 0 or offsets[-1] != ids.size or ids.dtype != np.uint32:
+            raise EngineMismatch(_excerpt(texts[0]), f"gigatoken gave {offsets.size - 1} of {len(texts)} documents")
+        return ids, offsets
+
+    def _compare(self, texts: Sequence[str], found: Sequence[np.ndarray]) -> None:
+        ids, lengths = self.reference.encode_batch(texts)
+        stops = np.cumsum(lengths)
+        for text, part, start, stop in zip(texts, found, stops - lengths, stops, strict=True):
+            if not np.array_equal(part, ids[start:stop]):
+                at = _first_difference(part, ids[start:stop])
+                raise EngineMismatch(
+                    _excerpt(text), f"gigatoken and {self.reference.engine} differ from token {at} of a text on"
+                )
+
+
+def _first_difference(left: np.ndarray, right: np.ndarray) -> int:
+    shared = min(left.size, right.size)
+    return int(np.append(left[:shared] != right[:shared], True).argmax())
+
+
+def _excerpt(text: str) -> str:
+    return text[:60]

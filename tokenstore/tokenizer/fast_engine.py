@@ -1,0 +1,136 @@
+"""From a reference tokenizer to gigatoken's: what it can do exactly, and which texts must go to the reference.
+
+Only what was seen to agree is let through; a tokenizer with anything else is `Unsuitable`.
+"""
+
+import base64
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tokenstore.tokenizer import Tokenizer
+from tokenstore.tokenizer.huggingface import HuggingFaceTokenizer
+from tokenstore.tokenizer.patterns import PATTERNS
+from tokenstore.tokenizer.request import PLAIN, Request
+from tokenstore.tokenizer.sentencepiece_model import SentencePieceTokenizer
+from tokenstore.tokenizer.tiktoken_bpe import TiktokenTokenizer
+
+_NORMALIZERS = {"NFC", "Prepend", "Replace"}  # that gave the same for every text, NFC but for marks
+
+
+class Unsuitable(Exception):
+    """The fast engine cannot stand for this tokenizer; the text says why."""
+
+
+@dataclass(frozen=True)
+class FastFile:
+    """What gigatoken is to be loaded from.
+
+    Attributes:
+        json: a tokenizer.json, or None.
+        ranks, scheme, special_tokens: else a rank file, gigatoken's name of its split pattern, special tokens it reads.
+        apart: texts that hold one of these strings go to the reference.
+        strings: all strings it treats apart from the text around them.
+        nfc: whether texts are normalized.
+    """
+
+    json: str | None
+    ranks: bytes = b""
+    scheme: str = ""
+    special_tokens: Mapping[str, int] | None = None
+    apart: tuple[str, ...] = ()
+    strings: tuple[str, ...] = ()
+    nfc: bool = False
+
+    def load(self) -> Any:
+        """A new gigatoken tokenizer. Raises whatever it raises, panics included, which are no `Exception`."""
+        import awkward  # noqa: F401  # gigatoken answers with its arrays where it is there, else with lists
+        import gigatoken
+
+        if self.json is not None:
+            return gigatoken.Tokenizer.from_json(self.json)
+        with tempfile.NamedTemporaryFile(suffix=".tiktoken") as file:
+            file.write(self.ranks)
+            file.flush()
+            return gigatoken.Tokenizer.from_tiktoken(file.name, self.scheme, dict(self.special_tokens or {}))
+
+    def apart_pattern(self) -> re.Pattern[str] | None:
+        """Finds a string of `apart`."""
+        return re.compile("|".join(map(re.escape, self.apart))) if self.apart else None
+
+
+def fast_file(reference: Tokenizer, request: Request) -> FastFile:
+    """What to load gigatoken from to have `reference`; Unsuitable if that is not possible."""
+    if request.add_special_tokens:
+        raise Unsuitable("it does not add special tokens")
+    plain = request.special_text == PLAIN
+    if isinstance(reference, TiktokenTokenizer):
+        return _from_ranks(reference, plain)
+    if isinstance(reference, SentencePieceTokenizer):
+        return _from_json(_converted(reference), True, every_token_apart=True)
+    if isinstance(reference, HuggingFaceTokenizer):
+        value = json.loads(reference.data or b"")
+        if {token["content"]: token["id"] for token in value.get("added_tokens") or []} != reference.added_tokens:
+            raise Unsuitable("the ids of added tokens in the file are not those the library gives them")
+        return _from_json(value, plain, every_token_apart=False)
+    raise Unsuitable(f"a {reference.kind} tokenizer needs no other engine")
+
+
+def _from_ranks(reference: TiktokenTokenizer, plain: bool) -> FastFile:
+    file = reference.rank_file
+    known = [pattern.fast_name for pattern in PATTERNS.values() if pattern.regex == file.pattern]
+    if not known:
+        raise Unsuitable("it does not know the split pattern")
+    lines = [
+        base64.b64encode(token) + b" %d\n" % rank for token, rank in sorted(file.ranks.items(), key=lambda x: x[1])
+    ]
+    return FastFile(None, b"".join(lines), known[0], {} if plain else file.special_tokens)
+
+
+def _converted(reference: SentencePieceTokenizer) -> Any:
+    """The sentencepiece model as the value of a tokenizer.json, without merges into pieces that are no text."""
+    from gigatoken._load.sentencepiece import sentencepiece_to_tokenizer_json
+
+    value = json.loads(sentencepiece_to_tokenizer_json(reference.data))
+    if reference.has_unused_pieces():
+        raise Unsuitable("it is not exact with unused pieces")
+    never = set(reference.pieces_not_text())
+    model = value["model"]
+    model["merges"] = [pair for pair in model["merges"] if "".join(pair) not in never]
+    return value
+
+
+def _from_json(value: Any, plain: bool, every_token_apart: bool) -> FastFile:
+    model = value["model"]
+    if model.get("type", "BPE") != "BPE" or model.get("dropout"):
+        raise Unsuitable(f"it is exact for BPE without dropout, not for {model.get('type')}")
+    normalizers = _normalizers(value.get("normalizer"))
+    if others := sorted(set(normalizers) - _NORMALIZERS):
+        raise Unsuitable(f"it is not exact with the normalizer {', '.join(others)}")
+    # Without the special tokens in its file it cannot take them for anything but text.
+    tokens = [token for token in value.get("added_tokens") or [] if not (plain and token["special"])]
+    if normalizers and any(token["normalized"] for token in tokens):
+        raise Unsuitable("it is not exact with added tokens that are normalized")
+    apart = [
+        token["content"]
+        for token in tokens
+        if every_token_apart or token["lstrip"] or token["rstrip"] or token["single_word"]
+    ]
+    value = {**value, "added_tokens": tokens, "truncation": None, "padding": None, "post_processor": None}
+    strings = tuple(token["content"] for token in tokens)
+    return FastFile(
+        json.dumps(value, ensure_ascii=False), apart=tuple(apart), strings=strings, nfc="NFC" in normalizers
+    )
+
+
+def _normalizers(value: Any) -> list[str]:
+    """Types of the normalizers in the file, in order; a sequence is those in it."""
+    if value is None:
+        return []
+    if value["type"] == "Sequence":
+        return [name for part in value["normalizers"] for name in _normalizers(part)]
+    by_regex = value["type"] == "Replace" and "String" not in value["pattern"]
+    return ["Replace by a regular expression" if by_regex else value["type"]]

@@ -1,0 +1,116 @@
+"""Rank files of tiktoken: `base64 rank` a line; and the one JSON file a store keeps, with all that a rank file lacks.
+
+The JSON file is canonical (sorted keys, no spaces): its hash is the identity of pattern, special tokens and ranks.
+"""
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenstore.errors import ConfigError
+from tokenstore.tokenizer.patterns import PATTERNS
+from tokenstore.tokenizer.request import Request
+
+SAVED_START = b'{"kind":"tiktoken",'
+_LINE = re.compile(rb"\s*[A-Za-z0-9+/]+=* [0-9]+[ \t]*(\r?\n|$)")
+_MOST_IDS = 1 << 31
+
+
+@dataclass(frozen=True)
+class RankFile:
+    """All that makes a tiktoken tokenizer: a split regex, ranks of byte strings, ids of special strings."""
+
+    pattern: str
+    ranks: Mapping[bytes, int]
+    special_tokens: Mapping[str, int]
+
+    def to_bytes(self) -> bytes:
+        """The canonical JSON file."""
+        value = {
+            "kind": "tiktoken",
+            "pattern": self.pattern,
+            "ranks": {base64.b64encode(token).decode(): rank for token, rank in self.ranks.items()},
+            "special_tokens": dict(self.special_tokens),
+        }
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+
+
+def looks_like_ranks(data: bytes) -> bool:
+    """Whether the first line is `base64 rank`."""
+    return _LINE.match(data[:4096]) is not None
+
+
+def read_rank_file(path: Path, data: bytes, request: Request) -> RankFile:
+    """The tokenizer in `data`, a rank file or a saved JSON file.
+
+    Raises:
+        ConfigError: a damaged file, a rank file without a pattern, a saved file with another pattern or special tokens.
+    """
+    saved = data.startswith(SAVED_START)
+    if saved:
+        request.refuse("saved tiktoken", "pattern", "special_tokens")
+    elif not request.pattern:
+        raise ConfigError(
+            f"pattern: expected one of {', '.join(PATTERNS)} or a split regex for a tiktoken rank file, found none"
+            f" ({path}); a rank file does not carry it: give the one its model was trained with"
+        )
+    try:
+        found = _parse_saved(data) if saved else _parse_ranks(data, request)
+        _check(found)
+    except (ValueError, TypeError, KeyError, RecursionError, AttributeError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"tokenizer: expected a tiktoken rank file, found {error} ({path}); copy it again") from error
+    return found
+
+
+def _parse_saved(data: bytes) -> RankFile:
+    value: Any = json.loads(data)
+    ranks = {base64.b64decode(token, validate=True): rank for token, rank in value["ranks"].items()}
+    return RankFile(value["pattern"], ranks, value["special_tokens"])
+
+
+def _parse_ranks(data: bytes, request: Request) -> RankFile:
+    ranks: dict[bytes, int] = {}
+    for number, line in enumerate(data.split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            token, rank = line.split()
+            ranks[base64.b64decode(token, validate=True)] = int(rank)
+        except (ValueError, binascii.Error):
+            raise ValueError(f"{line[:60]!r} in line {number}") from None
+    known = PATTERNS.get(request.pattern or "")
+    pattern = known.regex if known else str(request.pattern)
+    special = known.special_tokens.get(len(ranks), {}) if known else {}
+    return RankFile(pattern, ranks, _with_asked(special, ranks, request.special_tokens))
+
+
+def _with_asked(known: Mapping[str, int], ranks: Mapping[bytes, int], asked: tuple[str, ...]) -> dict[str, int]:
+    """Known special tokens and those asked for as `name=id` or `name` (the next free id); asked ones win."""
+    special = dict(known)
+    for text in asked:
+        name, equals, number = text.rpartition("=")
+        if not (equals and name and number.isascii() and number.isdigit()):
+            name, number = text, str(max([-1, *ranks.values(), *special.values()]) + 1)
+        special = {other: i for other, i in special.items() if i != int(number)} | {name: int(number)}
+    return special
+
+
+def _check(file: RankFile) -> None:
+    """ValueError if tiktoken could not work with it; it would panic, not raise."""
+    ids = [*file.ranks.values(), *file.special_tokens.values()]
+    if not isinstance(file.pattern, str) or not all(type(i) is int and 0 <= i < _MOST_IDS for i in ids):
+        raise ValueError("a rank that is no id")
+    if len(set(ids)) != len(ids):
+        twice = next(i for i in sorted(ids) if ids.count(i) > 1)
+        raise ConfigError(f"special tokens: expected every id once, found {twice} twice; choose another id")
+    if missing := [byte for byte in range(256) if bytes([byte]) not in file.ranks]:
+        raise ValueError(f"no rank for {len(missing)} single bytes, the first {missing[0]:#04x}")
+    if b"" in file.ranks or "" in file.special_tokens:
+        raise ValueError("an empty token")

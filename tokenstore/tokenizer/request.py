@@ -1,0 +1,58 @@
+"""What is asked of a tokenizer beyond its file, and how an end-of-text token is found: the same for every kind."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenstore.errors import ConfigError
+
+PLAIN, SPECIAL = "plain", "special"
+
+# Names under which common tokenizers know their end of text; most files do not say which it is.
+_EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>", "<|eos|>", "[EOS]")
+
+
+@dataclass(frozen=True)
+class Request:
+    """The arguments of `load_tokenizer` that are not the file; see there."""
+
+    eos_token: str | None = None
+    eos_id: int | None = None
+    special_text: str = PLAIN
+    pattern: str | None = None
+    special_tokens: tuple[str, ...] = ()
+    add_special_tokens: bool = False
+
+    def refuse(self, kind: str, *names: str) -> None:
+        """ConfigError if one of the fields `names` was given to a kind of tokenizer that cannot follow it."""
+        for name in names:
+            if value := getattr(self, name):
+                raise ConfigError(
+                    f"{name.replace('_', ' ')}: expected none for a {kind} tokenizer, found {value!r}; leave it out"
+                )
+
+    def find_eos(
+        self, path: Path, configured: str | None, specials: Sequence[str], id_of: Callable[[str], int | None]
+    ) -> int | None:
+        """Id of the end of text: as asked, else as configured, else the only one of the usual names that is there."""
+        if self.eos_id is not None:
+            return self.eos_id
+        if self.eos_token is not None:
+            if (asked := id_of(self.eos_token)) is None:
+                listed = ", ".join(map(repr, specials[:20])) or "none"
+                raise ConfigError(
+                    f"eos token: expected a token of {path}, found {self.eos_token!r}; its special tokens: {listed}"
+                )
+            return asked
+        if configured is not None and (found := id_of(configured)) is not None:
+            return found
+        known = [found for name in _EOS_NAMES if (found := id_of(name)) is not None]
+        return known[0] if len(known) == 1 else None
+
+
+def missing_library(library: str, kind: str, extra: str) -> ConfigError:
+    """The error for a kind of tokenizer whose library is not installed."""
+    return ConfigError(
+        f"tokenizer: expected the library {library} for a {kind} tokenizer, found it not installed;"
+        f" run: pip install 'tokenstore[{extra}]'"
+    )
