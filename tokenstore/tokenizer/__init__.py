@@ -164,4 +164,4 @@ def _byte_tokenizer(request: Request) -> Tokenizer:
         raise ConfigError(
             f"eos token: expected {EOS_TOKEN!r} of the bytes tokenizer, found {request.eos_token!r}; leave it out"
         )
-    return ByteTokenizer()
+    return ByteTokenizer(request.special_text)

@@ -1,14 +1,17 @@
 """The tokenizer that needs no file: UTF-8 bytes are ids 0..255, then end of text, beginning of text, padding."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from tokenstore.tokenizer.byte_spans import spans_of_bytes
+from tokenstore.tokenizer.request import PLAIN, SPECIAL
 
 EOS_TOKEN = "<|endoftext|>"
 _SPECIAL = (EOS_TOKEN, "<|startoftext|>", "<|padding|>")
+_PARTS = re.compile("(" + "|".join(map(re.escape, _SPECIAL)) + ")")
 
 
 class ByteTokenizer:
@@ -18,19 +21,35 @@ class ByteTokenizer:
     file_name: str | None = None
     vocab_size = 256 + len(_SPECIAL)
     eos_id, bos_id, pad_id = 256, 257, 258
-    special_tokens: tuple[str, ...] = ()  # a text cannot hold them: its bytes are its ids
     engine, engine_version, engine_note = "tokenstore", "1", ""
     chat_template: str | None = None
     token_names: Mapping[str, str] = dict(zip(("eos_token", "bos_token", "pad_token"), _SPECIAL, strict=True))
 
+    def __init__(self, special_text: str = PLAIN):
+        # Where a text is only a text it cannot hold them: its bytes are its ids
+        self.special_tokens = _SPECIAL if special_text == SPECIAL else ()
+
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        encoded = [text.encode("utf-8") for text in texts]
-        lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
-        return np.frombuffer(b"".join(encoded), np.uint8).astype(np.uint32), lengths
+        ids = [self._encode(text) for text in texts]
+        lengths = np.fromiter(map(len, ids), np.int64, len(ids))
+        return np.concatenate(ids).astype(np.uint32) if ids else np.zeros(0, np.uint32), lengths
+
+    def _encode(self, text: str) -> np.ndarray:
+        if not self.special_tokens:
+            return np.frombuffer(text.encode("utf-8"), np.uint8)
+        return self.encode_with_spans(text)[0]
 
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        ids, _ = self.encode_batch([text])
-        return ids, spans_of_bytes(text, np.ones(ids.size, np.int64))
+        ids, spans, at = [np.zeros(0, np.uint32)], [np.zeros((0, 2), np.int64)], 0
+        for part in _PARTS.split(text) if self.special_tokens else [text]:
+            if part in self.special_tokens:
+                ids.append(np.array([256 + _SPECIAL.index(part)], np.uint32))
+                spans.append(np.array([[at, at + len(part)]]))
+            elif part:
+                ids.append(np.frombuffer(part.encode("utf-8"), np.uint8).astype(np.uint32))
+                spans.append(at + spans_of_bytes(part, np.ones(ids[-1].size, np.int64)))
+            at += len(part)
+        return np.concatenate(ids), np.concatenate(spans)
 
     def decode(self, ids: np.ndarray) -> str:
         pieces, start = [], 0
