@@ -1,10 +1,14 @@
-"""Claim: a build is as fast as its tokenizer.
+"""Claims: a build is as fast as its tokenizer, two workers do twice the work, and its memory does not grow with its inputs.
 
-Four resources: CPU 1 core for the engine; disk writes 2-4 bytes a token; memory one batch. Text: the Python standard
+Four resources: CPU 1 core for the engine; disk writes 2-4 bytes a token, twice; memory one batch. Text: the Python standard
 library's modules as JSON lines. The bare engine encodes the same texts in batches of the same size, and nothing else.
 """
 
+import base64
 import json
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from benches.scenes import Row, ratio, rounds
@@ -21,43 +25,130 @@ def train_tokenizer(texts: list[str], path: Path, size: int = 30_000) -> Path:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=["<|endoftext|>"], show_progress=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+    )
     tokenizer.train_from_iterator(texts, trainer)
     tokenizer.save(str(path))
     return path
 
 
+def rank_file(tokenizer: Path, path: Path) -> Path:
+    """The same merges as a tiktoken rank file: the 256 bytes, then what each merge makes."""
+    from tokenizers import pre_tokenizers
+
+    kept = [byte for byte in range(256) if chr(byte) in pre_tokenizers.ByteLevel.alphabet()]
+    moved = [byte for byte in range(256) if byte not in kept]
+    byte_of = {chr(byte): byte for byte in kept} | {chr(256 + i): byte for i, byte in enumerate(moved)}
+    merges = json.loads(tokenizer.read_text("utf-8"))["model"]["merges"]
+    tokens = [bytes([byte]) for byte in range(256)] + [bytes(byte_of[c] for c in "".join(pair)) for pair in merges]
+    lines = [base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(dict.fromkeys(tokens))]
+    path.write_bytes(b"".join(lines))
+    return path
+
+
 def run(folder: Path, smoke: bool) -> list[Row]:
-    """End to end (JSON lines -> verified bytes on disk) against the bare engine, one core."""
+    """End to end (JSON lines -> verified bytes on disk) against the bare engine, one core; workers; memory."""
     set_environment("TOKENIZERS_PARALLELISM", "false")
     texts = [path.read_text("utf-8") for path in standard_library_files()][: 20 if smoke else None]
     source = folder / "text.jsonl"
     source.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    huggingface = {"tokenizer": str(train_tokenizer(texts[:100], folder / "tokenizer.json"))}
+    ranks = {"tokenizer": str(rank_file(folder / "tokenizer.json", folder / "ranks.tiktoken")), "pattern": "gpt2"}
+    ranks["special_tokens"] = ("<|endoftext|>",)
+    rows = [
+        _end_to_end("Hugging Face tokenizers", {**huggingface, "engine": "reference"}, "0.95", source, texts, smoke),
+        _end_to_end("tiktoken", {**ranks, "engine": "reference"}, "0.95", source, texts, smoke),
+        _end_to_end("gigatoken, cold", {**huggingface, "engine": "fast"}, "0.5", source, texts, smoke),
+        _end_to_end("bytes", {"tokenizer": "bytes"}, "-", source, texts, smoke),
+        _two_workers({**huggingface, "engine": "reference"}, source, texts, smoke),
+    ]
+    return [*rows, *_memory(folder, texts, smoke)]
+
+
+def _options(output: Path, source: Path, tokenizer: dict, workers: int = 1) -> BuildOptions:
+    return BuildOptions(inputs=(str(source),), output=output, workers=workers, **tokenizer)
+
+
+def _building(options: BuildOptions) -> Callable[[], None]:
+    def build() -> None:
+        remove_tree(options.output)
+        build_store(options)
+
+    return build
+
+
+def _end_to_end(name: str, tokenizer: dict, reach: str, source: Path, texts: list[str], smoke: bool) -> Row:
+    def load() -> object:
+        settings = {key: value for key, value in tokenizer.items() if key != "tokenizer"}
+        return load_tokenizer(tokenizer["tokenizer"], **settings)
+
+    loaded = load()
+
+    def bare() -> None:
+        # An engine that remembers words is cold in a build, so it is here; without its checks where it has any
+        engine = load() if hasattr(loaded, "reference") else loaded
+        encode = getattr(engine, "_run", engine.encode_batch)
+        for first in range(0, len(texts), 32):
+            encode(texts[first : first + 32])
+
+    times = rounds(
+        {"bare": bare, "build": _building(_options(source.parent / "built", source, tokenizer))}, 1 if smoke else 5
+    )
     megabytes = sum(len(text.encode()) for text in texts) / 1e6
-    file = train_tokenizer(texts[:100], folder / "tokenizer.json")
-    rows = []
-    for name, spec in (("Hugging Face tokenizers", str(file)), ("bytes", "bytes")):
-        tokenizer = load_tokenizer(spec)
-        output = folder / "built"
-        options = BuildOptions(inputs=(str(source),), output=output, tokenizer=spec, workers=1)
+    speed = f"{megabytes / min(times['build']):.1f} MB/s of text, bare engine {megabytes / min(times['bare']):.1f}"
+    return Row(
+        f"build end to end, share of the bare engine, {name}", ratio(times["bare"], times["build"]), reach, speed
+    )
 
-        def build(options=options, output=output) -> None:
-            remove_tree(output)
-            build_store(options)
 
-        def bare(tokenizer=tokenizer) -> None:
-            for first in range(0, len(texts), 32):
-                tokenizer.encode_batch(texts[first : first + 32])
+def _two_workers(tokenizer: dict, source: Path, texts: list[str], smoke: bool) -> Row:
+    """Beside it what two processes that share nothing reach here: virtual cores may be halves of one."""
+    large = source.with_name("large.jsonl")
+    large.write_bytes(source.read_bytes() * (1 if smoke else 4))
+    code = (
+        "import json, sys; from tokenstore.tokenizer import load_tokenizer; t = load_tokenizer(sys.argv[1]);"
+        "x = [json.loads(line)['text'] for line in open(sys.argv[2])];"
+        "[t.encode_batch(x[i : i + 32]) for _ in range(int(sys.argv[3])) for i in range(0, len(x), 32)]"
+    )
+    command = [sys.executable, "-c", code, tokenizer["tokenizer"], str(source), "1" if smoke else "4"]
 
-        times = rounds({"bare": bare, "build": build}, 1 if smoke else 5)
-        reach = "0.95" if spec != "bytes" else "-"
-        speed = f"{megabytes / min(times['build']):.1f} MB/s of text, bare engine {megabytes / min(times['bare']):.1f}"
-        rows.append(
-            Row(
-                f"build end to end, share of the bare engine, {name}",
-                ratio(times["bare"], times["build"]),
-                reach,
-                speed,
-            )
-        )
-    return rows
+    def alone(count: int) -> Callable[[], None]:
+        return lambda: [process.wait() for process in [subprocess.Popen(command) for _ in range(count)]] and None
+
+    actions = {f"{n} workers": _building(_options(source.parent / "built", large, tokenizer, n)) for n in (1, 2)}
+    times = rounds({**actions, "1 alone": alone(1), "2 alone": alone(2)}, 1 if smoke else 3)
+    twice = [2 * seconds for seconds in times["1 alone"]]
+    beside = f"two processes that only tokenize: {ratio(twice, times['2 alone'])}"
+    return Row("build with two workers, times one", ratio(times["1 workers"], times["2 workers"]), "1.8", beside)
+
+
+def _memory(folder: Path, texts: list[str], smoke: bool) -> list[Row]:
+    """Peak memory of a process that builds, over inputs of two sizes."""
+    peaks = []
+    for megabytes in (1, 4) if smoke else (100, 2000):
+        source = folder / f"{megabytes}.jsonl"
+        lines = [json.dumps({"text": text}).encode() + b"\n" for text in texts]
+        with open(source, "wb") as out:
+            while out.tell() < megabytes * 1_000_000:
+                out.writelines(lines)
+        peaks.append((megabytes, _peak(source)))
+        source.unlink()
+    value = " / ".join(f"{peak:.0f}" for _, peak in peaks) + " MB"
+    sizes = " / ".join(f"{size:,}" for size, _ in peaks)
+    return [Row(f"peak memory of a build, one worker, {sizes} MB of input", value, "flat", "bytes tokenizer")]
+
+
+def _peak(source: Path) -> float:
+    code = (
+        "import sys, resource; from tokenstore.build import BuildOptions, build_store;"
+        "build_store(BuildOptions((sys.argv[1],), sys.argv[2], 'bytes', dedup='exact'));"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    output = source.with_suffix(".store")
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(source), str(output)], capture_output=True, text=True, check=True
+    )
+    remove_tree(output)
+    return int(done.stdout.split()[-1]) / 1024

@@ -8,6 +8,7 @@ from pathlib import Path
 import tokenstore
 from tests.data.texts import TEXTS
 from tokenstore.build import BuildResult
+from tokenstore.build.assemble import DROPPED
 
 Build = Callable[..., BuildResult]
 BAD = b'{"text": 7}'
@@ -22,6 +23,11 @@ def documents(path: Path) -> list[list[int]]:
 def contents(folder: Path) -> dict[str, bytes]:
     """The bytes of every file of a store."""
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def counts(**numbers: int) -> dict[str, int]:
+    """What a build counts by input file, zero where it is not given: counts(documents=3, empty=1)."""
+    return {"documents": 0, **dict.fromkeys(DROPPED, 0), **numbers}
 
 
 def left_behind(output: Path) -> list[str]:

@@ -5,81 +5,22 @@ import os
 import pty
 import re
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import tokenstore
+from tests.building import contents, counts
+from tests.command_lines import MAIN, WAIT_SECONDS, Start, environment, group_members, run, wait_until
 from tests.data.texts import TEXTS
 
-ROOT = Path(__file__).resolve().parents[2]
-MAIN = [sys.executable, "-c", "from tokenstore.commands.app import main; main()"]
 BUILDERS = {"tools": [sys.executable, "-m", "tools.build_store"], "tokenstore": [*MAIN, "build"]}
 VERIFIERS = {"tools": [sys.executable, "-m", "tools.verify_store"], "tokenstore": [*MAIN, "verify"]}
 BUILD, VERIFY = BUILDERS["tools"], VERIFIERS["tokenstore"]
 # Unknown to users: lines of progress at once, instead of every ten seconds.
 EAGER = [sys.executable, "-c", "import tokenstore.commands.progress as p; p._LINE_SECONDS = 0; from tokenstore.commands.app import main; main()", "build"]  # fmt: skip
-WAIT_SECONDS = 60  # until what must happen has happened; only a hanging process reaches it
-
-FILES, REPEATS = 8, 100
-Run = Callable[..., subprocess.CompletedProcess]
-Start = Callable[..., subprocess.Popen]
-
-
-def environment() -> dict[str, str]:
-    """Ours, without what makes rich think of a terminal."""
-    terminal = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
-    return {**{k: v for k, v in os.environ.items() if k not in terminal}, "PYTHONWARNINGS": "error"}
-
-
-def run(*command: object) -> subprocess.CompletedProcess:
-    """Run a command in the root of the clone to its end."""
-    return subprocess.run(
-        list(map(str, command)), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
-    )  # fmt: skip
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Start a command; what still runs when the test ends is killed."""
-    started: list[subprocess.Popen] = []
-
-    def begin(*command: object, **options: object) -> subprocess.Popen:
-        options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment(), **options}
-        started.append(subprocess.Popen(list(map(str, command)), cwd=ROOT, **options))
-        return started[-1]
-
-    yield begin
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """Poll until `condition` holds."""
-    end = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "what the test waits for did not happen"
-        time.sleep(0.005)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file of a store."""
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
-
-
-@pytest.fixture(scope="module")
-def many_texts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of texts that take a while to tokenize."""
-    folder = tmp_path_factory.mktemp("many_texts")
-    for number in range(FILES):
-        lines = (json.dumps({"text": text}) for text in TEXTS * REPEATS)
-        (folder / f"{number}.jsonl").write_text("\n".join(lines))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +47,8 @@ def test_a_build_exits_0_and_tells_what_it_wrote(jsonl: Callable[..., Path], tmp
         assert len(store) == len(TEXTS)
         shown = (
             str(tmp_path / "store"),
-            f"{len(TEXTS)} from 1 files; 1 without text",
+            f"{len(TEXTS)} from 1 files",
+            "1 without text",
             f"{store.num_tokens:,} as uint16",
         )
         assert [text for text in (*shown, store.digest, "store.rejects.jsonl") if text not in done.stdout] == []
@@ -141,7 +83,7 @@ def test_verify_exits_0_for_a_sound_store_and_4_for_a_damaged_one(make_store: Ca
         (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--wrokers", "2"], "--wrokers"),
         (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--document-start", "sos"], "sos"),
         (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--shard-size", "0"], "shard_bytes: expected 4 or more"),
-        (["{in}", "--output", "{out}", "--tokenizer", "no.json"], "expected 'bytes' or the path of a tokenizer.json"),
+        (["{in}", "--output", "{out}", "--tokenizer", "no.json"], "expected 'bytes' or the path of a tokenizer file"),
         (["{in}x", "--output", "{out}", "--tokenizer", "bytes"], "found none ({in}x)"),
         (["{in}", "--output", "{in}", "--tokenizer", "bytes"], "found something else ({in})"),
     ],
@@ -224,7 +166,7 @@ def test_json_is_one_object_on_standard_output(jsonl: Callable[..., Path], tmp_p
     first, second = (json.loads(run(*command).stdout) for _ in range(2))
     assert first["path"] == str(tmp_path / "store")
     assert first["rejects"] == str(tmp_path / "store.rejects.jsonl")
-    assert first["counts"] == {"input files": 1, "documents": len(TEXTS), "empty": 0, "bad": 1}
+    assert first["counts"] == {"input files": 1, **counts(documents=len(TEXTS), bad=1)}
     assert first["num_tokens"] == sum(len(text.encode()) + 1 for text in TEXTS)
     assert (first["was_there"], second["was_there"]) == (False, True)
     changed = {"was_there", "seconds"}
@@ -280,7 +222,7 @@ def test_an_interrupted_build_exits_130_and_resumes_to_the_same_bytes(
     ]
     process = start(*command, start_new_session=True)
     parts = tmp_path / "store.building" / "parts"
-    wait_until(lambda: process.poll() is not None or list(parts.glob("*.tokens")))
+    wait_until(lambda: process.poll() is not None or list(parts.glob("*.bad")))  # the last one opened
     os.killpg(process.pid, getattr(signal, name))  # as a terminal does: to the workers too
     out, err = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 130, err
@@ -290,19 +232,6 @@ def test_an_interrupted_build_exits_130_and_resumes_to_the_same_bytes(
     assert run(*command).returncode == 0
     assert contents(tmp_path / "store") == undisturbed
     assert sorted(path.name for path in tmp_path.glob("store*")) == ["store"]
-
-
-def group_members(group: int) -> list[int]:
-    """Processes of a process group that still run."""
-    members = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
-        except OSError:
-            continue
-        if int(its_group) == group and state != "Z":
-            members.append(int(stat.parent.name))
-    return members
 
 
 def test_of_two_builders_at_once_the_second_is_refused_and_the_first_completes(
@@ -355,7 +284,7 @@ def test_json_output_is_not_disturbed_by_progress(slow_build: list[object]) -> N
     """--json is quiet on standard error."""
     done = run(*EAGER, *slow_build, "--json")
     assert done.stderr == ""
-    assert json.loads(done.stdout)["num_documents"] == FILES * REPEATS * len(TEXTS)
+    assert json.loads(done.stdout)["num_documents"] == 8 * 100 * len(TEXTS)
 
 
 def test_progress_is_a_bar_on_a_terminal(start: Start, slow_build: list[object]) -> None:

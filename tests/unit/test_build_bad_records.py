@@ -30,7 +30,7 @@ def test_more_bad_records_than_allowed_are_listed_and_leave_no_store(
         ("b/three.txt", 1, "not UTF-8: i"),
         ("c.jsonl.gz", 6, "not JSON: un"),
     ]
-    assert [row["start"] for row in rows] == ['{"text": 7}', "\ufffd not text", "{"]
+    assert [row["start"] for row in rows] == ['{"text":7}', "\ufffd not text", "{"]
 
 
 def test_allowing_more_bad_records_and_running_again_works(
@@ -78,7 +78,7 @@ def test_nothing_to_write_is_an_error_and_no_store(
 ) -> None:
     """P9: a store holds at least one document; a build that finds none says what it found and leaves none."""
     with pytest.raises(
-        BuildError, match=r"expected at least one, found none \(1 input files, 0 documents, .*nothing was"
+        BuildError, match=r"expected at least one, found none \(1 input files, 0 documents.*nothing was"
     ):
         build(jsonl("in.jsonl", inputs), max_bad=1)
     assert not (tmp_path / "store").exists()

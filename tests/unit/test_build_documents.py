@@ -10,7 +10,7 @@ import tokenizers
 from tokenizers import processors
 
 import tokenstore
-from tests.building import Build, as_bytes, documents, mixed_corpus
+from tests.building import Build, as_bytes, counts, documents, mixed_corpus
 from tests.data.texts import TEXTS
 from tokenstore.errors import BadRecordsError
 
@@ -72,10 +72,10 @@ def test_documents_without_text_are_dropped_and_counted(
     inputs = (jsonl("in.jsonl", ["a", "", "b", "", " "]), tmp_path / "empty.txt")
     result = build(*inputs)
     assert documents(result.path) == as_bytes("a", "b", " ")
-    assert result.counts == {"input files": 2, "documents": 3, "empty": 3, "bad": 0}
+    assert result.counts == {"input files": 2, **counts(documents=3, empty=3)}
     kept = build(*inputs, output="kept", keep_empty=True)
     assert documents(kept.path) == as_bytes("a", "", "b", "", " ", "")
-    assert kept.counts == {"input files": 2, "documents": 6, "empty": 0, "bad": 0}
+    assert kept.counts == {"input files": 2, **counts(documents=6)}
 
 
 def test_a_document_without_any_token_cannot_be_kept(build: Build, jsonl: Callable[..., Path]) -> None:

@@ -42,6 +42,7 @@ OTHER = [
 def test_other_options_than_those_of_what_is_there_are_refused_by_name(
     build: Build,
     jsonl: Callable[..., Path],
+    small_units: Callable[[int], None],
     tokenizer_file: Path,
     tmp_path: Path,
     state: str,
@@ -50,6 +51,7 @@ def test_other_options_than_those_of_what_is_there_are_refused_by_name(
 ) -> None:
     """P8: a store, or an unfinished build, made with other options is neither mixed with nor replaced unasked."""
     options = {name: str(tokenizer_file) if value == "a file" else value for name, value in options.items()}
+    small_units(1000)  # so that a part of an unfinished build is finished
     source = jsonl("in.jsonl", [*TEXTS, {"text": "x", "a": {"text": "y"}}, *([BAD] if state == "unfinished" else [])])
     if state == "finished":
         build(source)
@@ -66,6 +68,17 @@ def test_other_options_than_those_of_what_is_there_are_refused_by_name(
     assert contents(replaced.path) == contents(build(source, output="fresh", max_bad=100, **options).path)
     assert "store.replaced" not in left_behind(replaced.path)
     assert "store.building" not in left_behind(replaced.path)
+
+
+def test_an_unfinished_build_that_had_finished_nothing_stands_in_nobodys_way(
+    build: Build, jsonl: Callable[..., Path], notes: list[str]
+) -> None:
+    """A first try with a wrong field costs nothing: the next command needs no --overwrite, and says what it replaced."""
+    source = jsonl("in.jsonl", [{"body": "x"}])
+    with pytest.raises(BadRecordsError):
+        build(source)
+    assert documents(build(source, text_field="body", note=notes.append).path) == as_bytes("x")
+    assert "options.text_field was 'text', is 'body'" in notes[0]
 
 
 def test_other_inputs_than_those_of_the_store_are_refused_by_name(build: Build, jsonl: Callable[..., Path]) -> None:

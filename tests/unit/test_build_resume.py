@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.building import BAD, Build, as_bytes, contents, die, documents, left_behind
+from tests.building import BAD, Build, as_bytes, contents, counts, die, documents, left_behind
 from tests.data.texts import TEXTS
 from tokenstore.build import part, pipeline
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, TokenStoreError
@@ -71,7 +71,7 @@ def test_a_part_half_overwritten_by_a_build_of_other_inputs_is_not_believed(
     assert documents(build(first, second).path) == as_bytes(*TEXTS, *TEXTS, "mended")
 
 
-@pytest.mark.parametrize("damage", ["no tokens", "short tokens", "no lengths", "long lengths", "no json", "other json"])
+@pytest.mark.parametrize("damage", ["no tokens", "short tokens", "no rows", "long rows", "no json", "other json"])
 def test_a_part_whose_files_are_not_whole_is_made_again(
     build: Build, jsonl: Callable[..., Path], two_units: tuple[Path, Path], tmp_path: Path, damage: str
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_store_inside_its_input_folder_is_not_read_by_the_same_command_again(
         build(source.parent, output="data/store", max_bad=1)
     again = build(source.parent, output="data/store", max_bad=1)
     assert again.was_there is (state == "finished")
-    assert again.counts == {"input files": 1, "documents": len(TEXTS), "empty": 0, "bad": 1}
+    assert again.counts == {"input files": 1, **counts(documents=len(TEXTS), bad=1)}
     assert build(f"{source.parent}/**/*.jsonl", output="data/store", max_bad=1).was_there
     with pytest.raises(ConfigError, match="found none"):
         build(source.with_name("store.rejects.jsonl"), output="data/store")

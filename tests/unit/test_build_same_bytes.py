@@ -54,5 +54,6 @@ def test_large_texts_and_many_texts_are_tokenized_in_batches(
     for chars, count, read in ((1, 1024, 1), (300, 1024, 5), (1 << 20, 1, 7), (1 << 20, 5, 1 << 16)):
         monkeypatch.setattr(part, "_BATCH_CHARS", chars)
         monkeypatch.setattr(part, "_BATCH_DOCUMENTS", count)
-        monkeypatch.setattr(part, "_READ_DOCUMENTS", read)
+        monkeypatch.setattr(part, "_BLOCK_DOCUMENTS", read)
+        monkeypatch.setattr(part, "_BLOCK_TOKENS", 100 * read)
         assert contents(build(source, output=f"{chars} {count} {read}").path) == expected

@@ -3,7 +3,7 @@
 import glob
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,9 @@ from tokenstore.errors import ConfigError
 TABLES = (".parquet", ".arrow")  # compressed inside, so never a .gz or .zst of their own
 FORMATS = (".jsonl", ".txt", ".csv", ".tsv", *TABLES)
 COMPRESSIONS = (".gz", ".zst")
-_MOST_SHOWN = 5
+_STATE = "state.json"
+_HINT = "; --text-endings .py reads other files as text"
+_MOST_SHOWN, _SHOWN = 5, 200
 
 
 @dataclass(frozen=True)
@@ -39,45 +41,76 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
     """The input files, in the order of the arguments; inside a folder or glob sorted by path, folder by folder.
 
     A folder gives all its files of the known formats at any depth; hidden ones are passed over, and so are plain .json files,
-    which are settings more often than data, and .arrow files that a `save_to_disk` folder does not list. A file named
-    twice is taken once, at its first place. Files that end in one of `text_endings` (".py") are read like .txt. What lies
-    at or below one of `written` (absolute paths: what the build itself writes) is never an input.
-    Raises: ConfigError: an argument that names nothing, or a file of no known format; all of them at once.
+    which are settings more often than data, .arrow files that a `save_to_disk` folder does not list, and links to folders.
+    A file named twice is taken once, at its first place. Files that end in one of `text_endings` (".py") are read like
+    .txt. What lies at or below one of `written` (absolute paths: what the build itself writes) is never an input.
+    Raises: ConfigError: an argument that names nothing, a file of no known format or that is no file, a folder that
+        cannot be read, a file that `save_to_disk` lists and that is not there; all of them at once.
     """
     formats = (
         {ending: ending for ending in FORMATS}
         | {".json": ".jsonl"}
         | {ending.lower(): ".txt" for ending in text_endings}
     )
+    known = f"{', '.join(formats)}, or with {' or '.join(COMPRESSIONS)} behind it"
     found: dict[Path, None] = {}
     passed_over: Counter[str] = Counter()
     wrong: list[str] = []
-    for argument in arguments:
-        path = Path(argument)
-        if path.is_dir():
-            paths = _sorted(p for p in path.rglob("*") if p.is_file() and not _hidden(p.relative_to(path)))
-            paths = [p for p in paths if not _below(_absolute(p), written)]
-            wanted = {p: _is_wanted(p, formats) for p in paths}
-            passed_over.update(p.suffix or "no ending" for p in paths if not wanted[p])
-            paths = [p for p in paths if wanted[p]]
-        elif path.is_file():
-            paths = [path]
-        elif path.exists():
-            wrong.append(f"input: expected a file or folder, found something else ({argument})")
+    try:
+        for argument in arguments:
+            paths = _named_by(argument, formats, written, passed_over)
+            wrong += [fault for path in paths if (fault := _fault(path, formats, known))]
+            if not paths:
+                wrong.append(f"input: expected files ({known}), found none ({argument}){_HINT}")
+            found.update(dict.fromkeys(p for p in map(_absolute, paths) if not _below(p, written)))
+        if not found and not wrong:
+            wrong.append(f"input: expected files, found none but what the build itself wrote ({', '.join(arguments)})")
+        if not wrong:
+            return Inputs(tuple(_describe(list(found), formats)), dict(passed_over))
+    except OSError as error:
+        place = str(error.filename or ", ".join(arguments))[:_SHOWN]
+        wrong.append(f"input: expected to find it, found {error.strerror} ({place}); check its name and permissions")
+    more = f"\nand {len(wrong) - _MOST_SHOWN} more like these" if len(wrong) > _MOST_SHOWN else ""
+    raise ConfigError("\n".join(wrong[:_MOST_SHOWN]) + more)
+
+
+def _named_by(argument: str, formats: dict[str, str], written: Sequence[Path], passed_over: Counter[str]) -> list[Path]:
+    """The files an argument names, or what stands in the place of one."""
+    path = Path(argument)
+    if path.is_dir():
+        return _of_folder(path, formats, written, passed_over)
+    if path.exists() or path.is_symlink():
+        return [path]
+    return _sorted(p for p in map(Path, glob.glob(argument, recursive=True)) if not p.is_dir())
+
+
+def _of_folder(folder: Path, formats: dict[str, str], written: Sequence[Path], passed_over: Counter[str]) -> list[Path]:
+    paths = _sorted(p for p in _walk(folder) if not _below(_absolute(p), written))
+    wanted = {p: _is_wanted(p, formats) for p in paths}
+    passed_over.update("link to a folder" if p.is_dir() else p.suffix or "no ending" for p in paths if not wanted[p])
+    return [p for p in paths if wanted[p]] + [lost for p in paths if p.name == _STATE for lost in _lost(p)]
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    """What lies below a folder and is none; nothing hidden. Links to folders are not followed: one may lead back here."""
+    for path in folder.iterdir():
+        if path.name.startswith("."):
             continue
+        if path.is_dir() and not path.is_symlink():
+            yield from _walk(path)
         else:
-            paths = _sorted(p for p in map(Path, glob.glob(argument, recursive=True)) if p.is_file())
-        known = f"{', '.join(formats)}, or with {' or '.join(COMPRESSIONS)} behind it"
-        wrong += [f"input: expected {known}, found {p.name!r} ({p})" for p in paths if _format_of(p, formats) is None]
-        if not paths:
-            wrong.append(f"input: expected files ({known}), found none ({argument})")
-        found.update(dict.fromkeys(p for p in map(_absolute, paths) if not _below(p, written)))
-    if not found and not wrong:
-        wrong.append(f"input: expected files, found none but what the build itself wrote ({', '.join(arguments)})")
-    if wrong:
-        more = f"\nand {len(wrong) - _MOST_SHOWN} more like these" if len(wrong) > _MOST_SHOWN else ""
-        raise ConfigError("\n".join(wrong[:_MOST_SHOWN]) + more + "; --text-endings .py reads other files as text")
-    return Inputs(tuple(_describe(list(found), formats)), dict(passed_over))
+            yield path
+
+
+def _fault(path: Path, formats: dict[str, str], known: str) -> str:
+    """Why this is no input; "" if it is one."""
+    if not path.exists():
+        link = path.is_symlink()
+        found, do = ("a link to nothing", "mend or remove it") if link else ("nothing", "fetch its folder again")
+        return f"input: expected a file, found {found} ({path}); {do}"
+    if not path.is_file():
+        return f"input: expected a file or folder, found something else ({path}); write what it gives into a file"
+    return "" if _format_of(path, formats) else f"input: expected {known}, found {path.name!r} ({path}){_HINT}"
 
 
 def _absolute(path: Path) -> Path:
@@ -111,25 +144,39 @@ def _format_of(path: Path, formats: dict[str, str]) -> tuple[str, str] | None:
 
 def _is_wanted(path: Path, formats: dict[str, str]) -> bool:
     """Whether a folder gives this file."""
-    return _format_of(path, formats) is not None and path.suffix.lower() != ".json" and _is_listed(path)
+    known = _format_of(path, formats) is not None and path.suffix.lower() != ".json" and not path.is_dir()
+    return known and _is_listed(path)
 
 
 def _is_listed(path: Path) -> bool:
     """Whether a `save_to_disk` folder lists this .arrow file as data: there may be caches of other tables beside it."""
-    state = path.parent / "state.json"
+    state = path.parent / _STATE
     if path.suffix != ".arrow" or not state.is_file():
         return True
     try:
-        listed = json.loads(state.read_bytes()).get("_data_files")
-        return listed is None or path.name in {each.get("filename") for each in listed}
-    except (ValueError, AttributeError, TypeError) as error:
+        listed = _listed(state)
+    except ValueError as error:
         raise ConfigError(
             f"input: expected a table's state.json, found {error} ({state}); mend it or name the files"
         ) from error
+    return listed is None or path.name in listed
 
 
-def _hidden(path: Path) -> bool:
-    return any(part.startswith(".") for part in path.parts)
+def _listed(state: Path) -> list[str] | None:
+    """Names of the files that a `save_to_disk` folder consists of; None if this is the state of something else."""
+    try:
+        listed = json.loads(state.read_bytes()).get("_data_files")
+        return None if listed is None else [str(each["filename"]) for each in listed]
+    except (AttributeError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+
+
+def _lost(state: Path) -> list[Path]:
+    """Files that are listed and not there; without them the corpus would be smaller, and nobody would know."""
+    try:
+        return [path for name in _listed(state) or () if not (path := state.parent / name).is_file()]
+    except ValueError:
+        return []  # the state of something else, as no .arrow file lies beside it
 
 
 def _sorted(paths: Iterable[Path]) -> list[Path]:

@@ -1,62 +1,122 @@
-"""One unit -> one part: its documents' tokens and lengths, and a summary written last, which makes the part count.
+"""One unit -> one part: its documents' tokens and a row for each, and a summary written last, which makes the part count.
 
 A part's key hashes all that decides its bytes, so a part found on disk can be trusted or thrown away without looking
 inside. Parts are what a killed build resumes from.
 """
 
+import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
-from tokenstore.build.inputs import InputFile
+from tokenstore.build.documents import Document, DocumentReader, reading
+from tokenstore.build.encode import Encoded, encode_documents, has_masks
+from tokenstore.build.inputs import TABLES, InputFile
 from tokenstore.build.options import BuildOptions
 from tokenstore.build.records import Bad, SliceReader
+from tokenstore.build.split import HASH_WORDS
 from tokenstore.build.units import Unit
-from tokenstore.errors import BuildError, ConfigError
-from tokenstore.format.layout import token_dtype
+from tokenstore.errors import BuildError
 from tokenstore.format.manifest import canonical_json
 from tokenstore.store.files import sync, write_atomically
-from tokenstore.tokenizer import Tokenizer
+from tokenstore.tokenizer import EngineMismatch, Tokenizer
 
 _BATCH_CHARS = 1 << 20
 _BATCH_DOCUMENTS = 1024
-LENGTH_BYTES = 8  # a document in a part: its number of tokens, int64
-_READ_DOCUMENTS = 1 << 16
+_BLOCK_DOCUMENTS, _BLOCK_TOKENS = 1 << 16, 1 << 22  # of a part read at once, whichever is less
+# What a part holds of a document: tokens, record number in the slice, slice of the unit, bytes of its id, hash of its content
+ROW = np.dtype(
+    [("length", "<i8"), ("record", "<i8"), ("slice", "<i4"), ("name_bytes", "<i4"), ("content", "<u8", HASH_WORDS)]
+)
+_CONTENT = (".tokens", ".mask", ".names")
+_ENDINGS = (*_CONTENT, ".rows", ".bad")
 
 
 @dataclass(frozen=True)
 class SliceSummary:
-    """What was in one slice: lines, documents kept, documents without text, bad records (number, reason, start)."""
+    """What was in one slice: lines, documents, and how many records gave none, by reason."""
 
     num_lines: int
     num_documents: int
-    num_empty: int
-    bad: tuple[tuple[int, str, str], ...]
+    dropped: dict[str, int]
+    num_bad: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """Some documents of a part: `rows` (ROW[n]), `tokens` and `mask` (bool, None without) of all, names one by one."""
+
+    rows: np.ndarray
+    tokens: np.ndarray
+    mask: np.ndarray | None
+    names: list[str]
+
+    def only(self, kept: np.ndarray) -> "Block":
+        """The documents where `kept`, bool[n], is true."""
+        if kept.all():
+            return self
+        tokens_kept = np.repeat(kept, self.rows["length"])
+        mask = None if self.mask is None else self.mask[tokens_kept]
+        names = [name for name, keep in zip(self.names, kept.tolist(), strict=True) if keep]
+        return Block(self.rows[kept], self.tokens[tokens_kept], mask, names)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A finished part: where its files are, and its summary."""
+    """A finished part: where its files are, their sizes, and its summary. `note` says why its tokens were made twice."""
 
     stem: Path
     num_documents: int
     num_tokens: int
+    sizes: tuple[int, ...]
     slices: tuple[SliceSummary, ...]
+    note: str = ""
 
     @property
     def num_bad(self) -> int:
-        return sum(len(part.bad) for part in self.slices)
+        return sum(part.num_bad for part in self.slices)
 
-    def documents(self, dtype: np.dtype) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(tokens, lengths int64) in blocks of bounded size."""
-        with open(_tokens_file(self.stem), "rb") as tokens, open(_lengths_file(self.stem), "rb") as lengths:
-            while (block := np.fromfile(lengths, "<i8", _READ_DOCUMENTS)).size:
-                yield np.fromfile(tokens, dtype, int(block.sum())), block
+    def blocks(self, dtype: np.dtype) -> Iterator[Block]:
+        """All documents in order, in blocks of bounded size."""
+        with contextlib.ExitStack() as stack:
+            tokens, mask, names = (stack.enter_context(open(_file(self.stem, e), "rb")) for e in _CONTENT)
+            with_masks = self.sizes[_ENDINGS.index(".mask")] > 0
+            for block in (block for rows in self.rows() for block in _cut(rows)):
+                count = int(block["length"].sum())
+                yield Block(
+                    block,
+                    np.fromfile(tokens, dtype, count),
+                    np.fromfile(mask, np.bool_, count) if with_masks else None,
+                    [names.read(size).decode() if size else "" for size in block["name_bytes"].tolist()],
+                )
+
+    def rows(self) -> Iterator[np.ndarray]:
+        """What is held of all documents in order, ROW[n], in blocks."""
+        with open(_file(self.stem, ".rows"), "rb") as rows:
+            while (block := np.fromfile(rows, ROW, _BLOCK_DOCUMENTS)).size:
+                yield block
+
+    def bad(self) -> Iterator[tuple[int, int, str, str]]:
+        """(slice, number in it, reason, how it begins) of every bad record."""
+        with open(_file(self.stem, ".bad"), encoding="utf-8") as lines:
+            yield from map(json.loads, lines)
+
+
+def _cut(rows: np.ndarray) -> Iterator[np.ndarray]:
+    """Cut rows where their tokens become too many; a document alone may be more."""
+    ends = np.cumsum(rows["length"])
+    first = 0
+    while first < rows.size:
+        done = int(ends[first - 1]) if first else 0
+        stop = max(int(np.searchsorted(ends, done + _BLOCK_TOKENS, side="right")), first + 1)
+        yield rows[first:stop]
+        first = stop
 
 
 def part_key(unit: Unit, files: Sequence[InputFile], recipe: dict[str, Any]) -> str:
@@ -68,18 +128,17 @@ def part_key(unit: Unit, files: Sequence[InputFile], recipe: dict[str, Any]) -> 
     return hashlib.sha256(canonical_json([recipe, slices]).encode()).hexdigest()
 
 
-def load_part(stem: Path, key: str, dtype: np.dtype) -> Part | None:
+def load_part(stem: Path, key: str) -> Part | None:
     """The finished part at `stem`, if there is one, made from the same (`key`), and none of its files was cut since."""
     try:
-        summary = json.loads(_summary_file(stem).read_text("utf-8"))
-        sizes = _tokens_file(stem).stat().st_size, _lengths_file(stem).stat().st_size
+        summary = json.loads(_file(stem, ".json").read_text("utf-8"))
+        sizes = tuple(_file(stem, ending).stat().st_size for ending in _ENDINGS)
     except (OSError, ValueError):
         return None
-    if not isinstance(summary, dict) or summary.pop("key", None) != key:
+    if not isinstance(summary, dict) or summary.pop("key", None) != key or tuple(summary.pop("sizes")) != sizes:
         return None
-    slices = tuple(SliceSummary(**{**part, "bad": tuple(map(tuple, part["bad"]))}) for part in summary.pop("slices"))
-    part = Part(stem, slices=slices, **summary)
-    return part if sizes == (part.num_tokens * dtype.itemsize, part.num_documents * LENGTH_BYTES) else None
+    slices = tuple(SliceSummary(**part) for part in summary.pop("slices"))
+    return Part(stem, slices=slices, sizes=sizes, **summary)
 
 
 def make_part(
@@ -88,45 +147,100 @@ def make_part(
     unit: Unit,
     files: Mapping[int, InputFile],
     tokenizer: Tokenizer,
-    options: BuildOptions,
+    reader: DocumentReader,
     report: Callable[[int, int, int], None],
 ) -> Part:
     """Tokenize `unit` into a part; `report` hears of (bytes, documents, tokens) as they are done.
 
-    Stops early, without a part that counts, as soon as the unit alone has more bad records than allowed.
+    Stops early, without a part that counts, as soon as the unit alone has more bad records than allowed. Where a fast
+    engine and its reference differ, all of the unit is done again by the reference.
     """
-    slices = []
-    totals = np.zeros(2, np.int64)
-    with open(_tokens_file(stem), "wb") as tokens_out, open(_lengths_file(stem), "wb") as lengths_out:
-        for part in unit:
-            reader = SliceReader(files[part.file_number], part, options.text_field)
-            collector = _Collector(tokenizer, options, sum(len(done.bad) for done in slices))
-            reported = 0
-            for texts in collector.batches(reader):
-                tokens, lengths = encode_documents(texts, tokenizer, options)
-                tokens_out.write(tokens.data)  # not tofile, which does not notice when its last few kilobytes are lost
-                lengths_out.write(lengths.data)
-                totals += (lengths.size, tokens.size)
-                collector.num_documents += lengths.size
-                collector.num_empty += len(texts) - lengths.size
-                reported, before = reader.num_bytes, reported
-                report(reported - before, lengths.size, tokens.size)
-            report(reader.num_bytes - reported, 0, 0)
-            _check_unchanged(files[part.file_number])
-            slices.append(collector.summary(reader.num_lines))
-        sync(tokens_out)
-        sync(lengths_out)
-    result = Part(stem, int(totals[0]), int(totals[1]), tuple(slices))
-    if result.num_bad <= options.max_bad:
-        summary = {"key": key, **asdict(result)}
+    reported = np.zeros(3, np.int64)
+
+    def report_and_add(*amounts: int) -> None:
+        reported[:] += amounts
+        report(*amounts)
+
+    try:
+        part = _make(stem, unit, files, tokenizer, reader, report_and_add, "")
+    except EngineMismatch as error:
+        report(*(-reported).tolist())
+        note = f"{tokenizer.engine} was not used for a part of {_names(unit, files)}: {error}"
+        part = _make(stem, unit, files, tokenizer.reference, reader, report, note)
+    if part.num_bad <= reader.options.max_bad:
+        summary = {"key": key, **asdict(part)}
         del summary["stem"]
-        write_atomically(_summary_file(stem), json.dumps(summary).encode())
-    return result
+        write_atomically(_file(stem, ".json"), json.dumps(summary).encode())
+    return part
+
+
+def _names(unit: Unit, files: Mapping[int, InputFile]) -> str:
+    return files[unit[0].file_number].name + (f" and {len(unit) - 1} more inputs" if len(unit) > 1 else "")
+
+
+def _make(
+    stem: Path,
+    unit: Unit,
+    files: Mapping[int, InputFile],
+    tokenizer: Tokenizer,
+    reader: DocumentReader,
+    report: Callable[[int, int, int], None],
+    note: str,
+) -> Part:
+    slices: list[SliceSummary] = []
+    num_tokens = 0
+    with contextlib.ExitStack() as stack:
+        out = {ending: stack.enter_context(open(_file(stem, ending), "wb")) for ending in _ENDINGS}
+        for number, part in enumerate(unit):
+            records = SliceReader(files[part.file_number], part, reading(reader.options))
+            most_bad = reader.options.max_bad - sum(done.num_bad for done in slices)
+            collector = _Collector(reader, number, most_bad, out[".bad"])
+            getattr(tokenizer, "start_source", lambda: None)()
+            for documents, numbers in collector.batches(records):
+                encoded = encode_documents(documents, tokenizer, reader.options)
+                _write(out, encoded, documents, numbers, number)
+                collector.count(encoded)
+                num_tokens += encoded.tokens.size
+                report(records.num_bytes - collector.num_bytes, encoded.lengths.size, encoded.tokens.size)
+                collector.num_bytes = records.num_bytes
+            report(records.num_bytes - collector.num_bytes, 0, 0)
+            _check_unchanged(files[part.file_number])
+            slices.append(collector.summary(records.num_lines))
+            if collector.num_bad > most_bad:
+                break
+        for file in out.values():
+            sync(file)
+        sizes = tuple(file.tell() for file in out.values())
+    num_documents = sum(part.num_documents for part in slices)
+    return Part(stem, num_documents, num_tokens, sizes, tuple(slices), note)
+
+
+def _write(
+    out: Mapping[str, BinaryIO], encoded: Encoded, documents: Sequence[Document], numbers: Sequence[int], number: int
+) -> None:
+    """Append a batch to a part's files; never by tofile, which does not notice when its last few kilobytes are lost."""
+    names = [documents[i].name.encode() for i in encoded.kept.tolist()]
+    rows = np.zeros(encoded.lengths.size, ROW)
+    rows["length"] = encoded.lengths
+    rows["record"] = np.asarray(numbers)[encoded.kept]
+    rows["slice"] = number
+    rows["name_bytes"] = [len(name) for name in names]
+    rows["content"] = np.array([documents[i].content for i in encoded.kept.tolist()], np.uint64).reshape(-1, HASH_WORDS)
+    out[".tokens"].write(encoded.tokens.data)
+    out[".rows"].write(rows.data)
+    out[".names"].write(b"".join(names))
+    if encoded.mask is not None:
+        out[".mask"].write(encoded.mask.data)
 
 
 def _check_unchanged(file: InputFile) -> None:
     """A file that is written to while it is read gives neither its old nor its new documents."""
-    now = file.path.stat()
+    try:
+        now = file.path.stat()
+    except OSError as error:
+        raise BuildError(
+            f"input: expected it to stay, found {error.strerror} ({file.path}); put it back and run the same command again"
+        ) from error
     if (now.st_size, now.st_mtime_ns) != (file.num_bytes, file.modified_ns):
         raise BuildError(
             f"input: expected it to stay as it was, found it changed during the build ({file.path});"
@@ -135,94 +249,50 @@ def _check_unchanged(file: InputFile) -> None:
 
 
 class _Collector:
-    """Groups a slice's good records into batches and keeps the bad ones."""
+    """Groups a slice's documents into batches and writes the bad records down."""
 
-    def __init__(self, tokenizer: Tokenizer, options: BuildOptions, bad_before: int):
-        self.refused = tokenizer.special_tokens if options.special_text == "error" else ()
-        self.most_bad = options.max_bad - bad_before
-        self.keep_empty = options.keep_empty
-        self.num_documents = self.num_empty = 0
-        self.bad: list[tuple[int, str, str]] = []
+    def __init__(self, reader: DocumentReader, number: int, most_bad: int, bad_out: BinaryIO):
+        self.reader, self.number, self.most_bad, self.bad_out = reader, number, most_bad, bad_out
+        self.num_documents = self.num_bad = self.num_bytes = 0
+        self.dropped: Counter[str] = Counter()
 
-    def batches(self, records: Iterable[tuple[int, str | Bad]]) -> Iterator[list[str]]:
-        batch: list[str] = []
-        num_chars = 0
-        for number, text in records:
-            if isinstance(text, str) and self.refused:
-                text = _without(text, self.refused)
-            if isinstance(text, Bad):
-                self.bad.append((number, text.reason, text.start))
-                if len(self.bad) > self.most_bad:
+    def batches(self, records: SliceReader) -> Iterator[tuple[list[Document], list[int]]]:
+        """(documents, their numbers in the slice); ends early with more bad records than allowed."""
+        documents: list[Document] = []
+        numbers: list[int] = []
+        size = 0
+        for number, row in records:
+            found = row if isinstance(row, Bad) else self.reader.document(row, records.file.format in TABLES)
+            if isinstance(found, Bad):
+                self.num_bad += 1
+                self.bad_out.write(json.dumps([self.number, number, found.reason, found.start]).encode() + b"\n")
+                if self.num_bad > self.most_bad:
                     return
                 continue
-            if not text and not self.keep_empty:
-                self.num_empty += 1
+            if found is None:
+                self.dropped["filtered"] += 1
                 continue
-            batch.append(text)
-            num_chars += len(text)
-            if num_chars >= _BATCH_CHARS or len(batch) == _BATCH_DOCUMENTS:
-                yield batch
-                batch, num_chars = [], 0
-        if batch:
-            yield batch
+            documents.append(found)
+            numbers.append(number)
+            size += len(found.text if found.text is not None else found.ids)
+            if size >= _BATCH_CHARS or len(documents) == _BATCH_DOCUMENTS:
+                yield documents, numbers
+                documents, numbers, size = [], [], 0
+        if documents:
+            yield documents, numbers
+
+    def count(self, encoded: Encoded) -> None:
+        self.num_documents += encoded.lengths.size
+        self.dropped.update(encoded.dropped)
 
     def summary(self, num_lines: int) -> SliceSummary:
-        return SliceSummary(num_lines, self.num_documents, self.num_empty, tuple(self.bad))
+        return SliceSummary(num_lines, self.num_documents, dict(self.dropped), self.num_bad)
 
 
-def _without(text: str, refused: Iterable[str]) -> str | Bad:
-    for token in refused:
-        if token in text:
-            return Bad(f"special token {token!r} in the text", text[:200])
-    return text
+def _file(stem: Path, ending: str) -> Path:
+    return stem.with_suffix(ending)
 
 
-def encode_documents(
-    texts: Sequence[str], tokenizer: Tokenizer, options: BuildOptions
-) -> tuple[np.ndarray, np.ndarray]:
-    """Texts -> documents: ids with the special tokens asked for, in the store's dtype, and lengths; empty ones left out."""
-    ids, lengths = tokenizer.encode_batch(texts)
-    if ids.size and int(ids.max()) >= tokenizer.vocab_size:
-        raise BuildError(
-            f"token id: expected ids below {tokenizer.vocab_size}, found {ids.max()}; the tokenizer's vocabulary and engine disagree"
-        )
-    starts = np.cumsum(lengths) - lengths
-    start_id, end_id = special_ids(tokenizer, options)
-    places = [starts] * (start_id is not None) + [starts + lengths] * (end_id is not None)
-    values = [start_id] * (start_id is not None) + [end_id] * (end_id is not None)
-    if not options.keep_empty:  # a tokenizer may find no token in a text
-        kept = lengths > 0
-        places, lengths = [place[kept] for place in places], lengths[kept]
-    if places:  # document by document: at one place, insert keeps the end of one before the start of the next
-        order = np.arange(len(places) * lengths.size).reshape(len(places), -1).T.ravel()
-        ids = np.insert(ids, np.concatenate(places)[order], np.repeat(values, lengths.size)[order])
-    lengths = lengths + len(places)
-    return ids.astype(token_dtype(tokenizer.vocab_size), copy=False), lengths[lengths > 0]
-
-
-def special_ids(tokenizer: Tokenizer, options: BuildOptions) -> tuple[int | None, int | None]:
-    """Ids put before and after every document; ConfigError if the tokenizer lacks one that was asked for."""
-    start = {"none": None, "eos": tokenizer.eos_id, "bos": tokenizer.bos_id}[options.document_start]
-    end = tokenizer.eos_id if options.eos else None
-    if options.eos and end is None:
-        listed = ", ".join(map(repr, tokenizer.special_tokens[:20])) or "none"
-        raise ConfigError(
-            f"eos: expected to know the end-of-text token, found none named; give --eos-token (special tokens: {listed}) or --no-eos"
-        )
-    if options.document_start != "none" and start is None:
-        raise ConfigError(
-            f"document start: expected a {options.document_start} token, found none in the tokenizer; use --document-start none"
-        )
-    return start, end
-
-
-def _tokens_file(stem: Path) -> Path:
-    return stem.with_suffix(".tokens")
-
-
-def _lengths_file(stem: Path) -> Path:
-    return stem.with_suffix(".lengths")
-
-
-def _summary_file(stem: Path) -> Path:
-    return stem.with_suffix(".json")
+def part_bytes(num_documents: int, num_tokens: int, dtype: np.dtype, options: BuildOptions) -> int:
+    """Size of the files of parts that hold so much, names apart."""
+    return num_tokens * (dtype.itemsize + has_masks(options)) + num_documents * ROW.itemsize

@@ -5,15 +5,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenstore.build.inputs import Inputs, find_inputs
+from tokenstore.build.documents import Document, DocumentReader, reading
+from tokenstore.build.encode import encode_documents, has_masks
+from tokenstore.build.inputs import TABLES, InputFile
 from tokenstore.build.options import BuildOptions
-from tokenstore.build.part import LENGTH_BYTES, encode_documents, special_ids
-from tokenstore.build.pipeline import written_by
-from tokenstore.build.records import SliceReader
+from tokenstore.build.part import part_bytes
+from tokenstore.build.pipeline import prepare
+from tokenstore.build.records import Bad, SliceReader
 from tokenstore.build.units import Slice, cut_units, slice_bytes
-from tokenstore.format.layout import boundaries_bytes, order_ids_bytes, token_dtype
+from tokenstore.format.layout import boundaries_bytes, mask_bytes, order_ids_bytes, token_dtype
 from tokenstore.store.files import free_bytes
-from tokenstore.tokenizer import Tokenizer, load_tokenizer
+from tokenstore.tokenizer import Tokenizer
 
 _SAMPLES, _SAMPLE_CHARACTERS = 5, 1 << 18  # inputs read of each ending, spread over all, and how much of each
 
@@ -50,28 +52,28 @@ class BuildPreview:
 def preview_build(options: BuildOptions) -> BuildPreview:
     """What `build_store` would do where the output is free; the same ConfigError for inputs, tokenizer or options."""
     output = Path(options.output).absolute()
-    inputs = find_inputs(options.inputs, options.text_endings, written_by(output))
-    tokenizer = load_tokenizer(options.tokenizer, options.eos_token, None, options.special_text)
-    special_ids(tokenizer, options)
-    units = cut_units(inputs.files)
+    job = prepare(options, output, None, lambda text: None)
+    options, files, tokenizer = job.options, job.files, job.tokenizer
+    reader = DocumentReader(options, tokenizer)
+    units = cut_units(files)
     kinds: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
-    for file in inputs.files:
+    for file in files:
         kinds[file.format + file.compression] += 1
         sizes[file.format + file.compression] += file.num_bytes
     num_bytes = sum(sizes.values())
     slices: dict[str, list[Slice]] = {}
     for part in (part for unit in units for part in unit):
-        file = inputs.files[part.file_number]
+        file = files[part.file_number]
         slices.setdefault(file.format + file.compression, []).append(part)
-    expected = [_expected(each, inputs, tokenizer, options) for each in slices.values()]
+    expected = [_expected(each, files, tokenizer, reader) for each in slices.values()]
     documents, tokens, bad = (sum(column) for column in zip(*expected, strict=True))
     dtype = token_dtype(tokenizer.vocab_size)
-    part_bytes = tokens * dtype.itemsize + documents * LENGTH_BYTES
     store_bytes = tokens * dtype.itemsize + boundaries_bytes(documents, tokens) + order_ids_bytes(documents)
+    store_bytes += documents * 8 * options.origins + mask_bytes(tokens) * has_masks(options)
     return BuildPreview(
         files=tuple((ending, kinds[ending], sizes[ending]) for ending in sorted(kinds)),
-        passed_over=inputs.passed_over,
+        passed_over=job.passed_over,
         num_bytes=num_bytes,
         num_units=len(units),
         tokenizer=f"{tokenizer.kind} ({tokenizer.engine} {tokenizer.engine_version})",
@@ -81,31 +83,32 @@ def preview_build(options: BuildOptions) -> BuildPreview:
         num_tokens=tokens,
         num_bad=bad,
         store_bytes=store_bytes,
-        disk_bytes=store_bytes + part_bytes,
+        disk_bytes=store_bytes + part_bytes(documents, tokens, dtype, options),
         free_bytes=free_bytes(next(folder for folder in output.parents if folder.is_dir())),
     )
 
 
 def _expected(
-    slices: Sequence[Slice], inputs: Inputs, tokenizer: Tokenizer, options: BuildOptions
+    slices: Sequence[Slice], files: Sequence[InputFile], tokenizer: Tokenizer, reader: DocumentReader
 ) -> tuple[int, int, int]:
     """(documents, tokens) of inputs of one ending, as many a byte as in a sample; and bad records in the sample."""
-    total = sum(slice_bytes(part, inputs.files[part.file_number]) for part in slices)
-    read = documents = tokens = bad = 0
+    total = sum(slice_bytes(part, files[part.file_number]) for part in slices)
+    read = num_documents = tokens = bad = 0
     for number in sorted({(len(slices) - 1) * i // (_SAMPLES - 1) for i in range(_SAMPLES)}):
-        reader = SliceReader(inputs.files[slices[number].file_number], slices[number], options.text_field)
-        texts: list[str] = []
-        characters = 0
-        for _, text in reader:
-            if not isinstance(text, str):
+        records = SliceReader(files[slices[number].file_number], slices[number], reading(reader.options))
+        documents: list[Document] = []
+        size = 0
+        for _, row in records:
+            found = row if isinstance(row, Bad) else reader.document(row, records.file.format in TABLES)
+            if isinstance(found, Bad):
                 bad += 1
-                continue
-            texts.append(text)
-            characters += len(text)
-            if characters >= _SAMPLE_CHARACTERS:
+            elif found is not None:
+                documents.append(found)
+                size += len(found.text if found.text is not None else found.ids)
+            if size >= _SAMPLE_CHARACTERS:
                 break
-        read += reader.num_bytes
-        if texts:
-            lengths = encode_documents(texts, tokenizer, options)[1]
-            documents, tokens = documents + lengths.size, tokens + int(lengths.sum())
-    return round(documents * total / max(read, 1)), round(tokens * total / max(read, 1)), bad
+        read += records.num_bytes
+        if documents:
+            lengths = encode_documents(documents, tokenizer, reader.options).lengths
+            num_documents, tokens = num_documents + lengths.size, tokens + int(lengths.sum())
+    return round(num_documents * total / max(read, 1)), round(tokens * total / max(read, 1)), bad

@@ -1,28 +1,24 @@
-"""The documents of an input file: its records, good and bad, each with its number. To add a format: a reader here.
-
-A damaged or truncated compressed file is an error that names it, never a shorter file: `zstandard`'s own readers end
-silently in the middle of a frame, so the frames are walked by hand and the last must be whole.
-"""
+"""The records of an input file as rows, good and bad, each with its number. To add a format: a reader here."""
 
 import gzip
 import io
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import orjson
 import zstandard
 
+from tokenstore.build.decompress import CHUNK, decompressed
 from tokenstore.build.inputs import TABLES, InputFile
-from tokenstore.build.tables import csv_rows, table_rows
+from tokenstore.build.tables import csv_rows, longer_than, table_rows
 from tokenstore.build.units import Slice, slice_bytes
 from tokenstore.errors import BuildError
 
 _BOM = b"\xef\xbb\xbf"
-_MAX_WINDOW = 1 << 31  # files made with `zstd --long=31`
-_CHUNK = 1 << 20
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
+MAX_RECORD_BYTES = 32 << 20  # the reference tokenizer may take 90 bytes of memory for a byte: 3 GB
 
 
 @dataclass(frozen=True)
@@ -33,14 +29,29 @@ class Bad:
     start: str
 
 
-Record = tuple[int, str | Bad]  # number in the slice, from 1 (a line of .jsonl, a row, the whole of .txt), and text
+@dataclass(frozen=True)
+class Reading:
+    """What is read of a record: the columns of a table (None: all), and where the text of a .txt file goes.
+
+    A record of more than `max_bytes` is bad, and is passed over without holding it in memory.
+    """
+
+    columns: tuple[str, ...] | None
+    text_field: str = "text"
+    max_bytes: int = MAX_RECORD_BYTES
+
+
+Row = dict[str, Any]
+Record = tuple[
+    int, Row | Bad
+]  # number in the slice, from 1 (a line of .jsonl, a row, the whole of .txt), and its fields
 
 
 class SliceReader:
     """Iterates over the records of one slice. `num_bytes` tells how much of the file is read, `num_lines` is final at the end."""
 
-    def __init__(self, file: InputFile, part: Slice, text_field: str):
-        self.file, self.part, self.text_field = file, part, text_field
+    def __init__(self, file: InputFile, part: Slice, reading: Reading):
+        self.file, self.part, self.reading = file, part, reading
         self.num_lines = 0
         self._raw: BinaryIO = io.BytesIO()
         self._table_bytes = 0
@@ -51,15 +62,15 @@ class SliceReader:
         if self.file.format in TABLES:
             return self._table_bytes
         size = slice_bytes(self.part, self.file)
-        return size if self._raw.closed else min(self._raw.tell() - self.part.start, size)
+        return size if self._raw.closed else max(0, min(self._raw.tell() - self.part.start, size))
 
     def __iter__(self) -> Iterator[Record]:
         if self.file.format in TABLES:
             yield from self._table()
             return
         try:
-            with open(self.file.path, "rb", buffering=_CHUNK) as self._raw:
-                with _decompressed(self._raw, self.file.compression) as stream:
+            with open(self.file.path, "rb", buffering=CHUNK) as self._raw:
+                with decompressed(self._raw, self.file.compression) as stream:
                     yield from self._of(stream)
         except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
             raise BuildError(
@@ -73,7 +84,7 @@ class SliceReader:
     def _of(self, stream: BinaryIO) -> Iterator[Record]:
         if self.file.format in _DELIMITERS:
             delimiter = _DELIMITERS[self.file.format]
-            return self._rows(csv_rows(stream, delimiter, self.text_field, self.file.path))
+            return self._rows(csv_rows(stream, delimiter, self.reading.columns, self.file.path, self.reading.max_bytes))
         return self._texts(stream) if self.file.format == ".txt" else self._lines(stream)
 
     def _table(self) -> Iterator[Record]:
@@ -81,126 +92,74 @@ class SliceReader:
             self._table_bytes = num_bytes
 
         path, ending = self.file.path, self.file.format
-        yield from self._rows(table_rows(path, ending, self.part, self.text_field, done))
+        yield from self._rows(table_rows(path, ending, self.part, self.reading.columns, done))
         done(slice_bytes(self.part, self.file))
 
-    def _rows(self, values: Iterable[bytes | ValueError | None]) -> Iterator[Record]:
-        for value in values:
+    def _rows(self, rows: Iterable[Row | ValueError]) -> Iterator[Record]:
+        for row in rows:
             self.num_lines += 1
-            if isinstance(value, ValueError):
-                yield self.num_lines, Bad(str(value), "")
-            elif value is None:
-                yield self.num_lines, Bad(f"field {self.text_field!r}: expected a string, found null", "")
-            else:
-                yield self.num_lines, _decoded(value)
+            yield self.num_lines, Bad(str(row), "") if isinstance(row, ValueError) else row
 
     def _texts(self, stream: BinaryIO) -> Iterator[Record]:
         self.num_lines = 1
-        data = stream.read().removeprefix(_BOM)
-        yield 1, _decoded(data)
+        data = stream.read(self.reading.max_bytes + 1)
+        if len(data) > self.reading.max_bytes:
+            yield 1, self._too_long(data)
+            return
+        data = data.removeprefix(_BOM)
+        text = decoded(data)
+        yield 1, text if isinstance(text, Bad) else {self.reading.text_field: text}
 
     def _lines(self, stream: BinaryIO) -> Iterator[Record]:
-        at = self.part.start
+        at, stop = self.part.start, self.part.stop
         if at:  # a line that began before the slice belongs to the slice before
             stream.seek(at - 1)
-            at += len(stream.readline()) - 1
-        for line in stream:
-            if self.part.stop is not None and at >= self.part.stop:
-                break
+            at += _skip_line(stream, None if stop is None else stop - at + 1) - 1
+        most = self.reading.max_bytes + 1
+        while (stop is None or at < stop) and (line := stream.readline(most)):
             self.num_lines += 1
+            if len(line) == most and line[-1:] != b"\n":
+                yield self.num_lines, self._too_long(line)
+                at += most + _skip_line(stream, None)
+                continue
             line_start, at = at, at + len(line)
             line = line.removeprefix(_BOM) if line_start == 0 else line
             if line.strip():
-                yield self.num_lines, parse_record(line, self.text_field)
+                yield self.num_lines, parse_record(line)
+
+    def _too_long(self, data: bytes) -> Bad:
+        return Bad(longer_than(self.reading.max_bytes), shown(data))
 
 
-def _decoded(data: bytes) -> str | Bad:
+def _skip_line(stream: BinaryIO, enough: int | None) -> int:
+    """Read to the end of the line, whatever its length, or at least `enough` bytes; return how many."""
+    size = 0
+    while (enough is None or size < enough) and (chunk := stream.readline(CHUNK)):
+        size += len(chunk)
+        if chunk[-1:] == b"\n":
+            break
+    return size
+
+
+def decoded(data: bytes) -> str | Bad:
+    """Bytes as text, or why they are none."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        return Bad(f"not UTF-8: {error.reason} at byte {error.start}", _shown(data))
+        return Bad(f"not UTF-8: {error.reason} at byte {error.start}", shown(data))
 
 
-def parse_record(line: bytes, text_field: str) -> str | Bad:
-    """The text of one JSON record, or why it has none."""
+def parse_record(line: bytes) -> Row | Bad:
+    """One line of JSON as a row, or why it is none."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
-        return Bad(f"not JSON: {error}", _shown(line))
+        return Bad(f"not JSON: {error}", shown(line))
     if not isinstance(value, dict):
-        return Bad(f"expected a JSON object, found {type(value).__name__}", _shown(line))
-    if text_field not in value:
-        for name in text_field.split("."):
-            if not isinstance(value, dict) or name not in value:
-                return Bad(f"no field {text_field!r}", _shown(line))
-            value = value[name]
-    else:
-        value = value[text_field]
-    if not isinstance(value, str):
-        return Bad(
-            f"field {text_field!r}: expected a string, found {'null' if value is None else type(value).__name__}",
-            _shown(line),
-        )
+        return Bad(f"expected a JSON object, found {type(value).__name__}", shown(line))
     return value
 
 
-def _shown(data: bytes) -> str:
+def shown(data: bytes) -> str:
+    """How bytes begin, for people."""
     return data[:200].decode("utf-8", "replace").rstrip("\r\n")
-
-
-def _decompressed(raw: BinaryIO, compression: str) -> BinaryIO:
-    if compression == ".gz":
-        return gzip.GzipFile(fileobj=_NotEmpty(raw), mode="rb")  # type: ignore[return-value]
-    if compression == ".zst":
-        return io.BufferedReader(_ZstdStream(raw), _CHUNK)
-    return raw
-
-
-class _NotEmpty(io.RawIOBase):
-    """`gzip` reads a file of 0 bytes as an empty text; no gzip file has 0 bytes."""
-
-    def __init__(self, raw: BinaryIO):
-        self._raw = raw
-        if not raw.peek(1):  # type: ignore[attr-defined]
-            raise EOFError("0 bytes")
-
-    def read(self, size: int = -1) -> bytes:
-        return self._raw.read(size)
-
-
-class _ZstdStream(io.RawIOBase):
-    """All frames of a zstd file, one after the other; EOFError if the last is cut short."""
-
-    def __init__(self, raw: BinaryIO):
-        self._raw = raw
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
-        self._frame = self._decompressor.decompressobj()
-        self._in_frame = True  # a file has at least one frame
-        self._input, self._output = b"", memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:
-        while not self._output:
-            if not self._input:
-                self._input = self._raw.read(_CHUNK >> 4)  # small: a compressed block can be a thousand times as large
-                if not self._input:
-                    if self._in_frame:
-                        raise EOFError("the end in the middle of a frame")
-                    return 0
-            self._output = memoryview(self._next())  # its rest is cut off again and again: no copies
-        size = min(len(buffer), len(self._output))
-        buffer[:size] = self._output[:size]
-        self._output = self._output[size:]
-        return size
-
-    def _next(self) -> bytes:
-        if not self._in_frame:
-            self._frame = self._decompressor.decompressobj()
-            self._in_frame = True
-        output = self._frame.decompress(self._input)
-        self._input = b""
-        if self._frame.eof:
-            self._input, self._in_frame = self._frame.unused_data, False
-        return output

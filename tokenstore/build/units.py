@@ -12,7 +12,7 @@ _CUTTABLE = (".jsonl", ".parquet")
 
 @dataclass(frozen=True)
 class Slice:
-    """The lines (.parquet: row groups) of input `file_number` that begin in bytes [start, stop); stop None: to the end."""
+    """The lines of input `file_number` that begin in bytes [start, stop), or row groups placed there; stop None: to the end."""
 
     file_number: int
     start: int = 0

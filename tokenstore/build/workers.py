@@ -7,17 +7,21 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from multiprocessing.connection import wait as wait_for_end
 from pathlib import Path
 from typing import Any
 
+from tokenstore.build.documents import DocumentReader
 from tokenstore.build.inputs import InputFile
 from tokenstore.build.options import BuildOptions, BuildProgress
 from tokenstore.build.part import Part, make_part
+from tokenstore.build.recipe import open_tokenizer
 from tokenstore.build.units import Unit, slice_bytes
 from tokenstore.errors import BuildError
+from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.store.files import set_environment
-from tokenstore.tokenizer import Tokenizer, load_tokenizer
+from tokenstore.tokenizer import Tokenizer
 
 _REPORT_SECONDS = 0.2
 _AHEAD = 4  # units a worker that may be finished or waiting before the one that is needed next
@@ -25,6 +29,7 @@ _AHEAD = 4  # units a worker that may be finished or waiting before the one that
 
 def run_units(
     options: BuildOptions,
+    entry: TokenizerEntry | None,
     files: Sequence[InputFile],
     units: Sequence[Unit],
     keys: Sequence[str],
@@ -32,17 +37,27 @@ def run_units(
     done: Sequence[Part | None],
     tokenizer: Tokenizer,
     progress: Callable[[BuildProgress], None],
+    note: Callable[[str], None],
 ) -> Iterator[Part]:
-    """The part of every unit, in order: those in `done` as they are, the others made by `options.workers` processes."""
+    """The part of every unit, in order: those in `done` as they are, the others made by `options.workers` processes.
+
+    `entry` is the tokenizer's in a store that is there already; see `recipe.open_tokenizer`.
+    """
     counters = _Counters(files, units, done, progress)
     todo = [number for number, part in enumerate(done) if part is None]
     jobs = {number: (stems[number], keys[number], units[number], _named(files, units[number])) for number in todo}
     if options.workers == 1 or len(todo) <= 1:
         set_environment("TOKENIZERS_PARALLELISM", "false")  # --workers says how many cores to use
-        for number, part in enumerate(done):
-            yield part or make_part(*jobs[number], tokenizer, options, counters.add)
+        reader = DocumentReader(options, tokenizer)
+        made = (part or make_part(*jobs[i], tokenizer, reader, counters.add) for i, part in enumerate(done))
     else:
-        yield from _run_pool(options, jobs, done, counters)
+        # All use the engine that was found here: it stands in the manifest
+        engine = "fast" if hasattr(tokenizer, "reference") else "reference"
+        made = _run_pool(replace(options, engine=engine), entry, jobs, done, counters)
+    for part in made:
+        if part.note:
+            note(part.note)
+        yield part
     counters.show()
 
 
@@ -52,13 +67,17 @@ def _named(files: Sequence[InputFile], unit: Unit) -> dict[int, InputFile]:
 
 
 def _run_pool(
-    options: BuildOptions, jobs: dict[int, Any], done: Sequence[Part | None], counters: "_Counters"
+    options: BuildOptions,
+    entry: TokenizerEntry | None,
+    jobs: dict[int, Any],
+    done: Sequence[Part | None],
+    counters: "_Counters",
 ) -> Iterator[Part]:
     context = multiprocessing.get_context("spawn")
     workers = min(options.workers, len(jobs))
     # A slot a worker and no lock around it: a worker killed while it held one would stop everybody.
     amounts = context.RawArray("q", 3 * workers)
-    pool = ProcessPoolExecutor(workers, context, _start_worker, (options, amounts, context.Value("i", 0)))
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (options, entry, amounts, context.Value("i", 0)))
     waiting = deque(jobs)
     running: dict[int, Future] = {}
     try:
@@ -123,15 +142,15 @@ class _Counters:
 _worker: dict[str, Any] = {}
 
 
-def _start_worker(options: BuildOptions, amounts: Any, num_started: Any) -> None:
+def _start_worker(options: BuildOptions, entry: TokenizerEntry | None, amounts: Any, num_started: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us in order
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_environment("TOKENIZERS_PARALLELISM", "false")
-    tokenizer = load_tokenizer(options.tokenizer, options.eos_token, None, options.special_text)
+    tokenizer = open_tokenizer(options, entry)
     with num_started.get_lock():
         slot = num_started.value
         num_started.value += 1
-    _worker.update(options=options, tokenizer=tokenizer, amounts=amounts, slot=slot)
+    _worker.update(reader=DocumentReader(options, tokenizer), tokenizer=tokenizer, amounts=amounts, slot=slot)
 
 
 def _end_with_parent() -> None:
@@ -148,4 +167,4 @@ def _report(*done: int) -> None:
 
 
 def _work(job: tuple) -> Part:
-    return make_part(*job, _worker["tokenizer"], _worker["options"], _report)
+    return make_part(*job, _worker["tokenizer"], _worker["reader"], _report)

@@ -6,13 +6,21 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 from rich.console import Console
 
 from tokenstore.build import BuildOptions, BuildPreview, BuildProgress, BuildResult, build_store, preview_build
+from tokenstore.build.options import Dedup, DocumentStart, Engine, Records, SpecialText, TrainOn
+from tokenstore.build.records import MAX_RECORD_BYTES
 from tokenstore.commands.progress import meter
+
+CONTENT = Group("What a record holds", sort_key=1)
+TOKENS = Group("Tokens", sort_key=2)
+CHOICE = Group("Which documents", sort_key=3)
+FLAG = Parameter(negative=())
+LIST = Parameter(consume_multiple=True, negative=())
 
 
 def build(
@@ -21,25 +29,45 @@ def build(
     *,
     output: Annotated[Path, Parameter(alias="-o")],
     tokenizer: str,
-    text_endings: Annotated[list[str], Parameter(consume_multiple=True, negative=())] = [],  # noqa: B006  # cyclopts copies
-    text_field: str = "text",
-    eos: bool = True,
-    eos_token: str | None = None,
-    document_start: Literal["none", "eos", "bos"] = "none",
-    special_text: Literal["plain", "special", "error"] = "plain",
-    keep_empty: Annotated[bool, Parameter(negative=())] = False,
+    records: Annotated[Records, Parameter(group=CONTENT)] = "text",
+    text_field: Annotated[str, Parameter(group=CONTENT)] = "text",
+    text_endings: Annotated[list[str], LIST, Parameter(group=CONTENT)] = [],  # noqa: B006  # cyclopts copies
+    tokens_field: Annotated[str, Parameter(group=CONTENT)] = "input_ids",
+    mask_field: Annotated[str | None, Parameter(group=CONTENT)] = None,
+    id_field: Annotated[str | None, Parameter(group=CONTENT)] = None,
+    origins: Annotated[bool, Parameter(group=CONTENT)] = True,
+    chat_template: Annotated[str | None, Parameter(group=CONTENT)] = None,
+    chat_date: Annotated[str | None, Parameter(group=CONTENT)] = None,
+    train_on: Annotated[TrainOn, Parameter(group=CONTENT)] = "assistant",
+    engine: Annotated[Engine, Parameter(group=TOKENS)] = "auto",
+    eos: Annotated[bool, Parameter(group=TOKENS)] = True,
+    eos_token: Annotated[str | None, Parameter(group=TOKENS)] = None,
+    document_start: Annotated[DocumentStart, Parameter(group=TOKENS)] = "none",
+    special_text: Annotated[SpecialText, Parameter(group=TOKENS)] = "plain",
+    add_special_tokens: Annotated[bool, FLAG, Parameter(group=TOKENS)] = False,
+    pattern: Annotated[str | None, Parameter(group=TOKENS)] = None,
+    special_tokens: Annotated[list[str], LIST, Parameter(group=TOKENS)] = [],  # noqa: B006
+    keep_empty: Annotated[bool, FLAG, Parameter(group=CHOICE)] = False,
+    min_tokens: Annotated[int, Parameter(group=CHOICE)] = 0,
+    max_tokens: Annotated[int | None, Parameter(group=CHOICE)] = None,
+    filter: Annotated[str | None, Parameter(group=CHOICE)] = None,
+    map: Annotated[str | None, Parameter(group=CHOICE)] = None,
+    dedup: Annotated[Dedup, Parameter(group=CHOICE)] = "none",
+    split: Annotated[str | None, Parameter(group=CHOICE)] = None,
+    max_bad: Annotated[int, Parameter(group=CHOICE)] = 0,
+    max_record_size: Annotated[int, Parameter(group=CHOICE)] = MAX_RECORD_BYTES >> 20,
     shard_size: int = 1024,
     workers: int | None = None,
-    max_bad: int = 0,
-    overwrite: Annotated[bool, Parameter(negative=())] = False,
-    dry_run: Annotated[bool, Parameter(negative=())] = False,
+    overwrite: Annotated[bool, FLAG] = False,
+    dry_run: Annotated[bool, FLAG] = False,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Tokenize files into a token store.
 
     Inputs are .txt files (a file is a document), .jsonl, .csv and .tsv (a line or row is one), each also as .gz or .zst;
     .parquet and .arrow (also folders of Hugging Face save_to_disk); folders (all such files below them) and globs.
-    Documents come in the order of the arguments, inside a folder or glob sorted by path. Neither sequence length nor shuffle is baked in.
+    Documents come in the order of the arguments, inside a folder or glob sorted by path.
+    Neither sequence length nor shuffle is baked in.
 
     Killed at any moment, a build leaves no store, and the same command resumes it. A finished store is left alone.
 
@@ -48,6 +76,8 @@ def build(
     ```text
     tokenstore build data/*.jsonl.zst --output stores/web --tokenizer tokenizer.json --workers 8
     tokenstore build src/ --output stores/code --tokenizer bytes --text-endings .py .md
+    tokenstore build web.parquet -o stores/web --tokenizer gpt2.tiktoken --pattern gpt2 --dedup exact --split train=0.99,validation=0.01
+    tokenstore build chats.jsonl -o stores/sft --tokenizer tokenizer.json --records chat
     ```
 
     Parameters
@@ -55,13 +85,33 @@ def build(
     inputs
         Files, folders and globs (quote a glob to have it expanded here, in sorted order).
     output
-        The store's directory, which the build creates.
+        The store's directory, which the build creates. With --split a folder of stores, one a split.
     tokenizer
-        `bytes` (no file needed), or the path of a Hugging Face tokenizer.json.
-    text_endings
-        Endings of other files that are read like .txt.
+        `bytes` (no file needed), or the path of a Hugging Face tokenizer.json, a tiktoken rank file or a sentencepiece model.
+    records
+        What a record holds: a text; `tokens` made elsewhere, a list of ids; or a conversation: messages, ShareGPT
+        conversations, instruction and output, prompt and completion.
     text_field
         Field of a record, or column, that holds the text; `a.b` is field b of a.
+    text_endings
+        Endings of other files that are read like .txt.
+    tokens_field
+        Field that holds tokens.
+    mask_field
+        Field that says which tokens are to be learned: labels (-100: not) or a mask of 0 and 1.
+        Left out: loss_mask or labels, if the first record has it.
+    id_field
+        Field that holds the document's own id, to be kept in the store.
+    origins
+        Keep every document's record number, 8 bytes each, so that it can be traced to its input.
+    chat_template
+        chatml, plain, alpaca, or the path of a Jinja template; left out: the one beside the tokenizer.json.
+    chat_date
+        What a chat template that prints today's date gets to print, as 2025-01-31: a build must not depend on the day.
+    train_on
+        What is learned of a conversation: what the assistant says, its last turn only, or all.
+    engine
+        Fast tokenizes by gigatoken, checked against the reference; auto if it can. The tokens are the same.
     eos
         Append the end-of-text token to every document.
     eos_token
@@ -70,14 +120,35 @@ def build(
         Token put before every document.
     special_text
         Special-token strings inside a text: stay text, become special tokens, or make the record bad.
+    add_special_tokens
+        Let the tokenizer.json's own post-processing add its special tokens to every text.
+    pattern
+        Of a tiktoken rank file, which does not say it: the name of its split pattern (gpt2, cl100k_base, o200k_base, llama3,
+        qwen2, ...), or the pattern.
+    special_tokens
+        Of a tiktoken rank file: name=id, or a name, which is given the next free id.
     keep_empty
         Keep documents without text, instead of dropping and counting them.
+    min_tokens
+        Leave out documents with fewer tokens, those put before and after not counted.
+    max_tokens
+        Leave out documents with more tokens.
+    filter
+        module:function of your own; given a record, a dict, it says whether to keep it.
+    map
+        module:function of your own; given a record, a dict, it returns the one to take, or None to leave it out.
+    dedup
+        Exact: of equal documents only the first is kept.
+    split
+        Names and shares, such as train=0.99,validation=0.01. Equal documents fall in the same split.
+    max_bad
+        Bad records allowed before the build fails with exit code 3. They are listed in OUTPUT.rejects.jsonl.
+    max_record_size
+        Records longer than this many MiB are bad.
     shard_size
         Target size of a shard file in MiB.
     workers
         Processes that tokenize; left out: one a core. The store's bytes are the same for any number.
-    max_bad
-        Bad records allowed before the build fails with exit code 3. They are listed in OUTPUT.rejects.jsonl.
     overwrite
         Replace a store or an unfinished build that was made with other options.
     dry_run
@@ -85,22 +156,7 @@ def build(
     as_json
         Print the result as one JSON object.
     """
-    options = BuildOptions(
-        inputs=tuple(inputs),
-        output=output,
-        tokenizer=tokenizer,
-        text_endings=tuple(text_endings),
-        text_field=text_field,
-        eos=eos,
-        eos_token=eos_token,
-        document_start=document_start,
-        special_text=special_text,
-        keep_empty=keep_empty,
-        shard_bytes=shard_size << 20,
-        workers=multiprocessing.cpu_count() if workers is None else workers,
-        max_bad=max_bad,
-        overwrite=overwrite,
-    )
+    options = _options(**locals())
     if dry_run:
         _print_preview(preview_build(options), as_json)
         return 0
@@ -114,11 +170,22 @@ def build(
         result = build_store(options, progress, lambda text: errors.print(f"note: {text}"))
     seconds = time.monotonic() - start
     if as_json:
-        row = {**asdict(result), "path": str(result.path), "rejects": str(result.rejects) if result.rejects else None}
-        sys.stdout.write(json.dumps({**row, "seconds": round(seconds, 3)}) + "\n")
+        sys.stdout.write(json.dumps({**asdict(result), "seconds": round(seconds, 3)}, default=str) + "\n")
     else:
-        _print(result, seconds)
+        print_result(result, seconds)
     return 0
+
+
+def _options(
+    dry_run: bool, as_json: bool, workers: int | None, max_record_size: int, shard_size: int, **same: Any
+) -> BuildOptions:
+    """The command's arguments as options: those of other units, and the others as they are."""
+    return BuildOptions(
+        workers=multiprocessing.cpu_count() if workers is None else workers,
+        max_record_bytes=max_record_size << 20,
+        shard_bytes=shard_size << 20,
+        **{name: tuple(value) if isinstance(value, list) else value for name, value in same.items()},
+    )
 
 
 def _print_preview(preview: BuildPreview, as_json: bool) -> None:
@@ -153,20 +220,36 @@ def _size(num_bytes: float) -> str:
     return f"{num_bytes:.3g} TB"
 
 
-def _print(result: BuildResult, seconds: float) -> None:
+_WHY = {
+    "empty": "without text",
+    "filtered": "left out by --filter or --map",
+    "short": "shorter than --min-tokens",
+    "long": "longer than --max-tokens",
+    "duplicates": "equal to an earlier one",
+}
+
+
+def print_result(result: BuildResult, seconds: float) -> None:
+    """Print a table of what is there now."""
     counts = result.counts
+    left_out = ", ".join(f"{counts[name]:,} {why}" for name, why in _WHY.items() if counts.get(name))
     rows = [
         ("store", str(result.path) + (" (was there already; nothing done)" if result.was_there else "")),
-        (
-            "documents",
-            f"{result.num_documents:,} from {counts['input files']:,} files; {counts['empty']:,} without text left out",
-        ),
+        ("documents", f"{result.num_documents:,} from {counts['input files']:,} files"),
+        *([("left out", left_out)] if left_out else []),
         (
             "tokens",
             f"{result.num_tokens:,} as {result.dtype} (vocabulary of {result.vocab_size:,}), {result.num_shards:,} shards",
         ),
+        *[
+            (
+                f"  {part.path.name}",
+                f"{part.num_documents:,} documents, {part.num_tokens:,} tokens, digest {part.digest}",
+            )
+            for part in result.splits
+        ],
         ("bad records", f"{counts['bad']:,}" + (f", listed in {result.rejects}" if result.rejects else "")),
-        ("digest", result.digest),
+        *([("digest", result.digest)] if result.digest else []),
     ]
     if not result.was_there:
         rows.append(("time", f"{seconds:.1f} s, {result.num_tokens / max(seconds, 1e-9):,.0f} tokens/s"))

@@ -10,32 +10,52 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
+from tokenstore.build import retokenize as tokenize_again
 from tokenstore.commands.progress import meter
-from tokenstore.errors import CorruptionError
+from tokenstore.errors import ConfigError, CorruptionError
+from tokenstore.format.manifest import Manifest
 from tokenstore.store import open_store
 from tokenstore.store import verify as verify_store
 
 
-def verify(store: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", negative=())] = False) -> int:
-    """Check everything in a store: sizes, checksums, boundaries, ids and document ends. Exit code 4 on any finding.
+def verify(
+    store: Path,
+    /,
+    *,
+    version: int | None = None,
+    retokenize: str | None = None,
+    inputs: Annotated[list[str], Parameter(consume_multiple=True, negative=())] = [],  # noqa: B006  # cyclopts copies
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> int:
+    """Check everything in a store: sizes, checksums, index, ids, document ends, loss masks. Exit code 4 on any finding.
+
+    With --retokenize some documents are also made again from the original inputs, by the reference tokenizer, and compared.
 
     **Examples:**
 
     ```text
     tokenstore verify stores/web
+    tokenstore verify stores/web --version 1
+    tokenstore verify stores/web --retokenize 1% --inputs data/
     ```
 
     Parameters
     ----------
     store
         The store's directory.
+    version
+        Check this version of a store that has grown, instead of the newest.
+    retokenize
+        How many of the documents to make again: 1% is every hundredth. They are found by their origins.
+    inputs
+        Files, folders and globs the store was made from, wherever they lie now.
     as_json
         Print the findings as one JSON object.
     """
+    share = _share(retokenize, inputs)
+    done = total = 0
     with contextlib.suppress(CorruptionError):  # damage is a finding; a path that holds no store is a mistake
-        open_store(store, check="lazy")
-    done = 0
-    total = sum(file.stat().st_size for file in store.iterdir() if file.is_file()) if store.is_dir() else 0
+        total = _num_bytes(open_store(store, check="lazy", version=version).manifest)
     with meter("verifying", quiet=as_json) as shown:
 
         def progress(num_bytes: int) -> None:
@@ -43,12 +63,44 @@ def verify(store: Path, /, *, as_json: Annotated[bool, Parameter(name="--json", 
             done += num_bytes
             shown.show(done, total, (done, "B"))
 
-        findings = verify_store(store, progress)
+        findings = verify_store(store, progress, version)
+    if share is not None and not findings:  # what is damaged cannot be compared
+        with meter("tokenizing again", quiet=as_json) as shown:
+            read = 0
+
+            def read_on(num_bytes: int, num_total: int) -> None:
+                nonlocal read
+                read += num_bytes
+                shown.show(read, num_total, (read, "B of input"))
+
+            findings = tokenize_again(store, inputs, share, version, read_on)
     if as_json:
         sys.stdout.write(json.dumps({"path": str(store), "findings": [asdict(finding) for finding in findings]}) + "\n")
     else:
         console = Console(highlight=False, soft_wrap=True, markup=False)
         for finding in findings:
             console.print(str(finding))
-        console.print(f"{store}: " + (f"{len(findings)} findings" if findings else f"sound, {total:,} bytes checked"))
+        again = "" if share is None else f", {100 * share:g} % of the documents tokenized again"
+        console.print(
+            f"{store}: " + (f"{len(findings)} findings" if findings else f"sound, {total:,} bytes checked{again}")
+        )
     return 4 if findings else 0
+
+
+def _share(text: str | None, inputs: list[str]) -> float | None:
+    """`1%` or `0.01` as a share; None for None."""
+    if (text is None) != (not inputs):
+        raise ConfigError(
+            "retokenize: expected both --retokenize and --inputs, found one; give the share and the inputs"
+        )
+    if text is None:
+        return None
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError as error:
+        raise ConfigError(f"retokenize: expected a share such as 1%, found {text!r}") from error
+
+
+def _num_bytes(manifest: Manifest) -> int:
+    """Bytes of all files of a store beside its manifest."""
+    return sum(entry.num_bytes for entry in (*manifest.files.values(), *manifest.shards))

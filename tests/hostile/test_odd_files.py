@@ -1,0 +1,189 @@
+"""Inputs that are no files, cannot be read, have odd names, go away or change during a build: told, never a smaller corpus."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.building import contents
+from tests.odd_builds import Bad, Run, arguments_of, check_built, check_refused, command, run_outside, write_all
+
+__all__ = ["command"]
+NOBODY = 65_534
+pytestmark = pytest.mark.timeout(120)  # a pipe that is waited for is a failure long before the suite's own limit
+LINE = b'{"text": "%s"}\n'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with one sound file."""
+    return write_all(tmp_path / "in", {"a.jsonl": LINE % b"a"})
+
+
+NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "pipe": (os.mkfifo, "found something else"),
+    "device": (lambda path: path.symlink_to("/dev/zero"), "found something else"),
+    "link to nothing": (lambda path: path.symlink_to("gone.jsonl"), "found a link to nothing"),
+    "link to itself": (lambda path: path.symlink_to(path.name), "found a link to nothing"),
+}
+
+
+@pytest.mark.parametrize("source", ["itself", "its folder", "a glob"])
+@pytest.mark.parametrize("kind", NO_FILES)
+def test_what_is_no_file_but_named_like_one_is_told(command: Run, folder: Path, kind: str, source: str) -> None:
+    """P9: neither waited for nor passed over, however it came among the inputs; exit code 2."""
+    make, message = NO_FILES[kind]
+    odd = folder / "sub" / "x.jsonl"
+    odd.parent.mkdir()
+    make(odd)
+    sources = {"itself": [folder / "a.jsonl", odd], "its folder": folder, "a glob": folder / "**" / "*.jsonl"}
+    check_refused(command, sources[source], folder.parent / "store", 2, "error: input: expected a file", message, str(odd))  # fmt: skip
+
+
+def test_all_of_it_outside(folder: Path) -> None:
+    """P9: several mistakes in one message, a line each, exit code 2."""
+    for kind, (make, _) in NO_FILES.items():
+        make(folder / f"{kind}.jsonl")
+    parts = [f"{folder}/{kind}.jsonl" for kind in NO_FILES]
+    check_refused(run_outside, folder, folder.parent / "store", 2, *parts)
+
+
+def test_a_folder_named_like_a_file_is_a_folder(command: Run, folder: Path) -> None:
+    """Named, below another, or as a glob's result, which gives files only."""
+    write_all(folder, {"x.jsonl/b.jsonl": LINE % b"b", "x.parquet/c.txt": b"c"})
+    records = [("a.jsonl", 1, "a"), ("x.jsonl/b.jsonl", 1, "b"), ("x.parquet/c.txt", 1, "c")]
+    check_built(command, folder, folder.parent / "store", records)
+    check_built(command, folder / "x.jsonl", folder.parent / "named", [("b.jsonl", 1, "b")])
+    check_built(command, folder / "*.jsonl", folder.parent / "glob", records[:1])
+
+
+def test_a_link_to_a_folder_is_not_followed_and_said(command: Run, folder: Path) -> None:
+    """P9: it may lead back to where it lies; but what is behind it is not left out without a word."""
+    write_all(folder.parent / "elsewhere", {"b.jsonl": LINE % b"b"})
+    (folder / "linked").symlink_to(folder.parent / "elsewhere")
+    (folder / "loop.jsonl").symlink_to(folder)
+    code, _, err = command(arguments_of(folder, folder.parent / "store"))
+    assert (code, err) == (0, "note: passed over 2 files with other endings (2 link to a folder)\n")
+    records = [("a.jsonl", 1, "a"), ("linked/b.jsonl", 1, "b")]
+    check_built(command, [folder, folder / "linked"], folder.parent / "named", records)
+
+
+def test_nothing_that_matches_is_told(command: Run, folder: Path) -> None:
+    """A typing error is exit code 2 and names the argument, though the others match."""
+    (folder / "empty").mkdir()
+    for name in ("b.jsonl", "*.parquet", "empty", "x" * 5000, "a.jsonl/b.jsonl"):
+        message = "File name too long" if len(name) > 1000 else f"found none ({folder / name})"
+        check_refused(command, [folder / "a.jsonl", folder / name], folder.parent / "store", 2, "error: input: ", message)  # fmt: skip
+    write_all(folder, {"b.pdf": b"", "c.jsonl.bz2": b""})
+    parts = ("found 'b.pdf'", "found 'c.jsonl.bz2'", "--text-endings")
+    check_refused(command, [folder / "b.pdf", folder / "c.jsonl.bz2"], folder.parent / "store", 2, *parts)
+
+
+NAMES = [
+    "part[1]*?.jsonl",
+    "a b\tc.jsonl",
+    "x\ny.jsonl",
+    "ü\u2028.jsonl",
+    "[red].jsonl",
+    "-o.jsonl",
+    "A.JSONL.GZ.jsonl",
+]
+
+
+def test_odd_names_are_names(command: Run, tmp_path: Path) -> None:
+    """What looks like a glob, an option, markup or a line end in a name is none."""
+    folder = write_all(tmp_path / "in", dict.fromkeys(NAMES, LINE % b"good" + b"bad\n"))
+    records = [(name, number, outcome) for name in sorted(NAMES) for number, outcome in ((1, "good"), (2, Bad("not JSON")))]  # fmt: skip
+    check_built(command, folder, tmp_path / "store", records)
+
+
+def test_a_name_that_is_no_utf8_is_told_like_others(command: Run, tmp_path: Path) -> None:
+    """Linux has such names; a message about one is printed, with the byte as Python escapes it or replaced."""
+    name = os.fsdecode(b"\xff.jsonl")
+    folder = write_all(tmp_path / "in", {name: LINE % b"good" + b"bad\n"})
+    check_built(command, folder, tmp_path / "store", [(name, 1, "good"), (name, 2, Bad("not JSON"))])
+    write_all(folder, {name + ".gz": b""})
+    check_refused(run_outside, folder / f"{name}.gz", tmp_path / "none", 1, "expected a whole .gz file")
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that anybody may use (pytest's own may not)."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    yield folder
+    for path in folder.rglob("*"):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def nobody() -> Iterator[None]:
+    """Work as a user without rights, where we are root."""
+    mine = os.geteuid()
+    yield
+    os.seteuid(mine)
+
+
+def as_nobody() -> None:
+    """From here on, to the end of the test, root's rights are gone."""
+    if os.geteuid() == 0:
+        os.seteuid(NOBODY)
+
+
+@pytest.mark.parametrize("locked", ["in/b.jsonl", "in/sub", "in"])
+def test_what_may_not_be_read_is_told(command: Run, open_folder: Path, nobody: None, locked: str) -> None:
+    """P9: a file, a folder inside and the folder itself: no store of the others is made; root alone may read all."""
+    files = {"a.jsonl": LINE % b"a", "b.jsonl": LINE % b"b", "sub/c.jsonl": LINE % b"c"}
+    folder = write_all(open_folder / "in", files)
+    (open_folder / locked).chmod(0)
+    as_nobody()
+    code = 1 if "." in locked else 2
+    parts = ("error: input: expected", "Permission denied", str(open_folder / locked))
+    check_refused(command, folder, open_folder / "store", code, *parts)
+    if locked == "in":  # a file in a folder that may not be entered
+        check_refused(command, folder / "a.jsonl", open_folder / "store", 2, *parts)
+
+
+DURING: dict[str, tuple[str, str]] = {  # what happens to b.jsonl when a record of a.jsonl or b.jsonl is read
+    "goes before it is read": ("a", "path.unlink()"),
+    "goes while it is read": ("b1", "path.unlink()"),
+    "grows while it is read": ("b1", "path.write_bytes(path.read_bytes() * 2)"),
+    "shrinks while it is read": ("b1", "path.write_bytes(path.read_bytes()[:30])"),
+    "is written again while it is read": ("b2", "path.write_bytes(path.read_bytes()); os.utime(path, (1, 1))"),
+    "is replaced before it is read": ("a", "path.with_name('new').write_bytes(b''); path.with_name('new').replace(path)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DURING)
+def test_an_input_that_changes_during_the_build_is_told_and_again_builds(
+    command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
+) -> None:
+    """P9: neither its old nor its new documents; as it was, the same command builds what it had built undisturbed."""
+    texts = {"a.jsonl": ["a"], "b.jsonl": [f"b{i}" for i in range(3000)], "c.jsonl": ["c"]}
+    files = {name: b"".join(LINE % text.encode() for text in each) for name, each in texts.items()}
+    folder = write_all(tmp_path / "in", files)
+    at, action = DURING[case]
+    module = f"change_{list(DURING).index(case)}"
+    code = f"import os, pathlib\npath = pathlib.Path({str(folder / 'b.jsonl')!r})\nflag = pathlib.Path({str(tmp_path / 'flag')!r})\n"  # fmt: skip
+    code += f"def keep(row):\n    if row['text'] == {at!r} and flag.exists():\n        flag.unlink()\n        {action}\n    return True\n"  # fmt: skip
+    (tmp_path / f"{module}.py").write_text(code)
+    (tmp_path / "flag").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    line = arguments_of(folder, tmp_path / "store", "--filter", f"{module}:keep")
+    before = (folder / "b.jsonl").stat()
+    code, out, err = command(line)
+    assert (code, out, "Traceback" in err, (tmp_path / "store").exists()) == (1, "", False, False), err
+    assert "error: input: expected " in err
+    assert str(folder / "b.jsonl") in err
+    assert not (tmp_path / "flag").exists()
+    write_all(folder, files)
+    os.utime(folder / "b.jsonl", ns=(before.st_atime_ns, before.st_mtime_ns))
+    records = [(name, number, text) for name, each in texts.items() for number, text in enumerate(each, 1)]
+    check_built(command, folder, tmp_path / "store", records, "--filter", f"{module}:keep")
+    assert command(arguments_of(folder, tmp_path / "fresh", "--filter", f"{module}:keep"))[0] == 0
+    assert contents(tmp_path / "store") == contents(tmp_path / "fresh")

@@ -1,0 +1,175 @@
+"""What is learned of random conversations, against twins: texts put together by hand, a slow mask, the library's own mask."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
+
+from tests import chat_templates as styles
+from tests.data.texts import TEXTS
+from tokenstore.build.chat import Conversation, conversation, special_in_content
+from tokenstore.build.loss_spans import Renderer, learned
+from tokenstore.build.templates import BUILT_IN
+
+SPECIAL = ["<|im_start|>", "<|im_end|>", "</s>"]
+TOKENS = {"eos_token": "</s>"}
+WORDS = st.one_of(st.sampled_from(TEXTS), st.text(min_size=1, max_size=30).filter(str.strip))
+OFTEN_EMPTY = st.one_of(st.just(""), WORDS)
+
+
+@st.composite
+def conversations(draw: st.DrawFn, roles: tuple[str, ...] = ("user", "assistant", "tool")) -> Conversation:
+    """Half of them question and answer in turn, half turns of any role in any order, one at least an assistant's."""
+    said = [{"role": "system", "content": draw(WORDS)}] if draw(st.booleans()) else []
+    if draw(st.booleans()):
+        said += [{"role": ("user", "assistant")[i % 2], "content": draw(WORDS)} for i in range(draw(st.integers(2, 6)))]
+        return conversation({"messages": said})
+    for _ in range(draw(st.integers(0, 5))):
+        role = draw(st.sampled_from(roles))
+        said.append({"role": role, "content": draw(WORDS if role == "assistant" else OFTEN_EMPTY)})
+    said.insert(draw(st.integers(min(len(said), 1), len(said))), {"role": "assistant", "content": draw(WORDS)})
+    return conversation({"messages": said})
+
+
+def chatml(talk: Conversation, learned_end: str, train_on: str) -> tuple[str, list[str]]:
+    """A ChatML text and its learned parts, by hand."""
+    text, parts = "", []
+    for message in talk.messages:
+        text += f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n"
+        if message["role"] == "assistant":
+            parts.append(message["content"] + learned_end)
+    return text, {"assistant": parts, "last": parts[-1:], "all": [text]}[train_on]
+
+
+UNMARKED = BUILT_IN["chatml"].replace("{%- generation -%}", "").replace("{%- endgeneration -%}", "")
+
+
+@pytest.mark.parametrize("train_on", ["assistant", "last", "all"])
+@pytest.mark.parametrize(("template", "end"), [(BUILT_IN["chatml"], "<|im_end|>"), (UNMARKED, "<|im_end|>\n")])
+def test_what_is_learned_is_what_an_assistant_says(template: str, end: str, train_on: str) -> None:
+    """Marks and differences of prefixes give the parts one puts together by hand, whatever is said."""
+    renderer = Renderer(template, {}, train_on)  # type: ignore[arg-type]
+
+    @given(conversations())
+    def check(talk: Conversation) -> None:
+        text, spans = renderer.render(talk)
+        expected_text, expected = chatml(talk, end, train_on)
+        assert text == expected_text
+        assert [text[start:stop] for start, stop in spans] == expected
+        assert all(stop < start for (_, stop), (start, _) in pairwise(spans))
+
+    check()
+
+
+ENDS = {  # what an assistant's content is followed by, by family
+    "CHATML": "<|im_end|>\n",
+    "LLAMA": "<|eot_id|>",
+    "MISTRAL": "</s>",
+    "MISTRAL_MOVES": "</s>",
+    "QWEN": "<|im_end|>\n",
+    "GEMMA": "<end_of_turn>\n",
+}
+
+
+@pytest.mark.parametrize("style", ENDS)
+def test_without_marks_a_conversation_is_right_or_refused(style: str) -> None:
+    """All that an assistant says is learned, and the end of its turn; nothing of what others say and of what stands between."""
+    renderer = Renderer(getattr(styles, style), {"bos_token": "<s>", "eos_token": "</s>"}, date="2025-01-31")
+    num_right = 0
+
+    @given(conversations(("user", "assistant")))
+    def check(talk: Conversation) -> None:
+        nonlocal num_right
+        said = [{**m, "content": f"⟦{i}⟧{m['content']}⟦/{i}⟧"} for i, m in enumerate(talk.messages)]
+        try:
+            text, spans = renderer.render(Conversation(tuple(said)))
+        except ValueError as error:
+            if not any(words in str(error) for words in ("rewrites", "template fails")):
+                raise
+            return
+        num_right += 1
+        is_learned = np.array([any(start <= at < stop for start, stop in spans) for at in range(len(text))])
+        for message in said:
+            if message["role"] == "system" and message["content"] not in text:
+                continue  # left out by the template
+            start = text.index(message["content"])
+            stop = start + len(message["content"])
+            if message["role"] == "assistant":
+                assert text.startswith(ENDS[style], stop)
+                stop += len(ENDS[style])
+            assert (is_learned[start:stop] == (message["role"] == "assistant")).all()
+            is_learned[start:stop] = False
+        rest = "".join(np.array(list(text))[is_learned])
+        assert rest.replace("<think>\n\n</think>\n\n", "").strip() == ""
+
+    check()
+    assert num_right > 5
+
+
+@st.composite
+def spans(draw: st.DrawFn, longest: int = 60) -> list[tuple[int, int]]:
+    """Spans in order that do not touch."""
+    edges = sorted(draw(st.sets(st.integers(0, longest), max_size=16)))
+    return list(zip(edges[::2], edges[1::2], strict=False))
+
+
+@given(spans(), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=80))
+def test_learned_tokens_against_a_slow_twin(parts: list[tuple[int, int]], tokens: list[tuple[int, int]]) -> None:
+    """Every character of a learned token is learned, and it has one; tokens may overlap and come in any order."""
+    characters = [any(start <= at < stop for start, stop in parts) for at in range(80)]
+    expected = [size > 0 and all(characters[start : start + size]) for start, size in tokens]
+    found = learned(np.array([(start, start + size) for start, size in tokens], np.int64).reshape(-1, 2), parts)
+    assert found.dtype == bool
+    assert found.tolist() == expected
+
+
+@pytest.fixture(scope="module")
+def oracle(tokenizer_file: object) -> PreTrainedTokenizerFast:
+    """A small byte-level tokenizer with the special tokens of the templates."""
+    tokenizer = Tokenizer.from_file(str(tokenizer_file))
+    tokenizer.add_special_tokens(SPECIAL)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", clean_up_tokenization_spaces=False)
+
+
+@pytest.mark.parametrize("template", [BUILT_IN["chatml"], BUILT_IN["plain"], BUILT_IN["alpaca"], styles.QWEN_MARKED])
+def test_masks_of_templates_with_marks_are_those_of_the_library(oracle: Callable, template: str) -> None:
+    """`apply_chat_template(return_assistant_tokens_mask=True)` gives the same tokens and mask, but for tokens on an edge."""
+    renderer = Renderer(template, TOKENS)
+    roles = ("user", "assistant") if template == BUILT_IN["alpaca"] else ("user", "assistant", "tool")
+
+    @given(conversations(roles))
+    def check(talk: Conversation) -> None:
+        if special_in_content(talk, SPECIAL):
+            return
+        text, spans = renderer.render(talk)
+        encoding = oracle.backend_tokenizer.encode(text, add_special_tokens=False)
+        tokens = np.array(encoding.offsets, np.int64)
+        expected = oracle.apply_chat_template(
+            list(talk.messages), chat_template=template, return_assistant_tokens_mask=True, return_dict=True
+        )
+        assert encoding.ids == expected["input_ids"]
+        edges = np.array(spans).ravel()
+        on_edge = ((tokens[:, :1] < edges) & (edges < tokens[:, 1:])).any(axis=1)
+        mask = learned(tokens, spans)
+        assert not (mask & on_edge).any()
+        assert mask[~on_edge].tolist() == np.array(expected["assistant_masks"], bool)[~on_edge].tolist()
+        assert on_edge.sum() <= 2 * len(spans)
+
+    check()
+
+
+@given(conversations(), st.sampled_from(SPECIAL), st.data())
+def test_a_special_token_put_anywhere_is_found(talk: Conversation, token: str, data: st.DataObject) -> None:
+    """No place in a message hides one, and its message is named."""
+    at = data.draw(st.integers(0, len(talk.messages) - 1))
+    content = talk.messages[at]["content"]
+    cut = data.draw(st.integers(0, len(content)))
+    said = list(talk.messages)
+    said[at] = {**said[at], "content": content[:cut] + token + content[cut:]}
+    assert str(special_in_content(Conversation(tuple(said)), SPECIAL)).startswith(f"message {at + 1}: ")
+    assert special_in_content(talk, SPECIAL) is None or any(s in m["content"] for m in talk.messages for s in SPECIAL)

@@ -1,0 +1,344 @@
+"""`append_store`: what it refuses, what it leaves alone, and how it goes on where another one ended."""
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tokenstore
+from tests.appended import known, rows, stores_of, whole_tree, write_rows
+from tests.building import contents, left_behind
+from tokenstore.build import BuildOptions, BuildResult, append, append_store, build_store, hooks
+from tokenstore.errors import (
+    BadRecordsError,
+    BuildError,
+    ConfigError,
+    CorruptionError,
+    FormatError,
+    StoreBusyError,
+    TokenStoreError,
+)
+from tokenstore.store import open_store, versions
+from tokenstore.store.files import exclusive_lock
+
+BAD = {"text": 7}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Callable[..., str]:
+    """An input of the records of a batch, and maybe others behind them, as source(number, *others)."""
+    return lambda number, *others: str(write_rows(tmp_path / f"in/{number}.jsonl", [*rows(number), *others]))
+
+
+@pytest.fixture
+def build(tmp_path: Path) -> Callable[..., BuildResult]:
+    """A store below the test's folder, by the bytes tokenizer."""
+
+    def run(*inputs: str, output: str = "store", **options: object) -> BuildResult:
+        return build_store(BuildOptions(inputs, tmp_path / output, **{"tokenizer": "bytes", **options}))
+
+    return run
+
+
+def die(*_: object) -> None:
+    """In place of a function of the append: it ends there."""
+    raise KeyboardInterrupt
+
+
+# ---- what cannot be appended to
+
+
+@pytest.mark.parametrize("split", [None, "a=0.5,b=0.5"])
+def test_a_store_without_equal_documents_is_refused(build: Callable, source: Callable, split: str | None) -> None:
+    """A store does not keep the hashes that would tell whether a new document is equal to an old one."""
+    store = build(source(0), dedup="exact", split=split).path
+    before = whole_tree(store.parent)
+    with pytest.raises(ConfigError, match=rf"found one without equal ones \({store}\).*build it again from all inputs"):
+        append_store(store, [source(1)])
+    shutil.rmtree(store.parent / "in")
+    assert whole_tree(store.parent) == {name: data for name, data in before.items() if not name.startswith("in/")}
+
+
+def test_one_split_alone_is_refused(build: Callable, source: Callable) -> None:
+    """The documents of the new inputs belong to all splits."""
+    store = build(source(0), split="a=0.5,b=0.5").path
+    with pytest.raises(
+        ConfigError, match=rf"found split 'b' of one \({store / 'b'}\); append to the folder of its splits"
+    ):
+        append_store(store / "b", [source(1)])
+    assert left_behind(store / "b") == []
+
+
+@pytest.mark.parametrize("kind", ["nothing", "file", "empty folder", "folder of stores", "not built", "missing split"])
+def test_what_no_build_made_is_refused(
+    build: Callable, source: Callable, make_store: Callable[..., Path], tmp_path: Path, kind: str
+) -> None:
+    """P9: one message that names the path; nothing is written."""
+    path = tmp_path / "store"
+    if kind == "file":
+        path.write_text("text")
+    elif kind == "empty folder":
+        path.mkdir()
+    elif kind == "folder of stores":
+        build(source(0), output="store/web")
+        build(source(0), output="store/code")
+    elif kind == "not built":
+        make_store("store", [[1, 2, 3]])
+    elif kind == "missing split":
+        build(source(0), split="a=0.5,b=0.5")
+        shutil.rmtree(path / "b")
+    new = source(1)
+    before = whole_tree(tmp_path)
+    with pytest.raises(TokenStoreError, match=str(path)) as caught:
+        append_store(path, [new])
+    assert isinstance(caught.value, FormatError if kind in ("nothing", "file", "missing split") else ConfigError)
+    assert whole_tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("change", ["changed", "gone"])
+def test_another_function_of_the_user_is_refused(
+    build: Callable, source: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """P8: old and new documents are chosen by the same code: its hash is compared, and brought back it works."""
+    code = tmp_path / "appended_hooks.py"
+    code.write_text("def keep(record):\n    return True\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def new_process() -> None:
+        monkeypatch.setattr(hooks, "_loaded", {})
+        sys.modules.pop("appended_hooks", None)
+
+    store = build(source(0), filter="appended_hooks:keep").path
+    before = contents(store)
+    code.rename(tmp_path / "away")
+    new_process()
+    if change == "changed":
+        code.write_text("def keep(record):\n    return not None\n")
+    with pytest.raises(ConfigError, match=r"filter_sha256 was" if change == "changed" else "hook: expected to import"):
+        append_store(store, [source(1)])
+    assert contents(store) == before
+    (tmp_path / "away").rename(code)
+    new_process()
+    assert append_store(store, [source(1)]).num_documents == 16
+    new_process()
+
+
+@pytest.mark.parametrize("name", ["inputs.jsonl", "boundaries.bin", "origins.bin"])
+def test_damage_in_what_is_gone_on_with_is_an_error(build: Callable, source: Callable, name: str) -> None:
+    """P9: a damaged file of the old version gets no new, fitting checksum, and no traceback."""
+    store = build(source(0)).path
+    data = bytearray((store / name).read_bytes())
+    data[20] ^= 0x80
+    (store / name).chmod(0o644)
+    (store / name).write_bytes(data)
+    with pytest.raises(CorruptionError, match=rf"file: expected the checksum \w+, found \w+ \(.*{name}\)"):
+        append_store(store, [source(1)])
+    assert versions(store) == [1]
+
+
+# ---- nothing to add
+
+
+@pytest.mark.parametrize("split", [None, "a=0.5,b=0.5"])
+def test_inputs_without_a_document_change_nothing(
+    build: Callable, source: Callable, tmp_path: Path, split: str | None
+) -> None:
+    """P9: nothing exits well with nothing written; afterwards other inputs are appended as ever."""
+    store = build(source(0), split=split).path
+    before = whole_tree(store)
+    empty = str(write_rows(tmp_path / "in/empty.jsonl", [{"text": ""}]))
+    with pytest.raises(
+        BuildError, match=r"documents: expected at least one, found none \(1 input files\); nothing changed"
+    ):
+        append_store(store, [empty])
+    assert whole_tree(store) == before
+    assert append_store(store, [empty, source(1)]).counts["empty"] == 3
+    assert left_behind(store) == []
+
+
+def test_a_split_that_gets_none_of_the_new_documents_stays_as_it_is(
+    build: Callable, source: Callable, tmp_path: Path
+) -> None:
+    """FMT-13: no version without a new document; appended again, nothing is done; later ones come to all splits."""
+    store = build(source(0), split="a=0.5,b=0.5").path
+    one = str(write_rows(tmp_path / "in/one.jsonl", [{"text": "one"}, BAD]))
+    first = append_store(store, [one], max_bad=1)
+    grown = [len(versions(path)) for path in stores_of(store)]
+    assert sorted(grown) == [1, 2]
+    assert first.num_documents == 9
+    before = whole_tree(store.parent)
+    again = append_store(store, [one], max_bad=1)
+    assert (again.was_there, again.num_documents) == (True, 9)
+    assert whole_tree(store.parent) == before
+    append_store(store, [source(1)])
+    assert [len(versions(path)) for path in stores_of(store)] == [count + 1 for count in grown]
+    before = whole_tree(store.parent)
+    assert append_store(store, [one], max_bad=1).was_there
+    assert whole_tree(store.parent) == before
+    together = build(source(0), one, source(1), output="together", split="a=0.5,b=0.5", max_bad=1)
+    for path, same in zip(stores_of(store), stores_of(together.path), strict=True):
+        assert known(path)["documents"] == known(same)["documents"]
+        assert tokenstore.verify(path) == []
+
+
+# ---- who else is there
+
+
+def test_a_second_append_at_once_is_refused(build: Callable, source: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: of two appends, and of an append and a build, one is at work; the other is told whom to wait for."""
+    store = build(source(0)).path
+    with exclusive_lock(store.with_name("store.lock")):
+        with pytest.raises(StoreBusyError, match=f"found process {os.getpid()} at work on it"):
+            append_store(store, [source(1)])
+    commit = append.commit_append
+
+    def other(path: Path, working: Path) -> None:
+        with pytest.raises(StoreBusyError):
+            append_store(store, [source(2)])
+        with pytest.raises(StoreBusyError):
+            build(source(0))
+        commit(path, working)
+
+    monkeypatch.setattr(append, "commit_append", other)
+    assert append_store(store, [source(1)]).num_documents == 16
+    assert left_behind(store) == []
+
+
+def test_a_plan_goes_on_with_the_version_it_has(build: Callable, source: Callable) -> None:
+    """FMT-13: what is mapped stays as it is while the store grows; a plan that is there gives what it gave."""
+    store = build(source(0)).path
+    plan = tokenstore.Plan.of(str(store), sequence_length=64, global_batch_size=2, packing="concat")
+    opened = open_store(store)
+    documents, batches = [opened[i] for i in range(len(opened))], [plan.batch(step) for step in range(3)]
+    copies = [document.copy() for document in documents]
+    append_store(store, [source(1)])
+    assert all(np.array_equal(a, b) for a, b in zip(documents, copies, strict=True))
+    assert [document.tolist() for document in opened] == [copy.tolist() for copy in copies]
+    for step, batch in enumerate(batches):
+        assert all(np.array_equal(value, plan.batch(step)[name]) for name, value in batch.items())
+    assert len(open_store(store)) == 2 * len(opened)
+
+
+@pytest.mark.parametrize("split", [None, "a=0.5,b=0.5"])
+def test_a_store_that_moved_or_is_reached_by_a_link(
+    build: Callable, source: Callable, tmp_path: Path, split: str | None
+) -> None:
+    """P8: a store knows no path; the work is done beside the store and not beside the link to it."""
+    there = tmp_path / "moved to/another disk"
+    there.parent.mkdir()
+    expected = build(source(0), output="expected", split=split).path
+    append_store(expected, [source(1)])
+    build(source(0), split=split).path.rename(there)
+    (tmp_path / "link").symlink_to(there)
+    result = append_store(tmp_path / "link", [source(1)])
+    assert result.path == there
+    assert whole_tree(there) == whole_tree(expected)
+    assert os.listdir(there.parent) == [there.name]
+    assert (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("call", ["open", "mkdir"])
+def test_a_folder_that_cannot_be_written_to_is_an_error_that_names_it(
+    build: Callable, source: Callable, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """P9: on a read-only disk, be it seen at the lock file or later, the store is as it was and the message says why."""
+    store, new = build(source(0)).path, source(1)
+    before, real = contents(store), getattr(os, call)
+
+    def refuse(path: object, *arguments: int, **options: object) -> int:
+        if call == "open" and (not arguments or not arguments[0] & os.O_CREAT):
+            return real(path, *arguments, **options)
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, call, refuse)
+        with pytest.raises(
+            BuildError, match=r"disk: expected to write .*store\.(lock|building).*Read-only file system"
+        ):
+            append_store(store, [new])
+    assert contents(store) == before
+    assert append_store(store, [new]).num_documents == 16
+
+
+# ---- where another one ended
+
+
+def test_an_unfinished_append_stands_in_nobodys_way(
+    build: Callable, source: Callable, small_units: Callable[[int], None], notes: list[str]
+) -> None:
+    """P8: parts that an append made are taken up by the same one, and other inputs may come first."""
+    small_units(2500)
+    store = build(source(0)).path
+    inputs = [source(1), source(2, BAD)]
+    with pytest.raises(BadRecordsError):
+        append_store(store, inputs)
+    result = append_store(store, [source(3)], note=notes.append)
+    assert (result.num_documents, notes) == (16, [])
+    with pytest.raises(BadRecordsError):
+        append_store(store, inputs)
+    result = append_store(store, inputs, max_bad=1, note=notes.append)
+    assert (result.num_documents, notes) == (32, ["resuming: 4 of 5 parts are done"])
+    assert tokenstore.verify(store) == []
+    assert left_behind(store) == ["store.rejects-v3.jsonl"]
+
+
+@pytest.mark.parametrize("split", [None, "a=0.5,b=0.5"])
+@pytest.mark.parametrize("then", ["the same", "another"])
+def test_an_append_that_died_right_after_its_commit_is_done(
+    build: Callable, source: Callable, monkeypatch: pytest.MonkeyPatch, split: str | None, then: str
+) -> None:
+    """P8: what is left over is tidied by the same command and refused by nobody else."""
+    store = build(source(0), split=split).path
+    with monkeypatch.context() as patched:
+        patched.setattr(append, "remove_tree", lambda path: die() if path.name == "store.building" else shutil.rmtree(path, ignore_errors=True))  # fmt: skip
+        with pytest.raises(KeyboardInterrupt):
+            append_store(store, [source(1)])
+    assert (store.with_name("store.building") / "parts").exists()
+    result = append_store(store, [source(1 if then == "the same" else 2)])
+    assert (result.was_there, result.num_documents) == ((True, 16) if then == "the same" else (False, 24))
+    assert left_behind(store) == []
+    assert [finding for path in stores_of(store) for finding in tokenstore.verify(path)] == []
+
+
+def test_an_append_that_died_between_two_splits_has_to_be_finished_first(
+    build: Callable, source: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: other inputs now would come before in one split and behind in the other; the same command ends in the same bytes."""
+    expected = build(source(0), output="expected", split="a=0.4,b=0.3,c=0.3").path
+    append_store(expected, [source(1)])
+    store = build(source(0), split="a=0.4,b=0.3,c=0.3").path
+    commit = append.commit_append
+    for name in ("b", "c"):
+        with monkeypatch.context() as patched:
+            patched.setattr(
+                append, "commit_append", lambda to, made, n=name: die() if to.name == n else commit(to, made)
+            )
+            with pytest.raises(KeyboardInterrupt):
+                append_store(store, [source(1)])
+        with pytest.raises(ConfigError, match=r"append\[0\] was .*; run that one again first"):
+            append_store(store, [source(2)])
+    assert [versions(path)[-1] for path in stores_of(store)] == [2, 2, 1]
+    result = append_store(store, [source(1)])
+    assert (result.was_there, result.num_documents) == (False, 16)
+    assert whole_tree(store) == whole_tree(expected)
+    assert left_behind(store) == []
+    assert append_store(store, [source(2)]).num_documents == 24
+
+
+def test_an_unfinished_build_of_another_kind_is_not_taken_for_an_append(
+    build: Callable, source: Callable, small_units: Callable[[int], None]
+) -> None:
+    """P8: a store that is being replaced is not made longer; the message says what lies there."""
+    small_units(2500)
+    store = build(source(0)).path
+    with pytest.raises(BadRecordsError):
+        build(source(0), source(1, BAD), eos=False, overwrite=True)
+    with pytest.raises(ConfigError, match=r"found an unfinished build of another \(.*store\.building\)"):
+        append_store(store, [source(2)])
+    assert build(source(0)).was_there
+    assert append_store(store, [source(2)]).num_documents == 16

@@ -1,0 +1,174 @@
+"""Conversations: every shape of record gives its messages, every bad one a reason, no special token is smuggled in."""
+
+import json
+
+import pytest
+
+from tokenstore.build.chat import Conversation, conversation, special_in_content
+
+USER, ASSISTANT = {"role": "user", "content": "Wie spät ist es? 🕰️"}, {"role": "assistant", "content": "すぐ三時です。"}
+SYSTEM = {"role": "system", "content": "Sé breve."}
+TURN = (USER, ASSISTANT)
+CALL = {"type": "function", "function": {"name": "clock", "arguments": {"zone": "CET", "format": None}}}
+ASKED, ANSWERED = USER["content"], ASSISTANT["content"]
+
+
+@pytest.mark.parametrize(
+    ("row", "messages"),
+    [
+        ({"messages": [USER, ASSISTANT]}, TURN),
+        ({"messages": [USER, ASSISTANT], "prompt": ASKED, "prompt_id": "7", "tools": None}, TURN),
+        ({"messages": None, "conversations": None, "prompt": ASKED, "completion": ANSWERED}, TURN),
+        ({"messages": [{**USER, "name": None, "tool_calls": None}, {**ASSISTANT, "tool_calls": []}]}, TURN),
+        ({"conversations": [{"from": "human", "value": ASKED}, {"from": "gpt", "value": ANSWERED}]}, TURN),
+        ({"conversations": [{"from": "user", "value": ASKED}, {"from": "bard", "value": ANSWERED, "x": None}]}, TURN),
+        ({"conversations": [USER, {**ASSISTANT, "from": None, "value": None}]}, TURN),
+        ({"instruction": ASKED, "output": ANSWERED}, TURN),
+        ({"instruction": ASKED, "input": "", "output": ANSWERED}, TURN),
+        ({"instruction": ASKED, "input": None, "output": ANSWERED, "system": "Sé breve."}, (SYSTEM, *TURN)),
+        ({"prompt": ASKED, "completion": ANSWERED}, TURN),
+        ({"prompt": [SYSTEM, USER], "completion": [ASSISTANT]}, (SYSTEM, *TURN)),
+        ({"question": ASKED, "answer": ANSWERED, "system": ""}, TURN),
+        ({"messages": [USER, ASSISTANT], "system": "Sé breve."}, (SYSTEM, *TURN)),
+        ({"messages": [SYSTEM, USER, ASSISTANT], "system": "Sé breve."}, (SYSTEM, *TURN)),
+    ],
+)
+def test_a_record_of_any_shape_gives_its_messages(row: dict, messages: tuple) -> None:
+    """The shape is told by the fields, whatever else a row holds; nulls are fields that are not there."""
+    assert conversation(row) == Conversation(messages)
+
+
+def test_an_instruction_and_its_input_are_two_paragraphs() -> None:
+    """Alpaca records: instruction, empty line, input."""
+    row = {"instruction": "Résume :", "input": "Il pleut.", "output": "Pluie."}
+    assert conversation(row).messages[0] == {"role": "user", "content": "Résume :\n\nIl pleut."}
+
+
+def test_every_name_of_a_role_is_known() -> None:
+    """ShareGPT's names of roles."""
+    names = ["system", "human", "gpt", "user", "chatgpt", "bing", "assistant", "tool", "function", "observation"]
+    found = conversation({"conversations": [{"from": name, "value": "x"} for name in names]}).messages
+    roles = ["system", "user", "assistant", "user", "assistant", "assistant", "assistant", "tool", "tool", "tool"]
+    assert [message["role"] for message in found] == roles
+
+
+def test_other_fields_of_a_message_stay() -> None:
+    """Tool calls, reasoning, names and ids reach the template as they are, nulls inside them too."""
+    message = {"role": "assistant", "tool_calls": [CALL], "reasoning_content": "hm", "name": "a", "weight": 0}
+    assert conversation({"messages": [USER, {**message, "content": None}]}).messages[1] == message
+    thought = {"role": "assistant", "content": "", "reasoning_content": "hm"}
+    assert conversation({"messages": [USER, thought]}).messages[1] == thought
+
+
+def test_a_table_has_no_nulls_in_tool_calls_and_tools() -> None:
+    """A table fills structs with nulls; they are missing fields again."""
+    message = {"role": "assistant", "content": None, "tool_calls": [CALL | {"id": None}]}
+    found = conversation({"messages": [USER, message], "tools": [{"name": "clock", "strict": None}]}, table=True)
+    assert found.messages[1]["tool_calls"] == [
+        {"type": "function", "function": {"name": "clock", "arguments": {"zone": "CET"}}}
+    ]
+    assert found.tools == [{"name": "clock"}]
+
+
+@pytest.mark.parametrize("tools", [[CALL], json.dumps([CALL]), [json.dumps(CALL)]])
+def test_tools_are_a_list_or_json(tools: object) -> None:
+    """Schemas of tools come as objects or as JSON text."""
+    assert conversation({"messages": [USER, ASSISTANT], "tools": tools}).tools == [CALL]
+
+
+@pytest.mark.parametrize("tools", [None, [], "", "[]", "null"])
+def test_no_tools_are_none(tools: object) -> None:
+    """A template sees no difference between an empty list and none."""
+    assert conversation({"messages": [USER, ASSISTANT], "tools": tools}).tools is None
+
+
+def test_text_parts_are_joined() -> None:
+    """A content in parts is their text."""
+    parts = [{"type": "text", "text": "Guten ", "image_url": None}, {"type": "text", "text": "Tag"}]
+    assert conversation({"messages": [{"role": "user", "content": parts}]}).messages[0]["content"] == "Guten Tag"
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({}, "expected the fields messages, or conversations, or instruction and output, or .*, found none"),
+        ({"text": "x", "prompt": "y", "completion": None}, "expected the fields .*, found text, prompt"),
+        ({"messages": []}, "messages: expected a list, found an empty one"),
+        ({"messages": "[]"}, "messages: expected a list, found string"),
+        ({"messages": [USER, 7]}, "message 2: expected an object, found number"),
+        ({"messages": [USER, ASSISTANT, {"role": None, "content": "x"}]}, "message 3: expected a role, found null"),
+        ({"messages": [{"role": "", "content": "x"}]}, "message 1: expected a role, found ''"),
+        ({"messages": [{"role": ["user"], "content": "x"}]}, "message 1: expected a role, found list"),
+        ({"messages": [USER, {"role": "assistant", "content": None}]}, "message 2: expected content, found null"),
+        ({"messages": [USER, {"role": "assistant"}]}, "message 2: expected content, found null"),
+        ({"messages": [{"role": "user", "content": 3}]}, "message 1: content: expected a string, found number"),
+        ({"messages": [{"role": "user", "content": []}]}, "message 1: content: expected a list, found an empty one"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "message 1: expected parts of type text",
+        ),
+        ({"messages": [{"role": "user", "content": ["x"]}]}, "message 1: expected parts of type text, found 'x'"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "a part of type text: expected a string"),
+        ({"messages": [{"role": "assistant", "content": " \n"}]}, "expected an assistant that says something"),
+        (
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": "x"}]},
+            "expected tool_calls to be a list of",
+        ),
+        ({"messages": [{**ASSISTANT, "reasoning_content": ["x"]}]}, "reasoning_content: expected a string, found list"),
+        ({"messages": [{**ASSISTANT, "weight": 0.5}]}, "message 1: expected a weight of 0 or 1, found number"),
+        ({"messages": [USER], "tools": "{"}, "tools: expected JSON, found "),
+        ({"messages": [USER], "tools": {"a": 1}}, "tools: expected a list of objects, found object"),
+        ({"messages": [USER], "tools": [1]}, "tools: expected a list of objects, found list"),
+        ({"messages": [SYSTEM, USER], "system": "Be long."}, "system: expected one system message"),
+        ({"messages": [USER], "system": 7}, "system: expected a string, found number"),
+        ({"conversations": [{"from": "cat", "value": "x"}]}, "message 1: expected `from` to be one of .*, found 'cat'"),
+        ({"conversations": [{"from": None, "value": "x"}]}, "message 1: expected `from` to be one of .*, found null"),
+        ({"conversations": [{"from": "gpt", "value": None}]}, "message 1: expected content, found null"),
+        ({"conversations": [{"value": "x"}]}, "message 1: expected a role, found null"),
+        ({"instruction": 0, "output": "x"}, "instruction: expected a string, found number"),
+        ({"instruction": "x", "input": ["y"], "output": "x"}, "input: expected a string, found list"),
+        ({"instruction": "", "input": "", "output": "x"}, "instruction: expected a text, found an empty one"),
+        ({"instruction": "x", "output": " "}, "output: expected a text, found an empty one"),
+        ({"question": "x", "answer": {"text": "y"}}, "answer: expected a string, found object"),
+        ({"prompt": [], "completion": [ASSISTANT]}, "prompt: expected a list, found an empty one"),
+    ],
+)
+def test_a_bad_record_gives_its_reason(row: dict, reason: str) -> None:
+    """Each kind of mistake has its words, and says in which message it is."""
+    with pytest.raises(ValueError, match=reason):
+        conversation(row)
+
+
+SPECIAL = ("<|im_end|>", "<|im_start|>", "</s>", "")
+
+
+@pytest.mark.parametrize(
+    ("messages", "tools", "where"),
+    [
+        ([{**USER, "content": "bye<|im_end|>"}], None, "message 1: .* '<|im_end|>' in content"),
+        ([USER, {**ASSISTANT, "reasoning_content": "<|im_start|>system"}], None, "message 2: .* in reasoning_content"),
+        ([USER, {**USER, "name": "x</s>"}], None, "message 2: .* '</s>' in name"),
+        ([{"role": "user</s>", "content": "x"}], None, "message 1: .* '</s>' in role"),
+        ([{"role": "assistant", "tool_calls": [{"function": {"arguments": {"a": ["</s>"]}}}]}], None, "in tool_calls"),
+        ([{"role": "assistant", "tool_calls": [{"function": {"arguments": {"</s>": 1}}}]}], None, "in tool_calls"),
+        ([{**USER, "</s>": 1}], None, "message 1: "),
+        (
+            [USER],
+            [{"name": "f", "description": "</s>"}],
+            "tools: expected text, found the special token '</s>' in tools",
+        ),
+    ],
+)
+def test_a_special_token_in_a_conversation_is_found(messages: list, tools: list | None, where: str) -> None:
+    """Wherever a string of a record may be printed by a template, it is looked into."""
+    reason = special_in_content(Conversation(tuple(messages), tools), SPECIAL)
+    assert reason is not None
+    with pytest.raises(ValueError, match=where):
+        raise ValueError(reason)
+
+
+def test_ordinary_conversations_hold_no_special_token() -> None:
+    """What only looks like one passes."""
+    talk = Conversation((USER, {**ASSISTANT, "content": "a < b | c > d <|im_en", "tool_calls": [CALL]}), [CALL])
+    assert special_in_content(talk, SPECIAL) is None
+    assert special_in_content(talk, ()) is None

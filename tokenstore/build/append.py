@@ -1,0 +1,192 @@
+"""Make a finished store longer: new inputs, by the options it was built with, as its next version (FMT-13).
+
+The shards that are there are not touched, and every older version stays as it was. <store>.building is resumed from.
+"""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tokenstore.build.assemble import Tally
+from tokenstore.build.options import BuildOptions, BuildResult
+from tokenstore.build.pipeline import (
+    Job,
+    Note,
+    Progress,
+    disk_errors,
+    fill,
+    open_work,
+    prepare,
+    publish_rejects,
+    read_recipe,
+    rejects_of_append,
+    result_of,
+    whole_result,
+)
+from tokenstore.build.recipe import beside, check_same_options, options_of
+from tokenstore.build.split import parse_split
+from tokenstore.errors import BuildError, ConfigError
+from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME
+from tokenstore.format.manifest import Manifest
+from tokenstore.store.append import commit_append
+from tokenstore.store.files import exclusive_lock, remove_tree
+from tokenstore.store.order_file import LOCK_SUFFIX, write_order
+from tokenstore.store.output import read_checked
+from tokenstore.store.reader import Store, open_store
+from tokenstore.store.writer import StoreWriter
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A store to make longer: what it was before these inputs, and whether it has them already."""
+
+    base: Store
+    is_done: bool
+
+    @property
+    def folder(self) -> Path:
+        return self.base.path
+
+
+def append_store(
+    path: str | Path,
+    inputs: Sequence[str],
+    workers: int = 1,
+    max_bad: int = 0,
+    progress: Progress = lambda progress: None,
+    note: Note = lambda text: None,
+) -> BuildResult:
+    """Add the documents of `inputs` to the store at `path`, or to all of a folder of splits.
+
+    Args:
+        path: the store's directory, or the folder that holds one store a split.
+        inputs: files, folders and globs, as in a build.
+        workers: processes that tokenize.
+        max_bad: bad records allowed.
+        progress, note: as in `build_store`.
+    Returns: the store as it is now; `was_there` where it held these inputs already.
+
+    Raises:
+        FormatError: there is no store.
+        ConfigError: a folder without stores of splits, one split alone, one that was built without equal documents, or some of the inputs are
+            in it already.
+        StoreBusyError, BadRecordsError, BuildError: as in `build_store`; the same command resumes.
+    """
+    path = Path(path).resolve()
+    with disk_errors(path), contextlib.ExitStack() as stack:
+        folders = _folders(path)
+        stack.enter_context(exclusive_lock(beside(path, LOCK_SUFFIX)))
+        newest = [stack.enter_context(open_store(folder)) for folder in folders]
+        options = replace(_options(newest[0], path, tuple(map(str, inputs)), workers, max_bad), output=path)
+        job = prepare(options, path, newest[0].manifest.tokenizer, note)
+        for store in newest:
+            check_same_options(store, job.recipe["options"])
+        targets = [_target(job, store, stack) for store in newest]
+        version = max(target.base.version for target in targets) + 1
+        job = replace(job, rejects=rejects_of_append(path, version))
+        is_done = all(target.is_done for target in targets) or not _append(job, targets, progress, note)
+        remove_tree(job.building)
+        rejects = None if is_done or not job.rejects.exists() else job.rejects
+        return _result(job, folders, rejects, was_there=is_done)
+
+
+def _folders(path: Path) -> list[Path]:
+    """The store at `path`, or the stores of its splits, in the order they were asked for."""
+    if (path / MANIFEST_NAME).exists() or not path.is_dir():
+        with open_store(path) as store:
+            if name := store.manifest.options.get("split_name"):
+                raise ConfigError(
+                    f"append: expected a whole store, found split {name!r} of one ({path}); append to the folder of its splits"
+                )
+        return [path]
+    for folder in sorted(path.iterdir()):
+        if (folder / MANIFEST_NAME).exists():
+            with open_store(folder) as store:
+                options = store.manifest.options
+            if options.get("split_name"):
+                return [path / split.name for split in parse_split(options["split"])]
+    raise ConfigError(f"append: expected a store or a folder of splits, found neither ({path}); check the path")
+
+
+def _options(store: Store, path: Path, inputs: tuple[str, ...], workers: int, max_bad: int) -> BuildOptions:
+    options = options_of(store, inputs, workers, max_bad)
+    if options.dedup != "none":
+        raise ConfigError(
+            f"append: expected a store of all documents, found one without equal ones ({path}), which does not keep what"
+            " would tell whether a new one is equal; build it again from all inputs"
+        )
+    return options
+
+
+def _target(job: Job, store: Store, stack: contextlib.ExitStack) -> _Target:
+    lines = read_checked(store.file(INPUTS_NAME), store.entry(INPUTS_NAME)).splitlines()
+    there = {(row["file"], row["num_bytes"]) for row in map(json.loads, lines)}
+    new = [(file.name, file.num_bytes) for file in job.files]
+    again = [name for name, size in new if (name, size) in there]
+    if not again:
+        return _Target(store, False)
+    if len(again) < len(new):
+        raise ConfigError(
+            f"append: expected new inputs, found {len(again)} of {len(new)} that are in the store already, such as"
+            f" {again[0]} ({store.path}); leave them out"
+        )
+    base = store if store.version == 1 else stack.enter_context(open_store(store.path, version=store.version - 1))
+    return _Target(base, True)
+
+
+def _open_work(job: Job, targets: Sequence[_Target], note: Note) -> None:
+    """As a build does; an append that was done, and killed before it tidied up, is in nobody's way."""
+    before = [target.base.digest for target in targets]
+    if not {*read_recipe(job.building).get("append", before)}.intersection(before):
+        remove_tree(job.building)
+    advice = "run that one again first, or remove what it left"
+    open_work(job.building, {**job.recipe, "append": before}, note, advice)
+
+
+def _append(job: Job, targets: Sequence[_Target], progress: Progress, note: Note) -> bool:
+    """Write what is new into the work folder, and commit store by store; False where all was there already."""
+    working = job.building / "store"
+    _open_work(job, targets, note)
+    remove_tree(working)
+    with contextlib.ExitStack() as stack:
+        writers = []
+        for i, target in enumerate(targets):
+            (folder := working / str(i)).mkdir(parents=True)
+            writer = StoreWriter.extending(target.base, folder, job.options.shard_bytes)
+            writers.append(stack.enter_context(writer))
+        tally = fill(job, writers, progress, note)
+        grown = [i for i, (writer, target) in enumerate(zip(writers, targets, strict=True)) if _grew(writer, target)]
+        if not grown:
+            raise BuildError(
+                f"documents: expected at least one, found none ({len(job.files)} input files); nothing changed"
+            )
+        wanting = [i for i in grown if not targets[i].is_done]  # less than all: a run was killed between two stores
+        for i in wanting:
+            _finish(job, writers[i], targets[i].base.manifest, tally, i)
+    if wanting:
+        publish_rejects(job)
+    for i in wanting:
+        commit_append(targets[i].folder, working / str(i))
+    return bool(wanting)
+
+
+def _grew(writer: StoreWriter, target: _Target) -> bool:
+    return writer.num_documents > len(target.base)
+
+
+def _finish(job: Job, writer: StoreWriter, old: Manifest, tally: Tally, store: int) -> None:
+    counts = {name: old.counts.get(name, 0) + number for name, number in tally.counts(store).items()}
+    writer.finish(
+        b"".join(tally.inputs_file(store)), counts=counts, versions={**old.versions, **job.recipe["versions"]}
+    )
+    write_order(writer.folder)
+
+
+def _result(job: Job, folders: Sequence[Path], rejects: Path | None, was_there: bool) -> BuildResult:
+    results = []
+    for folder in folders:
+        with open_store(folder) as store:
+            results.append(result_of(folder, store.manifest, rejects, was_there))
+    return results[0] if len(results) == 1 else whole_result(job.output, results)

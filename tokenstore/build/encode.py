@@ -1,0 +1,152 @@
+"""Documents -> tokens: ids with the special tokens asked for, loss masks, and which documents are left out for their length."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenstore.build.documents import Document
+from tokenstore.build.options import BuildOptions
+from tokenstore.errors import BuildError, ConfigError
+from tokenstore.format.layout import token_dtype
+from tokenstore.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Some documents as tokens.
+
+    Attributes:
+        tokens: uint16 or uint32[sum of lengths], in the store's dtype.
+        lengths: int64[k], each at least 1.
+        mask: bool[sum of lengths], which tokens are to be learned; None in a store without masks.
+        kept: int64[k], which of the documents given these are.
+        dropped: how many were left out, by reason: `empty`, `short`, `long`.
+    """
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    mask: np.ndarray | None
+    kept: np.ndarray
+    dropped: dict[str, int]
+
+
+def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, options: BuildOptions) -> Encoded:
+    """Encode some documents.
+
+    Raises: BuildError: an id outside the vocabulary: the tokenizer's engine and its vocabulary disagree.
+    """
+    ids, lengths, mask = _raw(documents, tokenizer, options)
+    if ids.size and int(ids.max()) >= tokenizer.vocab_size:
+        raise BuildError(
+            f"token id: expected ids below {tokenizer.vocab_size}, found {ids.max()}; the tokenizer's vocabulary and engine disagree"
+        )
+    why = _too_short_or_long(lengths, options)
+    kept = why == _KEPT
+    if not kept.all():
+        tokens_kept = np.repeat(kept, lengths)
+        ids, lengths = ids[tokens_kept], lengths[kept]
+        mask = None if mask is None else mask[tokens_kept]
+    ids, lengths, mask = _with_special(ids, lengths, mask, special_ids(tokenizer, options), _may_have_them(options))
+    some = lengths > 0  # documents kept without text, where no special token was asked for
+    dropped = {name: int((why == number).sum()) for number, name in enumerate(_REASONS)}
+    dropped["empty"] += int(lengths.size - some.sum())
+    tokens = ids.astype(token_dtype(tokenizer.vocab_size), copy=False)
+    return Encoded(tokens, lengths[some], mask, np.flatnonzero(kept)[some], dropped)
+
+
+_REASONS = ("empty", "short", "long")
+_KEPT = len(_REASONS)
+
+
+def _too_short_or_long(lengths: np.ndarray, options: BuildOptions) -> np.ndarray:
+    """int[n]: a place in _REASONS, or _KEPT."""
+    why = np.full(lengths.size, _KEPT)
+    if options.max_tokens is not None:
+        why[lengths > options.max_tokens] = _REASONS.index("long")
+    why[lengths < options.min_tokens] = _REASONS.index("short")
+    if not options.keep_empty:  # a tokenizer may find no token in a text
+        why[lengths == 0] = _REASONS.index("empty")
+    return why
+
+
+def _raw(
+    documents: Sequence[Document], tokenizer: Tokenizer, options: BuildOptions
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """(ids, lengths int64[n], mask) as the tokenizer gives them, all documents one after the other."""
+    if options.records == "text":
+        return *tokenizer.encode_batch([document.text for document in documents]), None
+    parts, masks = [], []
+    for document in documents:
+        if document.ids is not None:
+            ids, mask = document.ids, document.mask
+        else:
+            from tokenstore.build.loss_spans import learned
+
+            ids, spans = tokenizer.encode_with_spans(document.text)
+            mask = learned(spans, document.learned)
+        parts.append(ids)
+        masks.append(mask)
+    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+    ids = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+    return ids.astype(np.uint32), lengths, np.concatenate(masks) if has_masks(options) and masks else None
+
+
+def has_masks(options: BuildOptions) -> bool:
+    """Whether the store will have loss masks."""
+    return options.records == "chat" or (options.records == "tokens" and options.mask_field is not None)
+
+
+def _may_have_them(options: BuildOptions) -> bool:
+    """Whether documents may come with the special tokens asked for, which then are not put there twice."""
+    return options.records != "text" or options.add_special_tokens
+
+
+def _with_special(
+    ids: np.ndarray,
+    lengths: np.ndarray,
+    mask: np.ndarray | None,
+    special: tuple[int | None, int | None],
+    may_be_there: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Put the ids of `special` before and after every document. One after is learned if the token before it is."""
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    order, places, values, flags = [], [], [], []
+    total = lengths.copy()
+    for after, (value, at) in enumerate(zip(special, (starts, ends), strict=True)):
+        if value is None:
+            continue
+        missing = np.arange(lengths.size)
+        if may_be_there and ids.size:
+            edge = ids[np.clip(at - after, 0, ids.size - 1)]
+            missing = np.flatnonzero((edge != value) | (lengths == 0))
+        total[missing] += 1
+        places.append(at[missing])
+        order.append(2 * missing + after)  # at one place, the end of one document before the start of the next
+        values.append(np.full(missing.size, value, ids.dtype))
+        if mask is not None:
+            learned = mask[np.maximum(at[missing] - 1, 0)] if mask.size else np.zeros(missing.size, np.bool_)
+            flags.append(learned & (lengths[missing] > 0) if after else np.zeros(missing.size, np.bool_))
+    if places:
+        by_document = np.argsort(np.concatenate(order))
+        where = np.concatenate(places)[by_document]
+        ids = np.insert(ids, where, np.concatenate(values)[by_document])
+        mask = None if mask is None else np.insert(mask, where, np.concatenate(flags)[by_document])
+    return ids, total, mask
+
+
+def special_ids(tokenizer: Tokenizer, options: BuildOptions) -> tuple[int | None, int | None]:
+    """Ids put before and after every document; ConfigError if the tokenizer lacks one that was asked for."""
+    start = {"none": None, "eos": tokenizer.eos_id, "bos": tokenizer.bos_id}[options.document_start]
+    end = tokenizer.eos_id if options.eos else None
+    if options.eos and end is None:
+        listed = ", ".join(map(repr, tokenizer.special_tokens[:20])) or "none"
+        raise ConfigError(
+            f"eos: expected to know the end-of-text token, found none named; give --eos-token (special tokens: {listed}) or --no-eos"
+        )
+    if options.document_start != "none" and start is None:
+        raise ConfigError(
+            f"document start: expected a {options.document_start} token, found none in the tokenizer; use --document-start none"
+        )
+    return start, end

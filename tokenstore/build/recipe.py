@@ -1,0 +1,159 @@
+"""All that decides a store's bytes beside its inputs: recorded in the manifest, and compared when a build is run again."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from importlib.metadata import version
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import tokenstore
+from tokenstore.build.documents import find_mask_field, reading
+from tokenstore.build.hooks import hook_sha256
+from tokenstore.build.inputs import TABLES, InputFile
+from tokenstore.build.options import BuildOptions
+from tokenstore.build.records import SliceReader
+from tokenstore.build.units import Slice
+from tokenstore.errors import ConfigError
+from tokenstore.format.manifest import TokenizerEntry, canonical_json
+from tokenstore.store.reader import Store
+from tokenstore.tokenizer import Tokenizer, load_tokenizer
+
+TEMPLATE_NAME, TOKEN_NAMES_NAME = "chat_template.jinja", "tokenizer_config.json"  # as a tokenizer has them beside it
+
+
+def open_tokenizer(options: BuildOptions, entry: TokenizerEntry | None = None) -> Tokenizer:
+    """The tokenizer asked for; where a store has one already, with the special ids of its `entry`."""
+    tokenizer = load_tokenizer(
+        options.tokenizer,
+        options.eos_token if entry is None else None,
+        None if entry is None else entry.eos_id,
+        "special" if options.records == "chat" else options.special_text,  # a template's special tokens are meant
+        pattern=options.pattern,
+        special_tokens=options.special_tokens,
+        add_special_tokens=options.add_special_tokens,
+        engine="reference" if options.records != "text" else options.engine,  # the fast engine gives no spans
+    )
+    if entry is not None:
+        tokenizer.bos_id, tokenizer.pad_id = entry.bos_id, entry.pad_id
+    return tokenizer
+
+
+def options_of(store: Store, inputs: tuple[str, ...], workers: int = 1, max_bad: int = 0) -> BuildOptions:
+    """The options a store was built with, for other inputs; ConfigError for one that was not made by a build."""
+    recorded = store.manifest.options
+    if missing := sorted({"records", "shard_bytes", "eos"} - recorded.keys()):
+        raise ConfigError(f"store: expected one made by a build, found none of its options {missing} ({store.path})")
+    known = {field.name for field in fields(BuildOptions)}
+    same = {name: value for name, value in recorded.items() if name in known}
+    entry = store.manifest.tokenizer
+    return BuildOptions(
+        inputs=inputs,
+        output=store.path,
+        tokenizer=str(store.path / entry.file) if entry.file else entry.kind,
+        chat_template=str(store.path / TEMPLATE_NAME) if recorded["records"] == "chat" else None,
+        workers=workers,
+        max_bad=max_bad,
+        **{**same, "text_endings": tuple(same.get("text_endings", ()))},
+    )
+
+
+def check_same_options(store: Store, options: dict[str, Any]) -> None:
+    """ConfigError where the recorded `options` are not those of `store`: the user's functions or the template changed."""
+    old = {name: value for name, value in store.manifest.options.items() if name != "split_name"}
+    if different := differences(old, options):
+        raise ConfigError(
+            f"options: expected those of the store, found others ({store.path}): {different}; bring back what was"
+        )
+
+
+def with_mask_field(options: BuildOptions, files: Sequence[InputFile]) -> BuildOptions:
+    """`options` with the mask field settled: what the first record has, where none was named."""
+    if options.records != "tokens" or options.mask_field is not None:
+        return options
+    everything = replace(reading(options), columns=None)
+    for number, file in enumerate(files):
+        records = SliceReader(file, Slice(number), everything)
+        if found := find_mask_field(records):
+            return replace(options, mask_field=found)
+        if records.num_lines:
+            break
+    return options
+
+
+def recipe_of(options: BuildOptions, tokenizer: Tokenizer, files: Sequence[InputFile]) -> dict[str, Any]:
+    """The recipe as JSON values: options, tokenizer, versions."""
+    import orjson
+    import zstandard
+
+    entry = {
+        "kind": tokenizer.kind,
+        "file": tokenizer.file_name,
+        "sha256": hashlib.sha256(tokenizer.data).hexdigest() if tokenizer.data is not None else None,
+        "eos_id": tokenizer.eos_id,
+        "bos_id": tokenizer.bos_id,
+        "pad_id": tokenizer.pad_id,
+        "engine": tokenizer.engine,
+        "engine_version": tokenizer.engine_version,
+    }
+    versions = {"tokenstore": tokenstore.__version__, "orjson": orjson.__version__, "zstandard": zstandard.__version__}
+    if any(file.format in TABLES for file in files):
+        versions["pyarrow"] = version("pyarrow")
+    if options.records == "chat":
+        versions |= {"transformers": version("transformers"), "jinja2": version("jinja2")}
+    hashes = {f"{name}_sha256": hook_sha256(hook) for name in ("filter", "map") if (hook := getattr(options, name))}
+    if options.records == "chat":
+        hashes["chat_template_sha256"] = hashlib.sha256(chat_template(options, tokenizer).encode()).hexdigest()
+        hashes["chat_token_names"] = dict(tokenizer.token_names)
+    return {"options": {**options.recorded(), **hashes}, "tokenizer": entry, "versions": versions}
+
+
+def chat_template(options: BuildOptions, tokenizer: Tokenizer) -> str:
+    """The text of the chat template in use, its lines ended as they will be when it is read from a file."""
+    from tokenstore.build.templates import find_template
+
+    text = find_template(options.chat_template, tokenizer.chat_template)
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def side_files(options: BuildOptions, tokenizer: Tokenizer) -> dict[str, bytes]:
+    """Files kept in the store: the tokenizer's own, and the chat template with the names of tokens it may write."""
+    files = {} if tokenizer.data is None else {str(tokenizer.file_name): tokenizer.data}
+    if options.records == "chat":
+        files[TEMPLATE_NAME] = chat_template(options, tokenizer).encode()
+        if tokenizer.kind == "huggingface":  # other kinds know the names by themselves
+            files[TOKEN_NAMES_NAME] = canonical_json(dict(tokenizer.token_names)).encode()
+    return files
+
+
+def manifest_fields(recipe: dict[str, Any], split: str | None) -> dict[str, Any]:
+    """What a recipe says of the manifest of a store, or of that of a split."""
+    options = recipe["options"]
+    return {
+        "ends_with_eos": options["eos"],
+        "tokenizer": TokenizerEntry(**recipe["tokenizer"]),
+        "options": {**options, "split_name": split} if split else options,
+        "versions": recipe["versions"],
+    }
+
+
+def differences(old: Any, new: Any, place: str = "") -> str:
+    """Where two JSON values differ, field by field; "" if nowhere."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        found = [
+            differences(old.get(key), new.get(key), f"{place}.{key}" if place else key) for key in sorted({*old, *new})
+        ]
+        return ", ".join(text for text in found if text)
+    if old == new:
+        return ""
+    if isinstance(old, list) and isinstance(new, list):
+        at = next(i for i in count() if i >= min(len(old), len(new)) or old[i] != new[i])
+        shown = [values[at] if at < len(values) else "nothing" for values in (old, new)]
+        return f"{place}[{at}] was {shown[0]}, is {shown[1]}"
+    return f"{place} was {old!r}, is {new!r}"
+
+
+def beside(output: Path, suffix: str) -> Path:
+    """A path beside the output, named after it."""
+    return output.with_name(output.name + suffix)

@@ -1,0 +1,70 @@
+"""Which split a document belongs to: by a hash of its content, so that equal documents never fall in two."""
+
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+
+import numpy as np
+import xxhash
+
+from tokenstore.errors import ConfigError
+from tokenstore.format.layout import is_plain_name
+
+HASH_WORDS = 2  # uint64 each: xxh3-128
+MAX_SPLITS = 256  # their numbers fit a byte
+_MOST_DIGITS = 18
+
+
+@dataclass(frozen=True)
+class Split:
+    """A named share of the documents: those with a first hash word below `stop`, and not below that of the split before."""
+
+    name: str
+    stop: int
+
+
+def parse_split(text: str) -> tuple[Split, ...]:
+    """`train=0.99,validation=0.01` as splits.
+
+    Raises: ConfigError: names that are no plain names or stand twice, or shares that are not above 0, of more than
+    18 digits or do not add up to 1; more than 256 splits.
+    """
+    shares: dict[str, Decimal] = {}
+    for item in text.split(","):
+        name, _, share = (part.strip() for part in item.partition("="))
+        value = _share(share)
+        if not is_plain_name(name) or name in shares or value is None:
+            raise ConfigError(
+                f"split: expected name=share, each name once, found {item!r} ({text}); such as train=0.99"
+            )
+        shares[name] = value
+    if len(shares) > MAX_SPLITS:
+        raise ConfigError(f"split: expected at most {MAX_SPLITS}, found {len(shares)} ({text[:60]}...); name fewer")
+    if sum(shares.values()) != 1:
+        raise ConfigError(f"split: expected shares that add up to 1, found {sum(shares.values())} ({text}); mend them")
+    splits, total = [], Decimal(0)
+    for name, share in shares.items():
+        total += share
+        splits.append(Split(name, int(total * (1 << 64))))
+    return tuple(splits)
+
+
+def _share(text: str) -> Decimal | None:
+    """A share above 0, at most 1, of so few digits that adding up and cutting are exact; None for anything else."""
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        return None
+    exact = value.is_finite() and 0 < value <= 1 and value.as_tuple().exponent >= -_MOST_DIGITS  # type: ignore[operator]
+    return value if exact else None
+
+
+def content_hash(content: bytes) -> tuple[int, int]:
+    """xxh3-128 of a document's content as two words, low and high."""
+    value = xxhash.xxh3_128_intdigest(content)
+    return value & (1 << 64) - 1, value >> 64
+
+
+def split_numbers(words: np.ndarray, splits: tuple[Split, ...]) -> np.ndarray:
+    """uint8[n]: which of `splits` each document is in, by uint64[n], the first word of its hash."""
+    stops = np.array([split.stop for split in splits[:-1]], np.uint64)  # the last takes all above
+    return np.searchsorted(stops, words, side="right").astype(np.uint8)
