@@ -16,6 +16,7 @@ Floors, each importing only lower ones (`tests/unit/test_floors.py` holds them):
     build/        3  sources -> a store
     sampling/     3  a plan over stores -> batches as numpy arrays
     torch_data/   4  the same as torch tensors; the only folder that imports torch
+    views/        4  what a store, a plan and a step are, as data for whoever shows them
     commands/     5  the command line
 
 Names below are imported when first used: importing `tokenstore` imports neither torch nor a builder's library.
@@ -36,13 +37,17 @@ _HOMES = {
     "Piece": "sampling",
     "TokenLoader": "torch_data",
     "TokenDataset": "torch_data",
+    "SequenceDataset": "torch_data",
+    "DataRank": "torch_data",
     "TokenStoreError": "errors",
 }
 __all__ = [
+    "DataRank",
     "Finding",
     "Piece",
     "Plan",
     "PlanConfig",
+    "SequenceDataset",
     "Store",
     "TokenDataset",
     "TokenLoader",
@@ -56,7 +61,7 @@ if TYPE_CHECKING:
     from tokenstore.errors import TokenStoreError
     from tokenstore.sampling import Piece, Plan, PlanConfig
     from tokenstore.store import Finding, Store, open_store, verify
-    from tokenstore.torch_data import TokenDataset, TokenLoader
+    from tokenstore.torch_data import DataRank, SequenceDataset, TokenDataset, TokenLoader
 
 
 def __getattr__(name: str) -> Any:

@@ -13,6 +13,7 @@ packings.py  the packings of the epochs at hand
 sampler.py   rows of a step -> filled arrays
 gather.py    spans -> batch: the hot kernel
 progress.py  how far a run is in each source
+metrics.py   the same as a flat dict of numbers, for a run's log
 find.py      when a document comes by
 """
 

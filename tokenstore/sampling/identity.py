@@ -92,7 +92,10 @@ def check_same_past(saved: str, mine: str, step: int, stores: Mapping[str, Store
     """Refuse to resume at `step` into a plan with another past; name every field that differs, and stores that grew."""
     if saved == mine:
         return
-    fields = "; ".join(_differences(json.loads(saved), json.loads(mine), ""))
+    fields = "; ".join(
+        f"{field} was {json.dumps(was)}, is {json.dumps(now)}"
+        for field, was, now in differences(json.loads(saved), json.loads(mine))
+    )
     grown = [hint for name, store in (stores or {}).items() if (hint := _growth(name, store, saved))]
     raise StateMismatchError(
         f"state: expected a plan with the same first {step} steps, found other ones: {fields};"
@@ -111,15 +114,16 @@ def _growth(name: str, store: Store, saved: str) -> str | None:
     return None
 
 
-def _differences(saved: Any, mine: Any, place: str) -> list[str]:
-    if saved == mine:
+def differences(first: Any, second: Any, place: str = "") -> list[tuple[str, Any, Any]]:
+    """[(field, value in the first, in the second)] of two pasts as JSON has them; None: not there."""
+    if first == second:
         return []
-    if isinstance(saved, dict) and isinstance(mine, dict):
-        keys = sorted({*saved, *mine})
+    if isinstance(first, dict) and isinstance(second, dict):
+        keys = sorted({*first, *second})
         return [
-            row for key in keys for row in _differences(saved.get(key), mine.get(key), f"{place}.{key}".lstrip("."))
+            row for key in keys for row in differences(first.get(key), second.get(key), f"{place}.{key}".lstrip("."))
         ]
-    if isinstance(saved, list) and isinstance(mine, list) and len(saved) == len(mine):
-        pairs = zip(saved, mine, strict=True)
-        return [row for i, (a, b) in enumerate(pairs) for row in _differences(a, b, f"{place}[{i}]")]
-    return [f"{place} was {json.dumps(saved)}, is {json.dumps(mine)}"]
+    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
+        pairs = zip(first, second, strict=True)
+        return [row for i, (a, b) in enumerate(pairs) for row in differences(a, b, f"{place}[{i}]")]
+    return [(place, first, second)]

@@ -1,9 +1,11 @@
 """Plan: the pure function batch = f(step, rank), and the questions it answers by arithmetic."""
 
 import operator
+import pickle
 import threading
 import warnings
 import weakref
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
@@ -19,8 +21,9 @@ from tokenstore.sampling.config import PlanConfig
 from tokenstore.sampling.find import Finder, Occurrence
 from tokenstore.sampling.identity import check_same_past, check_state, fingerprint_of, make_state, past_of
 from tokenstore.sampling.layout import check_stores, lay_out_plan, open_stores, pad_id, warn_of_surprises
+from tokenstore.sampling.metrics import metrics_of
 from tokenstore.sampling.packings import Packings
-from tokenstore.sampling.progress import SourceProgress, progress_of
+from tokenstore.sampling.progress import PieceLengths, SourceProgress, piece_lengths, progress_of
 from tokenstore.sampling.sampler import Order, Sampler
 from tokenstore.sampling.spans import DOCUMENT, DOCUMENT_START, LENGTH, SPAN_STORE, START
 from tokenstore.sampling.streams import make_streams
@@ -92,7 +95,8 @@ class Plan:
         found = {name: {"path": str(store.path), "version": store.version} for name, store in self.stores.items()}
         sources = {name: source.model_copy(update=found.get(name, {})) for name, source in self.config.sources.items()}
         digests = {name: store.digest for name, store in self.stores.items()}
-        return _reopen, (self.config.model_copy(update={"sources": sources}), digests)
+        packed = zlib.compress(pickle.dumps((self.config.model_copy(update={"sources": sources}), digests)))
+        return _reopen, (packed,)  # small also with hundreds of sources: it goes to every worker
 
     def __repr__(self) -> str:
         steps = "endless" if self.num_steps is None else f"{self.num_steps} steps"
@@ -233,7 +237,16 @@ class Plan:
 
     def progress(self, step: int) -> dict[str, SourceProgress]:
         """Every source after steps [0, step), without replay; step is at most num_steps."""
-        return progress_of(self.schedule, self.streams, self.config.sequence_length, self._step_or_end(step))
+        length = self.config.sequence_length
+        return progress_of(self.schedule, self.streams, self._piece_lengths, length, self._step_or_end(step))
+
+    def metrics(self, step: int) -> dict[str, int | float]:
+        """`progress(step)` as a flat dict of numbers for a run's log; `metrics` lists its keys."""
+        return metrics_of(self._step_or_end(step), self.progress(step), self.config.sequence_length)
+
+    @cached_property
+    def _piece_lengths(self) -> dict[str, PieceLengths | None]:
+        return {stream.name: piece_lengths(stream, self.config.sequence_length) for stream in self.streams}
 
     def epoch_start(self, source: str, epoch: int) -> int | None:
         """The step in which `epoch` (from 0) of a source begins; None where this plan never comes so far."""
@@ -322,8 +335,9 @@ def _piece(names: Sequence[str], span: Sequence[int]) -> Piece:
     return Piece(names[span[SPAN_STORE]], span[DOCUMENT], start, start + span[LENGTH])
 
 
-def _reopen(config: PlanConfig, digests: Mapping[str, str]) -> Plan:
+def _reopen(packed: bytes) -> Plan:
     """Unpickle a plan: open its stores again, which must still be the same."""
+    config, digests = pickle.loads(zlib.decompress(packed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said where the plan was made first
         plan = Plan(config)

@@ -51,8 +51,14 @@ class SourceProgress:
     pieces: PieceLengths | None
 
 
-def progress_of(schedule: Schedule, streams: tuple[Stream, ...], length: int, step: int) -> dict[str, SourceProgress]:
-    """Every stream after steps [0, step)."""
+def progress_of(
+    schedule: Schedule,
+    streams: tuple[Stream, ...],
+    pieces: Mapping[str, PieceLengths | None],
+    length: int,
+    step: int,
+) -> dict[str, SourceProgress]:
+    """Every stream after steps [0, step); `pieces`: its `piece_lengths`, which are the same at every step."""
     cursor = schedule.cursor(step)
     counts = schedule.counts(cursor)
     in_force = schedule.segments_in(max(cursor - 1, 0), max(cursor, 1))
@@ -76,7 +82,7 @@ def progress_of(schedule: Schedule, streams: tuple[Stream, ...], length: int, st
             realised_weight=sequences / total,
             sequences_per_epoch=stream.num_sequences,
             steps_per_epoch=_steps_per_epoch(stream, shares, stage.global_batch_size),
-            pieces=piece_lengths(stream, length),
+            pieces=pieces[stream.name],
         )
     return rows
 

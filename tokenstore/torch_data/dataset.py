@@ -1,30 +1,38 @@
 """TokenDataset: a plan for `torch.utils.data.DataLoader`, in exact order for any number of workers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Self
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from tokenstore.errors import StateMismatchError
 from tokenstore.sampling.plan import Plan
-from tokenstore.torch_data.batches import BatchMaker, check_fields
-from tokenstore.torch_data.loader import check_start, data_rank
-from tokenstore.torch_data.position import Split
+from tokenstore.torch_data.batches import BatchMaker
+from tokenstore.torch_data.formats import check_fields
+from tokenstore.torch_data.position import Split, check_start
+from tokenstore.torch_data.ranks import DataRank, data_rank
+
+_VERSION = 1
+_KEYS = ("version", "plan", "worker", "num_workers", "microbatch_rows", "to_skip")
 
 
 class TokenDataset(IterableDataset):
     """Whole microbatches of a plan: use `DataLoader(TokenDataset(plan, ...), batch_size=None, num_workers=n)`.
 
     Worker w of n gives microbatches w, w + n, ...; DataLoader asks its workers in turn, so the order is that of one
-    process. TokenLoader is faster and keeps its own state; this is for code that insists on a DataLoader. It pickles by
-    configuration, so workers may be forked or spawned.
+    process. TokenLoader is faster and keeps its own state, for any number of ranks; this is for code that insists on a
+    DataLoader. It pickles by configuration, so workers may be forked, spawned or come from a fork server.
+
+    Every iteration begins at `step`. Its iterators hold the state, as the workers' copies of a dataset are not seen by
+    anyone: torchdata's `StatefulDataLoader` saves and restores them exactly, with the num_workers of before.
     """
 
     def __init__(
         self,
         plan: Plan,
         *,
-        rank: int | None = None,
+        rank: int | DataRank | None = None,
         world_size: int | None = None,
         microbatch_size: int | None = None,
         step: int = 0,
@@ -32,17 +40,86 @@ class TokenDataset(IterableDataset):
         format: str = "torch",
         max_documents: int | None = None,
     ):
-        """Arguments are those of TokenLoader."""
-        rank, world_size = data_rank(rank, world_size)
+        """Arguments are those of TokenLoader; to pin memory is DataLoader's."""
         self.plan = plan
         self.step = check_start(plan, step)
-        self._split = Split(plan, rank, world_size, microbatch_size)
-        self._fields, self._max_documents = check_fields(fields, format), max_documents
+        self.split = Split(plan, data_rank(rank, world_size), microbatch_size)
+        self._format, self._fields, self._max_documents = format, check_fields(fields, format), max_documents
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> "Microbatches":
+        return Microbatches(self)
+
+    def __len__(self) -> int:
+        """Microbatches of one iteration over all workers, from `step` on; TypeError when the plan is endless."""
+        total = self.split.num_microbatches(self.step)
+        if total is None:
+            raise TypeError("dataset: expected a plan with num_steps to have a length, found an endless one")
+        return total
+
+    def maker(self) -> BatchMaker:
+        """What makes the batches, for one thread of this process."""
+        return BatchMaker(self.plan, self._format, self._fields, max_documents=self._max_documents)
+
+
+class Microbatches(Iterator[Any]):
+    """One iteration over a TokenDataset in one worker, with its state; nothing is read before the first batch."""
+
+    def __init__(self, dataset: TokenDataset):
         worker = get_worker_info()
-        first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
-        length = self.plan.config.sequence_length
-        maker = BatchMaker(self.plan.sampler(), length, self._fields, False, self._max_documents)
-        for step, row, num_rows, _, _ in islice(self._split.places(self.step, 0), first, None, stride):
-            yield maker.make(step, row, num_rows)
+        self._worker, self._num_workers = (worker.id, worker.num_workers) if worker else (0, 1)
+        self._dataset = dataset
+        self._maker: BatchMaker | None = None
+        self._go_to(dataset.step, 0, self._worker)
+
+    def _go_to(self, step: int, given: int, to_skip: int) -> None:
+        """Go on at a place of the plan, after `to_skip` microbatches there that other workers give."""
+        self._step, self._given, self._to_skip = step, given, to_skip
+        self._places = islice(self._dataset.split.places(step, given), to_skip, None, self._num_workers)
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        step, first_row, num_rows, next_step, given = next(self._places)
+        if self._maker is None:
+            self._maker = self._dataset.maker()
+        batch = self._maker.make(step, first_row, num_rows)
+        self._step, self._given, self._to_skip = next_step, given, self._num_workers - 1
+        return batch
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this worker is: behind the batch it gave last."""
+        plan = self._dataset.plan
+        return {
+            "version": _VERSION,
+            "plan": plan.state(self._step, plan.schedule.cursor(self._step) + self._given),
+            "worker": self._worker,
+            "num_workers": self._num_workers,
+            "microbatch_rows": self._dataset.split.microbatch_rows,
+            "to_skip": self._to_skip,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from the state of the same worker; {} does nothing.
+
+        Raises: StateMismatchError: it is of another plan, another number of workers, or other microbatches.
+        """
+        if not state:
+            return
+        if sorted(state) != sorted(_KEYS) or state["version"] != _VERSION:
+            raise StateMismatchError(
+                f"state: expected the keys {list(_KEYS)} of version {_VERSION}, found {sorted(map(str, state))};"
+                " load here what the iterator of a TokenDataset gave, and a loader's own state into that loader"
+            )
+        if (state["worker"], state["num_workers"]) != (self._worker, self._num_workers):
+            raise StateMismatchError(
+                f"num_workers: expected {state['num_workers']} as when the state was saved, found {self._num_workers};"
+                f" use num_workers={state['num_workers']}, or TokenLoader, whose state fits any number"
+            )
+        if state["microbatch_rows"] != self._dataset.split.microbatch_rows:
+            raise StateMismatchError(
+                "microbatch_size x world_size: expected that of the run that saved the state,"
+                f" {state['microbatch_rows'] or 'a whole step'},"
+                f" found {self._dataset.split.microbatch_rows or 'a whole step'}; use TokenLoader to change it"
+            )
+        self._go_to(*self._dataset.plan.check_state(state["plan"]), state["to_skip"])

@@ -1,14 +1,14 @@
 """TokenLoader: iterates the batches of one rank; its whole state is one step number."""
 
-import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
-
+from tokenstore.errors import StateMismatchError
 from tokenstore.sampling.plan import Plan
-from tokenstore.torch_data.batches import BatchMaker, check_fields
-from tokenstore.torch_data.position import Split
+from tokenstore.torch_data.batches import BatchMaker, check_pinned
+from tokenstore.torch_data.formats import check_fields
+from tokenstore.torch_data.position import Split, check_start
+from tokenstore.torch_data.ranks import DataRank, data_rank
 
 
 class TokenLoader:
@@ -27,7 +27,7 @@ class TokenLoader:
         self,
         plan: Plan,
         *,
-        rank: int | None = None,
+        rank: int | DataRank | None = None,
         world_size: int | None = None,
         microbatch_size: int | None = None,
         step: int = 0,
@@ -40,20 +40,21 @@ class TokenLoader:
 
         Args:
             plan: what to give.
-            rank, world_size: data-parallel rank and size; left out: those of torch.distributed if it is set up, else 0 of 1.
+            rank, world_size: data-parallel rank and size, or `rank=DataRank.from_mesh(mesh)` alone, so that the ranks of
+                tensor, context and pipeline parallelism are given the same; left out: `DataRank.from_environment()`.
             microbatch_size: sequences a batch; left out: the rank's share of a step.
             step: the step to begin with; unchecked. `load_state_dict` checks that the past is the same.
-            fields: names of tensors, see `batches.BatchMaker`; left out: those of the format.
-            format: "torch", or "hf" for Hugging Face models.
+            fields: names of tensors, see `formats`; left out: those of the format.
+            format: whom the batches are for: "torch", "hf", "hf_flash", "torchtitan", "torchtitan_flat", "megatron",
+                "nanotron"; see `formats`.
             pin_memory: allocate tensors in page-locked memory (needs CUDA).
             max_documents: pieces of documents a microbatch has room for in `cu_seqlens`, which then has one shape.
         Raises: ConfigError: a step does not divide evenly among the ranks, in some stage.
         """
-        rank, world_size = data_rank(rank, world_size)
         self.plan = plan
-        self._split = Split(plan, rank, world_size, microbatch_size)
-        self._fields = check_fields(fields, format)
-        self._pin_memory, self._max_documents = pin_memory, max_documents
+        self._split = Split(plan, data_rank(rank, world_size), microbatch_size)
+        self._format, self._fields = format, check_fields(fields, format)
+        self._pin_memory, self._max_documents = check_pinned(pin_memory), max_documents
         self._step, self._given = check_start(plan, step), 0
         self._given_last = plan.schedule.next_step(self._step)  # the step of the microbatch given last, or the first
         self._iterating = self._finished = False
@@ -62,12 +63,11 @@ class TokenLoader:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_maker": None, "_iterating": False}  # a maker holds addresses of this process's maps
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Any]:
         if self._finished:
             self._step, self._given, self._finished = 0, 0, False
         if self._maker is None:
-            length = self.plan.config.sequence_length
-            self._maker = BatchMaker(self.plan.sampler(), length, self._fields, self._pin_memory, self._max_documents)
+            self._maker = BatchMaker(self.plan, self._format, self._fields, self._pin_memory, self._max_documents)
         make = self._maker.make
         self._iterating = True
         try:
@@ -108,7 +108,8 @@ class TokenLoader:
         """Go on from a saved state, with any number of ranks; {} does nothing.
 
         Raises:
-            StateMismatchError: the state is of a run with another past; the fields that differ are named.
+            StateMismatchError: the state is of a run with another past; the fields that differ are named. Or it is none of
+                a TokenLoader, but of a DataLoader around a TokenDataset.
             ConfigError: the state is inside a step whose rest does not divide among these ranks.
             RuntimeError: iteration has begun.
         """
@@ -118,10 +119,15 @@ class TokenLoader:
             raise RuntimeError(
                 "loader: expected load_state_dict before iter(), found an iteration under way; make a new loader"
             )
+        _check_whose(state)
         step, given = self.plan.check_state(state)
         self._split.check_inside(step, given)
         self._step, self._given, self._finished = step, given, False
         self._given_last = self.plan.schedule.next_step(step)
+
+    def metrics(self) -> dict[str, int | float]:
+        """How far the run is at `step`, the same on every rank, for its log: see `tokenstore.sampling.metrics`."""
+        return self.plan.metrics(self._step)
 
     def _is_over(self) -> bool:
         """Whether the plan's last microbatch has been given: also for who counts to len() and asks for no more."""
@@ -136,20 +142,10 @@ class TokenLoader:
         self._maker = None
 
 
-def data_rank(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """(rank, world_size) as given, or those of torch.distributed, or 0 of 1."""
-    if (rank is None) != (world_size is None):
-        raise ValueError(f"rank and world_size: expected both or neither, found {rank} and {world_size}")
-    if rank is not None and world_size is not None:
-        return rank, world_size
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    return 0, 1
-
-
-def check_start(plan: Plan, step: int) -> int:
-    """A step to begin with: any of the plan, or its end."""
-    step = operator.index(step)
-    if step < 0 or (plan.num_steps is not None and step > plan.num_steps):
-        raise ValueError(f"step: expected one in 0..{plan.num_steps}, found {step}")
-    return step
+def _check_whose(state: Mapping[str, Any]) -> None:
+    """Refuse the state of a loader around a TokenDataset, which says where each worker was."""
+    if marks := [mark for mark in ("_snapshot", "_num_yielded", "worker") if mark in state]:
+        raise StateMismatchError(
+            f"state: expected that of a TokenLoader, found {marks[0]!r}, that of a torchdata StatefulDataLoader; load it into"
+            " one around a TokenDataset with the same num_workers, or begin at its step with TokenLoader(plan, step=...)"
+        )

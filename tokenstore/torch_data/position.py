@@ -1,11 +1,21 @@
 """Where one rank is in a plan, and the microbatches that follow (ORD-8)."""
 
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tokenstore.errors import ConfigError
 from tokenstore.order.split import check_split, divisors
 from tokenstore.sampling.plan import Plan
+from tokenstore.torch_data.ranks import DataRank
+
+
+def check_start(plan: Plan, step: int) -> int:
+    """A step to begin with: any of the plan, or its end."""
+    step = operator.index(step)
+    if step < 0 or (plan.num_steps is not None and step > plan.num_steps):
+        raise ValueError(f"step: expected one in 0..{plan.num_steps}, found {step}")
+    return step
 
 
 @dataclass(frozen=True)
@@ -13,24 +23,28 @@ class Split:
     """A rank's part of every step: microbatches of `microbatch_size` rows; None: its whole share of a step."""
 
     plan: Plan
-    rank: int
-    world_size: int
+    place: DataRank
     microbatch_size: int | None
 
     def __post_init__(self) -> None:
         for stage in self.plan.schedule.stages:
-            check_split(stage.global_batch_size, self.rank, self.world_size, self.microbatch_size)
+            check_split(stage.global_batch_size, self.place.rank, self.place.world_size, self.microbatch_size)
+
+    @property
+    def microbatch_rows(self) -> int | None:
+        """Rows that all ranks together are given at once; None: those of a whole step."""
+        return None if self.microbatch_size is None else self.microbatch_size * self.place.world_size
 
     def rows_a_rank(self, step: int) -> int:
         """Rows of a microbatch in `step`."""
-        return self.microbatch_size or self.plan.global_batch_size(step) // self.world_size
+        return self.microbatch_size or self.plan.global_batch_size(step) // self.place.world_size
 
     def rows_a_microbatch(self, step: int) -> int:
         """Rows that all ranks together are given at once in `step`."""
-        return self.rows_a_rank(step) * self.world_size
+        return self.rows_a_rank(step) * self.place.world_size
 
-    def num_microbatches(self) -> int | None:
-        """Microbatches a rank is given in the whole plan; None when it is endless."""
+    def num_microbatches(self, start: int = 0) -> int | None:
+        """Microbatches a rank is given from step `start` on; None when the plan is endless."""
         schedule = self.plan.schedule
         if schedule.num_steps is None:
             return None
@@ -38,8 +52,9 @@ class Split:
         total = 0
         for stage, stop in zip(schedule.stages, stops, strict=True):
             stop = min(stop, schedule.num_steps)
-            steps = max(stop - stage.from_step, 0)
-            skipped = schedule.num_skipped(stop) - schedule.num_skipped(stage.from_step) if steps else 0
+            first = max(stage.from_step, start)
+            steps = max(stop - first, 0)
+            skipped = schedule.num_skipped(stop) - schedule.num_skipped(first) if steps else 0
             total += (steps - skipped) * (stage.global_batch_size // self.rows_a_microbatch(stage.from_step))
         return total
 
@@ -63,7 +78,7 @@ class Split:
                 return
             size, rows, block = plan.global_batch_size(step), self.rows_a_rank(step), self.rows_a_microbatch(step)
             while given < size:
-                first = given + self.rank * rows
+                first = given + self.place.rank * rows
                 given += block
                 yield (step, first, rows, step, given) if given < size else (step, first, rows, step + 1, 0)
             step, given = step + 1, 0

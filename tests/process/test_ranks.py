@@ -1,0 +1,58 @@
+"""Loaders in real ranks over gloo: meshes, torch's distributed checkpoints; and workers from a fork server."""
+
+from collections.abc import Callable
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader
+
+from tests.conftest import random_documents
+from tests.ranks import PROCESSES, load, one_by_two, run_ranks, save, two_by_one
+from tokenstore import DataRank, Plan, TokenDataset
+
+
+@pytest.fixture
+def plan(make_store: Callable[..., Path]) -> Plan:
+    path = make_store("a", random_documents(3, 200, 30), order=True)
+    return Plan.of(path, sequence_length=16, global_batch_size=8, num_steps=5, skip_steps=[(2, 3)])
+
+
+def rows_of(plan: Plan, first: int) -> list[list[list[int]]]:
+    """Sequences of the run from number `first` of those given, each a microbatch."""
+    steps = [step for step in range(plan.num_steps) if not plan.schedule.is_skipped(step)]
+    rows = list(chain.from_iterable(plan.batch(step)["input_ids"].tolist() for step in steps))
+    return [[row] for row in rows[first:]]
+
+
+def test_two_ranks_in_a_mesh(plan: Plan, tmp_path: Path) -> None:
+    """P2: data-parallel ranks split every step, tensor-parallel ones are given the same."""
+    (first, one), (second, other) = run_ranks(2, two_by_one, tmp_path, plan)
+    assert (first, second) == (DataRank(0, 2), DataRank(1, 2))
+    expected = [plan.batch(step)["input_ids"].tolist() for step in (0, 1, 3, 4)]
+    assert [a + b for a, b in zip(one, other, strict=True)] == expected
+    for place, batches in run_ranks(2, one_by_two, tmp_path, plan):
+        assert place == DataRank(0, 1)
+        assert batches == expected
+
+
+def test_a_checkpoint_of_two_ranks_goes_on_in_any_number(plan: Plan, tmp_path: Path) -> None:
+    """P1, P2: torch.distributed.checkpoint keeps one state for all; 1 and 4 ranks go on from it, inside a step."""
+    count = 6
+    given = run_ranks(2, save, tmp_path, plan, tmp_path / "checkpoint", count)
+    everything = rows_of(plan, 0)
+    assert [row for rows in zip(*given, strict=True) for row in rows] == everything[: 2 * count]
+    for world_size in (1, 4):
+        rest = run_ranks(world_size, load, tmp_path, plan, tmp_path / "checkpoint")
+        assert [row for rows in zip(*rest, strict=True) for row in rows] == everything[2 * count :]
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_workers_of_a_fork_server_stay(plan: Plan) -> None:
+    """P2: workers that a fork server makes, and that stay for the next pass, give the same, in the same order."""
+    dataset = TokenDataset(plan, rank=0, world_size=1, microbatch_size=1)
+    loader = DataLoader(
+        dataset, batch_size=None, num_workers=2, multiprocessing_context=PROCESSES, persistent_workers=True
+    )
+    for _ in range(2):
+        assert [batch["input_ids"].tolist() for batch in loader] == rows_of(plan, 0)

@@ -1,0 +1,87 @@
+"""Metrics: progress as a flat dict of numbers, counted again from the documents of every step."""
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import random_documents
+from tokenstore import Plan, TokenLoader
+
+LENGTH, BATCH = 16, 8
+
+
+@pytest.fixture
+def paths(make_store: Callable[..., Path]) -> dict[str, Path]:
+    return {name: make_store(name, random_documents(i, 90, 40), order=True) for i, name in enumerate("ab")}
+
+
+@pytest.fixture
+def plan(paths: dict[str, Path]) -> Plan:
+    return Plan.of(paths, LENGTH, BATCH, weights={"a": 3, "b": 1}, packing="concat", num_steps=40, skip_steps=[(3, 5)])
+
+
+def test_keys_are_these_and_stay(plan: Plan) -> None:
+    """What a log is given: these keys at every step, each an int or a float."""
+    fields = ["sequences", "epochs", "tokens", "padding", "weight", "realised_weight", "piece_p50", "piece_p95"]
+    keys = ["step", "sequences", "tokens", "padding", *(f"{name}/{field}" for name in "ab" for field in fields)]
+    for step in (0, 1, 40):
+        metrics = plan.metrics(step)
+        assert list(metrics) == [f"data/{key}" for key in keys]
+        assert {type(value) for value in metrics.values()} == {int, float}
+
+
+def test_they_count_what_was_given(plan: Plan) -> None:
+    """P4: sequences and tokens before every step are those of the batches, over all ranks; skipped ones count as used."""
+    sequences, tokens = Counter(), Counter()
+    for step in range(plan.num_steps):
+        if not plan.schedule.is_skipped(step):
+            for pieces in plan.documents(step):
+                sequences[pieces[0].source] += 1
+                tokens[pieces[0].source] += sum(piece.stop - piece.start for piece in pieces)
+        metrics = plan.metrics(step + 1)
+        assert metrics["data/step"] == step + 1
+        assert metrics["data/sequences"] == (step + 1) * BATCH
+        if step < 3:  # before the skips
+            assert all(metrics[f"data/{name}/sequences"] == sequences[name] for name in "ab")
+            assert all(metrics[f"data/{name}/tokens"] == tokens[name] for name in "ab")
+    skipped = 2 * BATCH
+    assert plan.metrics(40)["data/sequences"] == sum(sequences.values()) + skipped
+    assert plan.metrics(40)["data/tokens"] == sum(tokens.values()) + skipped * LENGTH
+
+
+def test_totals_are_those_of_the_sources(paths: dict[str, Path]) -> None:
+    """P3: after one epoch of everything the tokens are those of the stores, and padding is what is left of the rows."""
+    plan = Plan.of(paths, LENGTH, BATCH, num_steps="all_exhausted", last_batch="pad")
+    metrics = plan.metrics(plan.num_steps)
+    tokens = {name: store.num_tokens for name, store in plan.stores.items()}
+    sequences = sum(plan.num_sequences.values())
+    assert {name: metrics[f"data/{name}/tokens"] for name in "ab"} == tokens
+    assert metrics["data/tokens"] == sum(tokens.values())
+    assert metrics["data/padding"] == pytest.approx(1 - sum(tokens.values()) / (sequences * LENGTH))
+    for name, progress in plan.progress(plan.num_steps).items():
+        assert metrics[f"data/{name}/epochs"] == 1.0
+        assert metrics[f"data/{name}/padding"] == progress.padding
+        assert metrics[f"data/{name}/piece_p95"] == progress.pieces.p95
+
+
+def test_a_loader_reports_the_step_it_has_come_to(plan: Plan) -> None:
+    """P2: every rank has the same numbers without asking the others, inside a step those of its start."""
+    loaders = [TokenLoader(plan, rank=rank, world_size=2, microbatch_size=2) for rank in range(2)]
+    assert [loader.metrics() for loader in loaders] == [plan.metrics(0)] * 2
+    reached = [at for step in range(40) if not plan.schedule.is_skipped(step) for at in (step, step + 1)]
+    for at, _ in zip(reached, zip(*loaders, strict=True), strict=True):
+        assert [loader.metrics() for loader in loaders] == [plan.metrics(at)] * 2
+    assert loaders[0].metrics() == plan.metrics(40)
+
+
+def test_a_store_without_an_order_file_has_no_piece_lengths(make_store: Callable[..., Path]) -> None:
+    """What a store cannot tell is not in the log; nothing else is missing, before the first step either."""
+    plan = Plan.of(make_store("s/x", random_documents(1, 30, 40)), LENGTH, BATCH, packing="concat")
+    metrics = plan.metrics(0)
+    assert [key for key in metrics if "piece" in key] == []
+    assert metrics["data/x/weight"] == 1.0
+    assert metrics["data/padding"] == 0.0
+    with pytest.raises(ValueError, match="step: expected one"):
+        plan.metrics(-1)

@@ -1,0 +1,93 @@
+"""SequenceDataset: every sequence of a plan by its number, for samplers of one's own."""
+
+import operator
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from tokenstore.order.schedule import MOST_SEQUENCES
+from tokenstore.sampling.plan import Plan
+from tokenstore.store.files import after_fork_in_child
+from tokenstore.torch_data.batches import BatchMaker
+from tokenstore.torch_data.formats import check_fields
+
+
+class SequenceDataset(Dataset):
+    """The rows of all steps of a plan, one after the other: `dataset[n]` is row n of the run over all ranks.
+
+    Row r of step k, as `plan.batch(k)` numbers it, is sequence plan.schedule.cursor(k) + r; those of skipped steps are
+    numbered, and can be had, too. For `DataLoader` with any sampler, in any number of workers; it reads `batch_size` of them
+    by one call of a kernel. Who wants the plan's own order, by rank, is better off with TokenLoader.
+
+    Safe to share among threads and to pickle (by configuration).
+    """
+
+    def __init__(self, plan: Plan, *, fields: Sequence[str] | None = None, format: str = "torch"):
+        """fields, format: those of TokenLoader that can be cut into rows: all but flat formats, cu_seqlens and max_seqlen."""
+        self.plan = plan
+        self._format, self._fields = format, check_fields(fields, format, by_row=True)
+        self._hold_nothing()
+        _renew_after_fork(self)
+
+    def _hold_nothing(self) -> None:
+        self._maker: BatchMaker | None = None
+        self._lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("_maker", "_lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._hold_nothing()
+        _renew_after_fork(self)
+
+    def __len__(self) -> int:
+        """Sequences of the whole plan; TypeError when it is endless."""
+        if self.plan.num_steps is None:
+            raise TypeError("dataset: expected a plan with num_steps to have a length, found an endless one")
+        return self.plan.schedule.cursor(self.plan.num_steps)
+
+    def __getitem__(self, number: int) -> Any:
+        """Sequence `number` in the format's shape without the first dimension; from the end where negative."""
+        return self.__getitems__([number])[0]
+
+    def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
+        """Those sequences, read together: the items are parts of one batch's memory."""
+        numbers = [self._check(number) for number in numbers]
+        if not numbers:
+            return []
+        with self._lock:
+            if self._maker is None:
+                self._maker = BatchMaker(self.plan, self._format, self._fields)
+            located = np.empty((len(numbers), 2), np.int64)
+            for number, i in sorted(zip(numbers, range(len(numbers)), strict=True)):  # a stage's tables are made once
+                step = self.plan.schedule.step_of(number)
+                located[i] = self._maker.sampler.locate(step, number - self.plan.schedule.cursor(step), 1)[0]
+            batch = self._maker.make_of(located)
+        return [_row(batch, i) for i in range(len(numbers))]
+
+    def _check(self, number: int) -> int:
+        """`number` as an int, counted from the start."""
+        given = operator.index(number)
+        most = MOST_SEQUENCES if self.plan.num_steps is None else len(self)
+        number = given + most if given < 0 and self.plan.num_steps is not None else given
+        if not 0 <= number < most:
+            raise IndexError(f"sequence: expected one of {most}, found {given}; ask for a number in 0..{most - 1}")
+        return number
+
+
+def _renew_after_fork(dataset: SequenceDataset) -> None:
+    """A lock that some thread held at a fork would never be free in the child, and its maker may be half-way."""
+    known = weakref.ref(dataset)
+    after_fork_in_child(lambda: (mine := known()) is not None and mine._hold_nothing())
+
+
+def _row(batch: Any, i: int) -> Any:
+    """Item i of every tensor of a batch."""
+    if isinstance(batch, dict):
+        return {name: tensor[i] for name, tensor in batch.items()}
+    return tuple(_row(part, i) for part in batch) if isinstance(batch, tuple) else batch[i]
