@@ -1,0 +1,70 @@
+"""TokenTrainerMixin on two real ranks over gloo, resumed from one rank and by one rank; and Accelerate on them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.conftest import random_documents, write_store
+from tests.hf_model import TokenTrainer, quiet_arguments, tiny_model
+from tests.launched import left, run_ranks
+from tests.microbatches import GIVEN, microbatches, same, small_plan
+from tokenstore import Plan
+
+pytestmark = pytest.mark.deep  # two processes that import transformers
+RUNS = {"whole": (0, 2), "again": (2, 4), "from_one": (3, 1)}  # updates before it, sequences a microbatch
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stores, the checkpoints of one rank, and all that two ranks left."""
+    folder = tmp_path_factory.mktemp("ranks")
+    write_store(folder / "a", random_documents(3, 60, 30, vocab_size=64), vocab_size=64, order=True)
+    write_store(folder / "v", random_documents(4, 60, 30, vocab_size=64), vocab_size=64, order=True)
+    train_alone(folder, None)
+    run_ranks("tests.hf_ranks", 2, folder)
+    return folder
+
+
+def train_alone(folder: Path, after: Path | None) -> TokenTrainer:
+    """Train on one rank, in this process."""
+    arguments = quiet_arguments(folder / "one", 4, 2, save_strategy="no" if after else "steps")
+    trainer = TokenTrainer(tiny_model(), arguments, train_plan=small_plan(folder / "a"))
+    trainer.train(resume_from_checkpoint=after and str(after))
+    return trainer
+
+
+@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_rank_trains_its_part_of_every_step(folder: Path, name: str, rank: int) -> None:
+    """P1, P2, P5: whole, resumed with another accumulation, and from a checkpoint of one rank."""
+    after, size = RUNS[name]
+    trained = left(folder, name, 2)[rank]["trained"]
+    assert [update for update, _, _ in trained] == [update for update in range(after, 5) for _ in range(4 // size)]
+    assert same([ids for _, ids, _ in trained], microbatches(small_plan(folder / "a"), GIVEN[after:], rank, 2, size))
+
+
+def test_one_rank_goes_on_from_two(folder: Path) -> None:
+    """P2: the other way round; the weights are those of every other run, as the loss is one over the tokens of a step."""
+    trainer = train_alone(folder, folder / "whole" / "checkpoint-2")
+    assert same(trainer.ids, microbatches(small_plan(folder / "a"), GIVEN[2:], size=4))
+    mine = trainer.model.lm_head.weight.detach().numpy()
+    for name in RUNS:
+        assert all(np.allclose(rank["weights"], mine, atol=1e-6) for rank in left(folder, name, 2))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_evaluates_its_part(folder: Path, rank: int) -> None:
+    """P5: the whole plan each time, as many microbatches for each rank."""
+    wanted = microbatches(Plan.of(folder / "v", 8, 4, num_steps=3), range(3), rank, 2, 1)
+    evaluated = left(folder, "whole", 2)[rank]["evaluated"]
+    assert len(evaluated) == 2
+    assert all(same(run, wanted) for run in evaluated)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_accelerate_splits_nothing_again(folder: Path, rank: int) -> None:
+    """A prepared loader is the loader, whole."""
+    is_the_loader, ids = left(folder, "prepared", 2)[rank]
+    assert is_the_loader
+    assert same(ids, microbatches(small_plan(folder / "a"), GIVEN, rank, 2, 2))

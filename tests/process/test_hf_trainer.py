@@ -1,0 +1,301 @@
+"""TokenTrainerMixin and ResumeCallback under the real Trainer of transformers, and Accelerate, in one process."""
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice, product
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from torch.nn.functional import cross_entropy
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from tests.hf_model import Remembering, TokenTrainer, quiet_arguments, tiny_model
+from tests.microbatches import GIVEN, microbatches, same, small_plan, small_store
+from tokenstore import Plan, TokenLoader
+from tokenstore.errors import ConfigError, StateMismatchError
+from tokenstore.torch_data.huggingface import ResumeCallback
+from tokenstore.torch_data.ranks import DataRank
+
+SIZES = {8: 1, 4: 2, 2: 4}  # sequences a microbatch -> microbatches a step of 8, on one rank
+Train = Callable[..., TokenTrainer]
+
+
+@pytest.fixture
+def plan(make_store: Callable[..., Path]) -> Plan:
+    return small_plan(small_store(make_store))
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """A tiny model is the slower the more threads share it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    """Train a plan, from the checkpoint an earlier call has kept after `after` updates; give the trainer."""
+
+    def run(
+        plan: Plan, size: int = 8, after: int | None = None, options: dict | None = None, **more: Any
+    ) -> TokenTrainer:
+        options = {"gradient_accumulation_steps": SIZES.get(size, 1), **(options or {})}
+        arguments = quiet_arguments(tmp_path / "kept", size, options.pop("gradient_accumulation_steps"), **options)
+        trainer = TokenTrainer(tiny_model(), arguments, train_plan=plan, **more)
+        trainer.train(resume_from_checkpoint=None if after is None else str(tmp_path / "kept" / f"checkpoint-{after}"))
+        return trainer
+
+    return run
+
+
+def weight(trainer: Any) -> np.ndarray:
+    return trainer.model.lm_head.weight.detach().numpy()
+
+
+def check_resumed(plan: Plan, train: Train, size: int, places: Iterable[tuple[int, int]]) -> None:
+    """A whole run, and for each (updates, microbatch) its rest after so many updates with that microbatch."""
+    whole = train(plan, size)
+    assert same(whole.ids, microbatches(plan, GIVEN, size=size))
+    assert [update for update, _, _ in whole.trained] == [u for u in range(5) for _ in range(SIZES[size])]
+    for after, other in places:
+        rest = train(plan, other, after, {"save_strategy": "no"})
+        assert same(rest.ids, microbatches(plan, GIVEN[after:], size=other))
+        assert np.allclose(weight(rest), weight(whole), atol=1e-6)
+        assert (rest.state.epoch, rest.state.global_step) == (1, 5)
+
+
+@pytest.mark.parametrize(("size", "places"), [(8, [(2, 4)]), (4, [(1, 4), (3, 2)]), (2, [(5, 2), (4, 8)])])
+def test_a_run_and_its_resumed_rest(plan: Plan, train: Train, size: int, places: list[tuple[int, int]]) -> None:
+    """P1, P2: an update is a step of the plan; a checkpoint goes on at the next one, with any accumulation, to the same
+    weights.
+    """
+    check_resumed(plan, train, size, places)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("size", SIZES)
+def test_every_resumed_rest(plan: Plan, train: Train, size: int) -> None:
+    """P1, P2: the same from every checkpoint with every accumulation."""
+    check_resumed(plan, train, size, product(range(1, 6), SIZES))
+
+
+def test_checkpoints_of_a_resumed_run(plan: Plan, train: Train) -> None:
+    """A second resume is as good as the first."""
+    train(plan, 4, options={"max_steps": 2})
+    train(plan, 2, 2, {"max_steps": 4})
+    assert same(train(plan, 8, 4).ids, microbatches(plan, GIVEN[4:]))
+
+
+def test_passes_over_a_plan(plan: Plan, train: Train) -> None:
+    """More updates than steps are warned of, as three epochs are the default; they begin at step 0, resumed as well."""
+    with pytest.warns(UserWarning, match="at most the 5 steps of the plan, found 10; .*num_train_epochs=1"):
+        trainer = train(plan, 4, options={"num_train_epochs": 2})
+    assert same(trainer.ids, microbatches(plan, GIVEN * 2, size=4))
+    for after in (3, 5, 7):
+        with pytest.warns(UserWarning, match="found 8"):
+            rest = train(plan, 8, after, {"max_steps": 8, "save_strategy": "no"})
+        assert same(rest.ids, microbatches(plan, (GIVEN * 2)[after:8]))
+        assert rest.state.epoch == 1.6
+
+
+def test_an_endless_plan(plan: Plan, train: Train) -> None:
+    """Without a length max_steps is the end; what was read ahead is not lost."""
+    endless = small_plan(plan.stores["a"].path, num_steps=None)
+    train(endless, 4, options={"max_steps": 3})
+    rest = train(endless, 2, 3, {"max_steps": 6})
+    assert same(rest.ids, microbatches(endless, (5, 6, 7), size=2))
+
+
+def test_a_longer_plan_goes_on_behind_the_end(plan: Plan, train: Train) -> None:
+    """P10: steps added to a plan are its future."""
+    train(plan, 4)
+    longer = small_plan(plan.stores["a"].path, num_steps=9)
+    assert same(train(longer, 4, 5).ids, microbatches(longer, (7, 8), size=4))
+
+
+def test_skipping_once_more_is_refused(plan: Plan, train: Train) -> None:
+    """With ignore_data_skip False the Trainer would skip what the loader does not give; only when resumed."""
+    train(plan, options={"ignore_data_skip": False, "max_steps": 2})
+    with pytest.raises(ConfigError, match=r"ignore_data_skip: expected True, .* skip 2 updates once more"):
+        train(plan, 8, 2, {"ignore_data_skip": False})
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "text"),
+    [
+        (4, {"gradient_accumulation_steps": 3}, "gradient_accumulation_steps: expected 2, .*found 3"),
+        (3, {}, "microbatch_size: expected a divisor of a rank's 8 sequences"),
+        (16, {}, "microbatch_size: expected a divisor"),
+    ],
+)
+def test_updates_that_are_no_steps_are_refused(plan: Plan, train: Train, size: int, options: dict, text: str) -> None:
+    """The batch sizes of the Trainer must make a step of the plan."""
+    with pytest.raises(ConfigError, match=text):
+        train(plan, size, options=options)
+
+
+def test_a_checkpoint_of_another_run_is_refused(plan: Plan, train: Train) -> None:
+    """P10: trainer_state.json holds the past of the plan."""
+    train(plan, options={"max_steps": 2})
+    with pytest.raises(StateMismatchError, match="seed was 0, is 1"):
+        train(small_plan(plan.stores["a"].path, seed=1), after=2)
+
+
+def test_callbacks_restored_from_a_checkpoint(plan: Plan, train: Train) -> None:
+    """The Trainer's own way to restore callbacks makes a new one of ours, which does the same."""
+    train(plan, options={"max_steps": 2})
+    rest = train(plan, 8, 2, {"restore_callback_states_from_checkpoint": True})
+    assert same(rest.ids, microbatches(plan, GIVEN[2:]))
+
+
+class Plain(Remembering):
+    """A user's own Trainer over a TokenLoader; with ResumeCallback it is resumed."""
+
+    plan: Plan
+
+    def get_train_dataloader(self) -> TokenLoader:
+        return TokenLoader(self.plan, microbatch_size=4, format="hf")
+
+
+def test_the_callback_places_a_token_loader(plan: Plan, tmp_path: Path) -> None:
+    """Also from a checkpoint that was made without it, which is then not checked; and checkpoints go on."""
+
+    def run(after: int | None, *callbacks: ResumeCallback, **options: Any) -> Plain:
+        trainer = Plain(tiny_model(), quiet_arguments(tmp_path, 4, 2, **options), callbacks=list(callbacks))
+        trainer.plan = plan
+        trainer.train(resume_from_checkpoint=None if after is None else str(tmp_path / f"checkpoint-{after}"))
+        return trainer
+
+    run(None, max_steps=2)
+    assert same(run(2, ResumeCallback(), max_steps=4).ids, microbatches(plan, GIVEN[2:4], size=4))
+    assert same(run(4, ResumeCallback()).ids, microbatches(plan, GIVEN[4:], size=4))
+
+
+def test_evaluation_is_the_whole_plan_each_time(plan: Plan, train: Train, make_store: Callable[..., Path]) -> None:
+    """During training, after it, of several plans, of one given: every microbatch, and a loss over all tokens alike."""
+    path = small_store(make_store, "v")
+    one, other = (Plan.of(path, 8, 4, num_steps=3, seed=seed) for seed in (1, 2))
+    options = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 2}
+    trainer = train(plan, 8, options=options, eval_plan={"one": one, "other": other})
+    plans = (one, other, one, other, one, other)  # after updates 2 and 4, and at the end
+    for wanted, got in zip(plans, trainer.evaluated, strict=True):
+        assert same(got, microbatches(wanted, range(3), size=2))
+    losses = []
+    with torch.no_grad():
+        for batch in TokenLoader(other, microbatch_size=2, format="hf"):
+            losses.append(trainer.model(**batch).loss.item())
+    for _ in range(2):
+        assert np.isclose(trainer.evaluate(other)["eval_loss"], np.mean(losses))
+
+
+def test_other_data_to_train_and_to_evaluate(plan: Plan, tmp_path: Path) -> None:
+    """The mixin leaves datasets to the Trainer, and its callback leaves them alone."""
+    rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(8)]
+    arguments = quiet_arguments(tmp_path, 4, 1, per_device_eval_batch_size=4)
+    trainer = TokenTrainer(tiny_model(), arguments, train_dataset=rows, eval_dataset=rows)
+    trainer.train()
+    assert len(trainer.ids) == 2
+    again = TokenTrainer(tiny_model(), arguments, train_dataset=rows, eval_plan=small_plan(plan.stores["a"].path))
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    trainer.evaluate()
+    again.evaluate()
+    assert [len(each.evaluated[0]) for each in (trainer, again)] == [2, 10]
+
+
+def test_endless_evaluation_is_refused(plan: Plan, train: Train) -> None:
+    """A plan to evaluate ends."""
+    trainer = train(plan, options={"max_steps": 1}, eval_plan=small_plan(plan.stores["a"].path, num_steps=None))
+    with pytest.raises(ConfigError, match="evaluation plan: expected one that ends"):
+        trainer.evaluate()
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_labels_give_the_loss_computed_by_hand(plan: Plan, kind: str) -> None:
+    """format="hf": the model's own shift gives the mean over our targets; targets passed as labels would give another."""
+    torch.manual_seed(0)
+    model = (
+        tiny_model()
+        if kind == "llama"
+        else GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=8, n_embd=8, n_layer=1, n_head=1))
+    )
+    model.eval()
+    for batch in TokenLoader(plan, microbatch_size=4, format="hf"):
+        logits = model(input_ids=batch["input_ids"]).logits
+        by_hand = cross_entropy(logits.flatten(0, 1), batch["shift_labels"].flatten(), ignore_index=-100).item()
+        assert np.isclose(model(**batch).loss.item(), by_hand, rtol=1e-5)
+        labels = batch["labels"][:, 1:]  # the last prediction of a row is shift_labels' alone
+        within = cross_entropy(logits[:, :-1].flatten(0, 1), labels.flatten(), ignore_index=-100).item()
+        assert np.isclose(model(batch["input_ids"], labels=batch["labels"]).loss.item(), within, rtol=1e-5)
+        twice = model(batch["input_ids"], labels=batch["shift_labels"]).loss.item()
+        assert not np.isclose(twice, within, rtol=1e-5)
+
+
+def test_the_trainers_loss_is_a_mean_over_the_tokens_of_a_step(plan: Plan, train: Train) -> None:
+    """With accumulation the losses of a step's microbatches sum up to the loss of the step by hand."""
+    trainer = train(plan, 2, options={"learning_rate": 0.0})
+    model = tiny_model()
+    for update, step in enumerate(GIVEN):
+        batch = plan.batch(step)
+        logits = model(input_ids=torch.from_numpy(batch["input_ids"])).logits
+        by_hand = cross_entropy(logits.flatten(0, 1), torch.from_numpy(batch["targets"]).flatten(), ignore_index=-100)
+        assert np.isclose(sum(loss for of, _, loss in trainer.trained if of == update), by_hand.item(), rtol=1e-5)
+
+
+def test_accelerate_gives_a_token_loader_out_as_it_is(plan: Plan) -> None:
+    """accelerator.prepare leaves it alone, so that nothing is split twice; accumulation steps once a step of the plan."""
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
+    loader = TokenLoader(plan, rank=0, world_size=2, microbatch_size=1)
+    linear = torch.nn.Linear(8, 1)
+    model, optimizer, prepared = accelerator.prepare(linear, torch.optim.SGD(linear.parameters(), lr=0.1), loader)
+    assert prepared is loader
+    got, stepped = [], []
+    for batch in prepared:
+        with accelerator.accumulate(model):
+            accelerator.backward(model(batch["input_ids"].float()).mean())
+            optimizer.step()
+            optimizer.zero_grad()
+        got.append(batch["input_ids"])
+        stepped.append((accelerator.sync_gradients, loader.step_ended))
+    assert same(got, microbatches(plan, GIVEN, 0, 2, 1))
+    assert stepped == [(j == 3, j == 3) for _ in GIVEN for j in range(4)]
+
+
+def test_accelerate_keeps_the_state_of_a_token_loader(plan: Plan, tmp_path: Path) -> None:
+    """P1, P2: registered with an Accelerator, it is saved and loaded with the model, by other microbatches too."""
+    first = TokenLoader(plan, rank=0, world_size=2, microbatch_size=2)
+    accelerator = Accelerator(cpu=True)
+    accelerator.register_for_checkpointing(first)
+    assert len(list(islice(first, 4))) == 4
+    accelerator.save_state(str(tmp_path / "state"))
+    again, other = TokenLoader(plan, rank=3, world_size=4), Accelerator(cpu=True)
+    other.register_for_checkpointing(again)
+    other.load_state(str(tmp_path / "state"))
+    assert same([batch["input_ids"] for batch in again], microbatches(plan, GIVEN[2:], 3, 4))
+
+
+def test_data_ranks(plan: Plan, train: Train) -> None:
+    """One that is given, and one among tensor and context parallel ranks, which are numbered in a row."""
+    trainer = train(plan, 4, options={"gradient_accumulation_steps": 1}, rank=DataRank(1, 2))
+    assert same(trainer.ids, microbatches(plan, GIVEN, 1, 2))
+    process = SimpleNamespace(process_index=5, world_size=8)
+    peers = {"get_tp_size": lambda: 2, "get_cp_size": lambda: 2, "get_sp_size": lambda: 1}
+    assert TokenTrainer.data_rank.fget(SimpleNamespace(_rank=None, args=process, **peers)) == DataRank(1, 2)
+    with pytest.raises(ConfigError, match="sequence parallelism: expected none, found 2 ranks"):
+        TokenTrainer.data_rank.fget(SimpleNamespace(_rank=None, args=process, **{**peers, "get_sp_size": lambda: 2}))
+
+
+def test_stages_of_other_batch_sizes(plan: Plan, train: Train) -> None:
+    """A Trainer has one accumulation for all: a rank's whole share of a step as one microbatch follows the stages."""
+    stages = [{"from_step": 5, "weights": {"a": 1}, "global_batch_size": 16}]
+    staged = small_plan(plan.stores["a"].path, weights={"a": 1}, stages=stages)
+    with pytest.raises(ConfigError, match=r"as many in every stage, .* found \{0: 2, 5: 4\}"):
+        train(staged, 4)
+    whole = {"microbatch_size": None, "fields": ("input_ids", "labels", "shift_labels", "position_ids")}
+    assert same(train(staged, 8, loader_options=whole).ids, microbatches(staged, GIVEN))
+    assert same(train(staged, 8, 3, loader_options=whole).ids, microbatches(staged, GIVEN[3:]))

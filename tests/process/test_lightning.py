@@ -1,0 +1,226 @@
+"""TokenLoader and TokenDataModule under the real Trainer of Lightning, in one process: what is trained, and from where on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from lightning.pytorch.callbacks import Callback
+
+from tests.lightning_model import Broken, Recorder, quiet_trainer
+from tests.microbatches import GIVEN, microbatches, same, small_plan, small_store
+from tokenstore import Plan, TokenLoader
+from tokenstore.errors import ConfigError, StateMismatchError
+from tokenstore.torch_data.lightning import TokenDataModule
+from tokenstore.torch_data.ranks import DataRank
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated"),
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+    pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization"),
+    pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
+]
+SIZES = {None: 1, 4: 2, 2: 4}  # sequences a microbatch -> microbatches a step of 8, on one rank
+
+
+@pytest.fixture
+def plan(make_store: Callable[..., Path]) -> Plan:
+    return small_plan(small_store(make_store))
+
+
+@pytest.fixture
+def fit(tmp_path: Path) -> Callable[..., Recorder]:
+    """Train what is given, from a checkpoint that an earlier call has kept after `after` updates; give what was trained."""
+
+    def run(data: Any, after: int | None = None, model: Recorder | None = None, **options: Any) -> Recorder:
+        model = model or Recorder()
+        data = {"datamodule": data} if isinstance(data, TokenDataModule) else {"train_dataloaders": data}
+        trainer = quiet_trainer(tmp_path / "kept", **{"max_epochs": 1, "every": 1, **options})
+        trainer.fit(model, **data, ckpt_path=None if after is None else tmp_path / "kept" / f"step={after}.ckpt")
+        return model
+
+    return run
+
+
+@pytest.fixture(params=["loader", "module"])
+def data_of(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Makes a TokenLoader, or a TokenDataModule."""
+    if request.param == "module":
+        return lambda plan, size, **options: TokenDataModule(plan, microbatch_size=size, **options)
+    return lambda plan, size: TokenLoader(plan, rank=0, world_size=1, microbatch_size=size)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_run_and_its_resumed_rest(plan: Plan, data_of: Callable, fit: Callable, size: int | None) -> None:
+    """P1: every update is a step of the plan, with and without accumulation; each checkpoint goes on at the next one."""
+    wanted = [k for k in GIVEN for _ in range(SIZES[size])]
+    whole = fit(data_of(plan, size), accumulate_grad_batches=SIZES[size])
+    assert same(whole.ids, microbatches(plan, GIVEN, size=size))
+    assert [GIVEN[update] for update, _ in whole.trained] == wanted
+    for after in range(1, 6):
+        rest = fit(data_of(plan, size), after, every=None, accumulate_grad_batches=SIZES[size])
+        assert same(rest.ids, microbatches(plan, GIVEN[after:], size=size))
+
+
+@pytest.mark.parametrize(("size", "other"), [(4, 2), (2, 4), (4, None), (None, 2)])
+def test_other_microbatches_from_a_checkpoint_on(
+    plan: Plan, fit: Callable, size: int | None, other: int | None
+) -> None:
+    """P2: Lightning's own counts of microbatches follow, so the epoch ends with the plan, twice resumed as well."""
+    fit(TokenDataModule(plan, microbatch_size=size), accumulate_grad_batches=SIZES[size])
+    for after in (1, 3, 4):
+        rest = fit(TokenDataModule(plan, microbatch_size=other), after, accumulate_grad_batches=SIZES[other])
+        assert same(rest.ids, microbatches(plan, GIVEN[after:], size=other))
+        assert [update for update, _ in rest.trained[:: SIZES[other]]] == list(range(after, 5))
+
+
+@pytest.mark.parametrize("after", [1, 2, 4])
+def test_estimated_stepping_batches(plan: Plan, fit: Callable, after: int) -> None:
+    """A scheduler's total is the plan's steps; asking for it, which makes the loaders early, does not lose the place."""
+    module = TokenDataModule(plan, microbatch_size=2)
+    model = fit(module, model=Recorder(total_steps=True), accumulate_grad_batches=4)
+    assert model.trainer.estimated_stepping_batches == 5
+    rest = fit(module, after, model=Recorder(total_steps=True), accumulate_grad_batches=4)
+    assert same(rest.ids, microbatches(plan, GIVEN[after:], size=2))
+
+
+@pytest.mark.parametrize("limit", [4, 0.4])
+def test_limit_train_batches_cuts_the_plan_into_epochs(plan: Plan, fit: Callable, limit: float) -> None:
+    """An epoch goes on where the last one ended, and a checkpoint at its end too; the plan's end ends an epoch."""
+    options = {"limit_train_batches": limit, "accumulate_grad_batches": 2, "max_epochs": 3}
+    data = TokenDataModule(plan, microbatch_size=4)
+    with pytest.warns(UserWarning, match="at most the 5 steps of the plan, found 6"):
+        assert same(fit(data, **options).ids, microbatches(plan, GIVEN, size=4))
+    for after in (1, 2, 3, 4):
+        rest = fit(data, after, **{**options, "max_steps": 5})
+        assert same(rest.ids, microbatches(plan, GIVEN[after:], size=4))
+
+
+def test_max_steps_ends_a_run(plan: Plan, data_of: Callable, fit: Callable) -> None:
+    """A run of three updates, and the checkpoint it leaves."""
+    model = fit(data_of(plan, 4), max_steps=3, max_epochs=-1, accumulate_grad_batches=2)
+    assert same(model.ids, microbatches(plan, GIVEN[:3], size=4))
+    rest = fit(data_of(plan, 4), 3, accumulate_grad_batches=2)
+    assert same(rest.ids, microbatches(plan, GIVEN[3:], size=4))
+
+
+def test_an_endless_plan(plan: Plan, fit: Callable) -> None:
+    """Without a length Lightning reads ahead; nothing is lost in a resumed run."""
+    endless = small_plan(plan.stores["a"].path, num_steps=None)
+    fit(TokenDataModule(endless), max_steps=3, max_epochs=-1)
+    rest = fit(TokenDataModule(endless, microbatch_size=4), 2, max_steps=4, max_epochs=-1, accumulate_grad_batches=2)
+    assert same(rest.ids, microbatches(endless, GIVEN[2:4], size=4))
+
+
+def test_epochs_of_an_endless_plan(plan: Plan, fit: Callable) -> None:
+    """What was read ahead where an epoch ends is not lost either."""
+    endless = small_plan(plan.stores["a"].path, num_steps=None, skip_steps=[])
+    options = {"accumulate_grad_batches": 2, "limit_train_batches": 6, "max_epochs": -1}
+    model = fit(TokenDataModule(endless, microbatch_size=4), max_steps=8, **options)
+    assert same(model.ids, microbatches(endless, range(8), size=4))
+    for after in (2, 3, 5):
+        rest = fit(TokenDataModule(endless, microbatch_size=2), after, max_steps=9, **{**options, "accumulate_grad_batches": 4, "limit_train_batches": 12})  # fmt: skip
+        assert same(rest.ids, microbatches(endless, range(after, 9), size=2))
+
+
+@pytest.mark.parametrize("stop_at", [2, 5, 7])
+@pytest.mark.parametrize("other", [4, 2])
+def test_a_step_begun_is_trained_again(plan: Plan, fit: Callable, tmp_path: Path, stop_at: int, other: int) -> None:
+    """A checkpoint made by an exception inside a step holds no gradients: the step comes again as a whole."""
+
+    class Keep(Callback):
+        def on_exception(self, trainer: Any, *_: Any) -> None:
+            trainer.save_checkpoint(tmp_path / "kept" / f"step={trainer.global_step}.ckpt")
+
+    model = Recorder(stop_at=stop_at)
+    with pytest.raises(Broken):
+        fit(TokenDataModule(plan, microbatch_size=4), model=model, callbacks=[Keep()], accumulate_grad_batches=2)
+    after = stop_at // 2
+    rest = fit(TokenDataModule(plan, microbatch_size=other), after, accumulate_grad_batches=SIZES[other])
+    assert same(rest.ids, microbatches(plan, GIVEN[after:], size=other))
+    assert rest.trainer.fit_loop.total_batch_idx == 5 * SIZES[other] - 1
+
+
+def test_manual_optimization(plan: Plan, fit: Callable) -> None:
+    """A module that steps by itself is given the same, and resumed by steps of the plan."""
+    data = TokenDataModule(plan, microbatch_size=4)
+    fit(data, model=Recorder(manual=True))
+    rest = fit(data, 4, model=Recorder(manual=True))
+    assert same(rest.ids, microbatches(plan, GIVEN[2:], size=4))
+
+
+def test_validation_is_the_whole_plan_each_time(plan: Plan, fit: Callable, make_store: Callable[..., Path]) -> None:
+    """The sanity check and a limit take the first batches, and take nothing from the runs that follow."""
+    val = Plan.of(small_store(make_store, "v"), 8, 4, num_steps=3, packing="none")
+    data = TokenDataModule(plan, val_plan=val, eval_microbatch_size=2)
+    model = fit(data, num_sanity_val_steps=2, val_check_interval=2)
+    wanted = microbatches(val, range(3), size=2)
+    assert [len(run) for run in model.evaluated] == [2, 6, 6]
+    assert all(same(run, wanted[: len(run)]) for run in model.evaluated)
+    model = fit(data, 2, limit_val_batches=3, val_check_interval=1)
+    assert all(same(run, wanted[:3]) for run in model.evaluated)
+    assert len(model.evaluated) == 3
+    assert same(model.ids, microbatches(plan, GIVEN[2:]))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"accumulate_grad_batches": 3}, "accumulate_grad_batches: expected 2, .*found 3"),
+        ({"limit_train_batches": 3}, "limit_train_batches: expected whole steps of 2 microbatches, found 3"),
+        ({"overfit_batches": 2}, "overfit_batches: expected 0"),
+    ],
+)
+def test_what_would_train_other_steps_is_refused(plan: Plan, fit: Callable, options: dict, text: str) -> None:
+    """An update that is not a step of the plan, in whatever way."""
+    with pytest.raises(ConfigError, match=text):
+        fit(TokenDataModule(plan, microbatch_size=4), **{"accumulate_grad_batches": 2, **options})
+
+
+def test_plans_that_do_not_fit_are_refused(plan: Plan, fit: Callable) -> None:
+    """Stages with other numbers of microbatches, evaluation without end, a module without a Trainer."""
+    path = plan.stores["a"].path
+    stages = [{"from_step": 3, "weights": {"a": 1}, "global_batch_size": 16}]
+    staged = small_plan(path, weights={"a": 1}, stages=stages)
+    with pytest.raises(ConfigError, match=r"as many in every stage, .* found \{0: 2, 3: 4\}"):
+        fit(TokenDataModule(staged, microbatch_size=4), accumulate_grad_batches=2)
+    assert same(fit(TokenDataModule(staged)).ids, microbatches(staged, GIVEN))
+    with pytest.raises(ConfigError, match="evaluation plan: expected one that ends"):
+        fit(TokenDataModule(plan, val_plan=small_plan(path, num_steps=None)))
+    with pytest.raises(ConfigError, match="expected to be given to a Trainer"):
+        TokenDataModule(plan).train_dataloader()
+
+
+def test_the_checkpoint_of_another_run_is_refused(plan: Plan, fit: Callable) -> None:
+    """P10: another past, or a checkpoint that knows no plan."""
+    fit(TokenDataModule(plan))
+    with pytest.raises(StateMismatchError, match="seed was 0, is 1"):
+        fit(TokenDataModule(small_plan(plan.stores["a"].path, seed=1)), 2)
+    longer = small_plan(plan.stores["a"].path, num_steps=9)
+    assert same(fit(TokenDataModule(longer), 5).ids, microbatches(longer, (7, 8)))
+
+
+def test_a_checkpoint_without_a_plan_is_refused(plan: Plan, fit: Callable) -> None:
+    """A checkpoint of a run with other data does not say where to go on."""
+    fit(TokenLoader(plan))
+    with pytest.raises(StateMismatchError, match="expected a state of TokenDataModule, found none"):
+        fit(TokenDataModule(plan), 2)
+
+
+def test_the_weights_are_those_of_one_run(plan: Plan, fit: Callable) -> None:
+    """Two halves train the model to the same weight as one whole, with other microbatches too."""
+    whole = fit(TokenDataModule(plan, microbatch_size=2), accumulate_grad_batches=4)
+    for size, count in SIZES.items():
+        rest = fit(TokenDataModule(plan, microbatch_size=size), 2, every=None, accumulate_grad_batches=count)
+        assert np.isclose(rest.weight.item(), whole.weight.item())
+    assert whole.weight.item() != 0
+
+
+def test_data_ranks_that_are_given(plan: Plan, fit: Callable) -> None:
+    """Where the Trainer's own idea of ranks is not wanted."""
+    data = TokenDataModule(plan, microbatch_size=2, rank=DataRank(1, 2))
+    assert same(fit(data, accumulate_grad_batches=2).ids, microbatches(plan, GIVEN, 1, 2, 2))
+    rest = fit(TokenDataModule(plan, rank=3, world_size=4), 3)
+    assert same(rest.ids, microbatches(plan, GIVEN[3:], 3, 4))

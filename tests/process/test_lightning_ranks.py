@@ -1,0 +1,74 @@
+"""TokenDataModule on two real ranks of Lightning's DDP over gloo, resumed from one rank and by one rank."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.conftest import random_documents, write_store
+from tests.launched import left, run_ranks
+from tests.lightning_model import Recorder, quiet_trainer
+from tests.microbatches import GIVEN, microbatches, same, small_plan
+from tokenstore import Plan
+from tokenstore.torch_data.lightning import TokenDataModule
+
+pytestmark = [
+    pytest.mark.deep,  # two processes that import Lightning
+    pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated"),
+    pytest.mark.filterwarnings("ignore:You defined a `validation_step` but have no `val_dataloader`"),
+    pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The stores, the checkpoints of one rank, and all that two ranks left."""
+    folder = tmp_path_factory.mktemp("ranks")
+    write_store(folder / "a", random_documents(3, 60, 30, vocab_size=64), vocab_size=64, order=True)
+    write_store(folder / "v", random_documents(4, 10, 8, vocab_size=64), vocab_size=64, order=True)
+    train_alone(folder, None)
+    run_ranks("tests.lightning_ranks", 2, folder)
+    return folder
+
+
+def train_alone(folder: Path, ckpt_path: Path | None) -> Recorder:
+    """Train on one rank, in this process."""
+    model = Recorder(total_steps=True)
+    every = 1 if ckpt_path is None else None
+    trainer = quiet_trainer(folder / "one", every=every, max_epochs=1, accumulate_grad_batches=2)
+    trainer.fit(model, datamodule=TokenDataModule(small_plan(folder / "a"), microbatch_size=4), ckpt_path=ckpt_path)
+    return model
+
+
+def rank_of(folder: Path, name: str, rank: int) -> dict[str, Any]:
+    return left(folder, name, 2)[rank]
+
+
+@pytest.mark.parametrize(("name", "after"), [("whole", 0), ("again", 2), ("from_one", 3), ("loader", 0)])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_each_rank_trains_its_part_of_every_step(folder: Path, name: str, after: int, rank: int) -> None:
+    """P1, P2, P5: whole, resumed, and resumed from a checkpoint of one rank with other microbatches."""
+    plan = small_plan(folder / "a")
+    trained = rank_of(folder, name, rank)["trained"]
+    assert [update for update, _ in trained] == [update for update in range(after, 5) for _ in range(2)]
+    assert same([ids for _, ids in trained], microbatches(plan, GIVEN[after:], rank, 2, 2))
+
+
+def test_one_rank_goes_on_from_two(folder: Path) -> None:
+    """P2: the other way round; the weight is that of every other run."""
+    model = train_alone(folder, folder / "whole" / "step=2.ckpt")
+    assert same(model.ids, microbatches(small_plan(folder / "a"), GIVEN[2:], size=4))
+    weights = [left(folder, name, 2)[rank]["weight"] for name in ("whole", "again", "from_one") for rank in (0, 1)]
+    assert np.allclose(weights, model.weight.item(), atol=0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_rank_validates_as_often(folder: Path, rank: int) -> None:
+    """P5: a plan filled up with padding; two batches of the sanity check, then all of them."""
+    val_plan = Plan.of(folder / "v", 8, 4, num_steps="all_exhausted", packing="none")
+    assert val_plan.num_steps == 3
+    wanted = microbatches(val_plan, range(3), rank, 2, 1)
+    evaluated = rank_of(folder, "whole", rank)["evaluated"]
+    assert [len(run) for run in evaluated] == [2, 6]
+    assert all(same(run, wanted[: len(run)]) for run in evaluated)

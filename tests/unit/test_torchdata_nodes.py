@@ -1,0 +1,153 @@
+"""TokenNode under the real torchdata.nodes: order, states, worlds, workers."""
+
+from collections.abc import Callable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchdata.nodes import BaseNode, Loader, ParallelMapper, Prefetcher
+
+from tests.microbatches import GIVEN, microbatches, same, small_plan, small_store
+from tokenstore import Plan, TokenLoader
+from tokenstore.errors import ConfigError, StateMismatchError
+from tokenstore.torch_data.torchdata_nodes import TokenNode
+
+Wrap = Callable[[TokenNode], BaseNode]
+
+
+def twice(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """A user's function, for workers: the ids doubled, and halved again by `ids`."""
+    return {name: tensor * 2 for name, tensor in batch.items()}
+
+
+def bare(node: TokenNode) -> BaseNode:
+    """The node as it is, doubled."""
+    return ParallelMapper(node, twice, num_workers=0)
+
+
+WRAPS: dict[str, Wrap] = {
+    "bare": bare,
+    "prefetch": lambda node: Prefetcher(bare(node), 3),
+    "rare_snapshots": lambda node: Prefetcher(bare(node), 3, snapshot_frequency=4),
+    "threads": lambda node: ParallelMapper(node, twice, num_workers=2, method="thread"),
+    "processes": lambda node: ParallelMapper(
+        node, twice, num_workers=2, method="process", multiprocessing_context="forkserver"
+    ),
+}
+
+
+@pytest.fixture
+def plan(make_store: Callable[..., Path]) -> Plan:
+    return small_plan(small_store(make_store))
+
+
+@pytest.fixture(params=[name for name in WRAPS if name != "processes"])
+def wrap(request: pytest.FixtureRequest) -> Wrap:
+    """One pipeline over a node; one with processes has a test of its own."""
+    return WRAPS[request.param]
+
+
+def loader(plan: Plan, wrap: Wrap, rank: int = 0, world_size: int = 1, size: int | None = 2) -> Loader:
+    return Loader(wrap(TokenNode(TokenLoader(plan, rank=rank, world_size=world_size, microbatch_size=size))))
+
+
+def ids(batches: Any) -> list[torch.Tensor]:
+    return [batch["input_ids"] // 2 for batch in batches]
+
+
+def test_a_pass_is_the_plan(plan: Plan, wrap: Wrap) -> None:
+    """P2: every microbatch of a rank once, in the plan's order, in every pass."""
+    mine = loader(plan, wrap, 1, 2)
+    for _ in range(2):
+        assert same(ids(mine), microbatches(plan, GIVEN, 1, 2, 2))
+
+
+@pytest.mark.parametrize("given", [0, 1, 3, 4, 7, 10])
+def test_a_state_goes_on_at_the_next_microbatch(plan: Plan, wrap: Wrap, given: int) -> None:
+    """P1: what the consumer was given decides, not what was read ahead; after a whole pass the next one follows."""
+    first = loader(plan, wrap, 0, 2)
+    iterator = iter(first)
+    assert len(list(islice(iterator, given))) == given
+    state = first.state_dict()
+    again = loader(plan, wrap, 0, 2)
+    again.load_state_dict(state)
+    wanted = microbatches(plan, GIVEN, 0, 2, 2)
+    assert same(ids(again), wanted[given:] or wanted)
+    assert same(ids(again), wanted)
+
+
+def test_resumed_twice(plan: Plan, wrap: Wrap) -> None:
+    """A state of a resumed run is as good as one of the first."""
+    wanted, done = microbatches(plan, GIVEN, 0, 1, 2), 0
+    state: dict = {}
+    for count in (3, 5, 6):
+        mine = loader(plan, wrap)
+        if state:
+            mine.load_state_dict(state)
+        assert same(ids(islice(iter(mine), count)), wanted[done : done + count])
+        state, done = mine.state_dict(), done + count
+
+
+@pytest.mark.parametrize("name", ["bare", "prefetch", "threads"])
+@pytest.mark.parametrize(("world_size", "size"), [(1, 2), (4, 2), (2, 1), (8, None)])
+def test_a_state_goes_on_in_another_world(plan: Plan, name: str, world_size: int, size: int | None) -> None:
+    """P2: saved by one of two ranks after a whole step, resumed by any number with any microbatch."""
+    first = loader(plan, WRAPS[name], 1, 2)
+    assert len(list(islice(iter(first), 4))) == 4
+    state = first.state_dict()
+    for rank in range(world_size):
+        again = loader(plan, WRAPS[name], rank, world_size, size)
+        again.load_state_dict(state)
+        assert same(ids(again), microbatches(plan, GIVEN[2:], rank, world_size, size))
+
+
+@pytest.mark.deep
+def test_processes_give_the_plan(plan: Plan) -> None:
+    """P1, P2: worker processes of a mapper change nothing, from a state either."""
+    mine = loader(plan, WRAPS["processes"], 0, 2)
+    iterator = iter(mine)
+    wanted = microbatches(plan, GIVEN, 0, 2, 2)
+    assert same(ids(islice(iterator, 3)), wanted[:3])
+    mine.load_state_dict(mine.state_dict())
+    assert same(ids(mine), wanted[3:])
+
+
+def test_an_endless_plan(make_store: Callable[..., Path]) -> None:
+    """Also a plan without an end is prefetched and resumed."""
+    plan = small_plan(small_store(make_store), num_steps=None, skip_steps=[])
+    first = loader(plan, WRAPS["prefetch"], size=None)
+    assert len(list(islice(iter(first), 3))) == 3
+    again = loader(plan, WRAPS["prefetch"], size=None)
+    again.load_state_dict(first.state_dict())
+    assert same(ids(islice(iter(again), 2)), microbatches(plan, (3, 4)))
+
+
+def test_a_node_leaves_its_loader_alone(plan: Plan) -> None:
+    """The loader is copied, where it is: the beginning of the node."""
+    source = TokenLoader(plan, step=5)
+    node = TokenNode(source)
+    for _ in range(2):
+        node.reset()
+        assert same([batch["input_ids"] for batch in node], microbatches(plan, (5, 6)))
+    assert source.step == 5
+
+
+def test_a_state_of_another_run_is_refused(plan: Plan, make_store: Callable[..., Path]) -> None:
+    """P10, and a rest of a step that does not divide: the loader's own errors."""
+    other = small_plan(plan.stores["a"].path, seed=1)
+    first = TokenNode(TokenLoader(plan, microbatch_size=2))
+    assert len(list(islice(first, 5))) == 5
+    with pytest.raises(StateMismatchError, match="seed was 0, is 1"):
+        TokenNode(TokenLoader(other)).reset(first.state_dict())
+    with pytest.raises(ConfigError, match="6 sequences left in step 1"):
+        TokenNode(TokenLoader(plan, rank=0, world_size=4)).reset(first.state_dict())
+
+
+def test_states_are_the_loaders(plan: Plan) -> None:
+    """A node's state is a TokenLoader's, to be loaded into one."""
+    node = TokenNode(TokenLoader(plan))
+    assert node.state_dict() == TokenLoader(plan).state_dict()
+    next(node)
+    assert node.state_dict() == plan.state(1)
