@@ -1,5 +1,6 @@
 """`build_store` with dedup="exact": the first of equal documents, and no other."""
 
+import multiprocessing
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -181,11 +182,26 @@ def test_more_bad_records_than_allowed_are_told_as_without_dedup(
             assert not (tmp_path / kind).exists()
             lists.append((tmp_path / f"{kind}.rejects.jsonl").read_bytes())
         assert lists[0] == lists[1]
+        made = [len(list((tmp_path / f"{kind}.building" / "parts").iterdir())) for kind in ("none", "exact")]
+        assert workers > 1 or made[0] == made[1]  # no more is made than it takes to know
     notes: list[str] = []
     result = build_stores(tmp_path / "exact", source, dedup="exact", max_bad=num_bad, note=notes.append)
     assert any(note.startswith("resuming: ") for note in notes)
     fresh = build_stores(tmp_path / "fresh", source, dedup="exact", max_bad=num_bad)
     assert all_files(result.path) == all_files(fresh.path)
+
+
+@pytest.mark.parametrize("kind", ["none", "exact"])
+def test_no_worker_is_left_when_a_build_has_failed(
+    tmp_path: Path, small_units: Callable[[int], None], kind: str
+) -> None:
+    """P8: with the lock given back nobody writes to the work folder any more, also while the error is still held."""
+    small_units(500)
+    source = write_records(tmp_path / "in.jsonl", repeated(200, 40))
+    with pytest.raises(BadRecordsError) as held:
+        build_stores(tmp_path / "store", source, dedup=kind, workers=2)
+    assert multiprocessing.active_children() == []
+    assert "found 1 so far" in str(held.value)
 
 
 def test_a_build_killed_while_it_compared_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO, ClassVar
 
 import pytest
 import zstandard
@@ -210,31 +211,45 @@ def test_a_row_too_long_is_one_bad_record(tmp_path: Path, ending: str) -> None:
     assert {row["reason"] for row in json_lines(result.rejects)} == {TOO_LONG}
 
 
-def test_a_line_too_long_is_never_held_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passed over a piece at a time: no read is larger than a piece."""
+class Watched:
+    """A stream that notes the sizes of what is asked for, and how much is given."""
+
+    asked: ClassVar[list[int]] = []
+    given = 0
+
+    def __init__(self, raw: BinaryIO, compression: str):
+        self.raw = raw
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.raw, name)
+
+    def readline(self, size: int) -> bytes:
+        data = self.raw.readline(size)
+        Watched.asked.append(size)
+        Watched.given += len(data)
+        return data
+
+    def __enter__(self) -> "Watched":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.raw.close()
+
+
+def test_a_line_too_long_is_never_held_whole_and_read_once(
+    tmp_path: Path, small_units: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passed over piece by piece; a unit in the middle of it does not read on to its end."""
     monkeypatch.setattr(records, "CHUNK", 64)
+    monkeypatch.setattr(records, "decompressed", Watched)
+    Watched.asked.clear()
+    Watched.given = 0
+    small_units(1000)
     path = tmp_path / "in.jsonl"
-    path.write_bytes(line(100_000) + b"\n" + line(30) + b"\n")
-    asked: list[int] = []
-    real = records.decompressed
-
-    class Watched:
-        def __init__(self, raw: object):
-            self.raw = raw
-
-        def readline(self, size: int) -> bytes:
-            asked.append(size)
-            return self.raw.readline(size)
-
-        def __enter__(self) -> "Watched":
-            return self
-
-        def __exit__(self, *exc: object) -> None:
-            self.raw.close()
-
-    monkeypatch.setattr(records, "decompressed", lambda raw, compression: Watched(real(raw, compression)))
+    path.write_bytes(line(20_000) + b"\n" + line(30) + b"\n")
     assert texts_of(build_stores(tmp_path / "store", path, max_record_bytes=40, max_bad=1).path) == ["x" * 18]
-    assert 0 <= min(asked) <= max(asked) <= 64
+    assert 0 <= min(Watched.asked) <= max(Watched.asked) <= 64
+    assert Watched.given < 3 * path.stat().st_size
 
 
 def test_rejects_are_those_of_all_parts_when_some_are_resumed(

@@ -52,12 +52,13 @@ def test_tokens_and_what_is_learned_come_as_they_are(tmp_path: Path, ending: str
 @pytest.mark.parametrize(("fields", "taken"), [(("loss_mask", "labels"), "loss_mask"), (("labels",), "labels")])
 def test_the_first_good_record_says_which_field_is_the_mask(tmp_path: Path, fields: tuple, taken: str) -> None:
     """`loss_mask` before `labels`; bad records and empty lines before the first good one say nothing."""
-    records = [None, b"{", *only("input_ids", *fields)]
+    records = [None, b"{", *only("input_ids", *fields), {"input_ids": [8, 9], "loss_mask": [1, 1], "labels": [-100, 9]}]
     source = write_records(tmp_path / "in.jsonl", records)
     found_so = build_stores(tmp_path / "auto", source, records="tokens", max_bad=1)
     named = build_stores(tmp_path / "named", source, records="tokens", mask_field=taken, max_bad=1)
     assert found_so.digest == named.digest
     assert found(found_so.path)[0] == ([1, 2, 3, EOS], [True, False, True, True])
+    assert found(found_so.path)[-1] == ([8, 9, EOS], [taken == "loss_mask", True, True])
 
 
 @pytest.mark.parametrize("first", [[], [None], [b"{"], [b"7"]], ids=["empty", "blank", "no JSON", "no object"])
@@ -243,6 +244,15 @@ def test_a_vocabulary_above_uint16_keeps_its_ids(
     result = build_stores(tmp_path / "wide", wide, records="tokens", max_bad=1)
     assert found(result.path) == [([(1 << 17) - 1, EOS], [True, True])]
     assert result.dtype == "uint32"
+
+
+def test_a_mask_goes_with_its_document_when_others_are_dropped(tmp_path: Path) -> None:
+    """Documents left out for their length take their own masks along, wherever they stand."""
+    masks = [[1] * 5, [0, 1], [], [0, 1, 0], [1], [0, 0, 0, 1], [1, 0]]
+    records = [{"input_ids": [9] * len(mask), "loss_mask": mask} for mask in masks]
+    source = write_records(tmp_path / "in.jsonl", records)
+    result = build_stores(tmp_path / "store", source, records="tokens", min_tokens=2, max_tokens=3, eos=False)
+    assert [mask for _, mask in found(result.path)] == [[False, True], [False, True, False], [True, False]]
 
 
 @pytest.mark.parametrize("start", ["none", "eos", "bos"])

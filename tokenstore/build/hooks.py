@@ -24,7 +24,7 @@ def load_hook(name: str) -> Hook:
         raise ConfigError(f"hook: expected module:function, found {name!r}; name a function of an importable module")
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.insert(0, here)
+        sys.path.append(here)  # last: a module of that name that is installed stays what it is
     importlib.invalidate_caches()  # the module may have been written just now
     try:
         found: Any = importlib.import_module(module_name)

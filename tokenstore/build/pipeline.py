@@ -174,9 +174,10 @@ def fill(job: Job, writers: Sequence[StoreWriter], progress: Progress, note: Not
         note(f"resuming: {sum(part is not None for part in done)} of {len(units)} parts are done")
     with open(_rejects_part(job), "wb") as rejects:
         tally = Tally(job.files, len(writers), rejects)
-        parts = run_units(job.options, job.entry, job.files, units, keys, stems, done, job.tokenizer, progress, note)
+        made = run_units(job.options, job.entry, job.files, units, keys, stems, done, job.tokenizer, progress, note)
         try:
-            assemble(parts, units, tally, job.options, writers, job.building / "dedup")
+            with contextlib.closing(made) as parts:  # no worker goes on behind a build that has failed
+                assemble(parts, units, tally, job.options, writers, job.building / "dedup")
             sync(rejects)
         except BadRecordsError:
             sync(rejects)

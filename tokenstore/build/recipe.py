@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from importlib.metadata import version
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -73,13 +73,8 @@ def with_mask_field(options: BuildOptions, files: Sequence[InputFile]) -> BuildO
     if options.records != "tokens" or options.mask_field is not None:
         return options
     everything = replace(reading(options), columns=None)
-    for number, file in enumerate(files):
-        records = SliceReader(file, Slice(number), everything)
-        if found := find_mask_field(records):
-            return replace(options, mask_field=found)
-        if records.num_lines:
-            break
-    return options
+    slices = (SliceReader(file, Slice(number), everything) for number, file in enumerate(files))
+    return replace(options, mask_field=find_mask_field(chain.from_iterable(slices)))
 
 
 def recipe_of(options: BuildOptions, tokenizer: Tokenizer, files: Sequence[InputFile]) -> dict[str, Any]:

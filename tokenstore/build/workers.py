@@ -1,5 +1,6 @@
 """Runs units in worker processes and gives their parts back in order, whatever order they finish in."""
 
+import contextlib
 import multiprocessing
 import signal
 import threading
@@ -54,10 +55,11 @@ def run_units(
         # All use the engine that was found here: it stands in the manifest
         engine = "fast" if hasattr(tokenizer, "reference") else "reference"
         made = _run_pool(replace(options, engine=engine), entry, jobs, done, counters)
-    for part in made:
-        if part.note:
-            note(part.note)
-        yield part
+    with contextlib.closing(made):
+        for part in made:
+            if part.note:
+                note(part.note)
+            yield part
     counters.show()
 
 
@@ -103,6 +105,8 @@ def _run_pool(
         pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.terminate()
+        for process in processes:
+            process.join()
 
 
 def _totals(amounts: Any) -> list[int]:
