@@ -9,10 +9,15 @@ import cyclopts
 from rich.console import Console
 
 import tokenstore
+from tokenstore.commands.append import append
 from tokenstore.commands.build import build
 from tokenstore.commands.index import index
+from tokenstore.commands.inspect import inspect
+from tokenstore.commands.plan import plan
+from tokenstore.commands.trace import trace
 from tokenstore.commands.verify import verify
 from tokenstore.errors import BadRecordsError, ConfigError, TokenStoreError
+from tokenstore.views.text import safe
 
 FAILED, USAGE, BAD_RECORDS, DAMAGE, INTERRUPTED = 1, 2, 3, 4, 130
 
@@ -23,8 +28,13 @@ _STYLE = {
 }
 app = cyclopts.App(name="tokenstore", help="Build, check and read token stores for training language models.", **_STYLE)
 app.command(build)
+app.command(append)
 app.command(index)
 app.command(verify)
+app.command(inspect)
+app.command(plan)
+app.command(trace)
+app.register_install_completion_command()
 
 
 def main() -> None:
@@ -41,7 +51,7 @@ def run_command(command: Callable, name: str) -> None:
 
 def run(application: Any, arguments: list[str] | None = None) -> int:
     """Run a command line; return its exit code. Errors go to standard error as one message, without a traceback."""
-    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = application(arguments, error_console=errors, exit_on_error=False, result_action="return_value")
@@ -52,7 +62,7 @@ def run(application: Any, arguments: list[str] | None = None) -> int:
         errors.print("interrupted; the same command resumes")
         return INTERRUPTED
     except TokenStoreError as error:
-        errors.print(f"error: {error}")
+        errors.print(f"error: {safe(str(error), lines=True)}")
         return (
             BAD_RECORDS if isinstance(error, BadRecordsError) else USAGE if isinstance(error, ConfigError) else FAILED
         )

@@ -1,0 +1,63 @@
+"""Commands as a user runs them: to their end, or for a while."""
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from tokenstore.commands import app
+
+ROOT = Path(__file__).resolve().parents[1]
+MAIN = [sys.executable, "-c", "from tokenstore.commands.app import main; main()"]
+WAIT_SECONDS = 60  # until what must happen has happened; only a hanging process reaches it
+Start = Callable[..., subprocess.Popen]
+
+
+def environment() -> dict[str, str]:
+    """Ours, without what makes rich think of a terminal."""
+    terminal = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+    return {**{k: v for k, v in os.environ.items() if k not in terminal}, "PYTHONWARNINGS": "error"}
+
+
+def run(*command: object) -> subprocess.CompletedProcess:
+    """Run a command in the root of the clone to its end."""
+    return subprocess.run(
+        list(map(str, command)), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+    )  # fmt: skip
+
+
+def run_here(*command: object) -> subprocess.CompletedProcess:
+    """The same in this process, which is quicker: `tokenstore` with these arguments."""
+    before, out, err = signal.getsignal(signal.SIGTERM), io.StringIO(), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = app.run(app.app, list(map(str, command)))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Poll until `condition` holds."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "what the test waits for did not happen"
+        time.sleep(0.005)
+
+
+def group_members(group: int) -> list[int]:
+    """Processes of a process group that still run."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(its_group) == group and state != "Z":
+            members.append(int(stat.parent.name))
+    return members

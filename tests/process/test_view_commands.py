@@ -1,0 +1,325 @@
+"""`inspect`, `plan` and `trace` as a user runs them: exit codes, output for machines, piped, on terminals of any width."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from tests.command_lines import MAIN, ROOT, environment, run, run_here
+from tests.conftest import random_documents
+from tests.grown import documents_of, write
+from tests.masked import SMALL, write_masked
+from tests.written import build_stores
+from tokenstore.views import documents, lengths, plan_diff, plan_epochs, plan_split, plan_summary, store_summary, trace
+
+ALL_HELP = """
+import contextlib, runpy, sys
+for name in sys.argv[1:]:
+    sys.argv = [name, "--help"]
+    with contextlib.suppress(SystemExit):
+        runpy.run_module(name, run_name="__main__")
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with everything."""
+    return write(tmp_path / "s", documents_of(3, [30, 4, 60, 9, 12, 40]))
+
+
+@pytest.fixture
+def plan(make_store: Callable[..., Path], tmp_path: Path) -> Path:
+    """Two sources, two stages, a skip, and steps that have several pieces in a row."""
+    for seed, name in enumerate("ab"):
+        make_store(name, random_documents(seed, 60, 20), order=True)
+    (tmp_path / "plan.yaml").write_text(
+        "sequence_length: 16\nglobal_batch_size: 4\nnum_steps: 60\nsources:\n"
+        "  a: {path: a, weight: 0.5}\n  b: {path: b, weight: 0.5}\n"
+        "stages:\n  - {from_step: 40, weights: {a: 0.3, b: 0.7}, global_batch_size: 8}\nskip_steps: [[4, 6]]\n"
+    )
+    return tmp_path / "plan.yaml"
+
+
+def ok(*command: object) -> str:
+    done = run_here(*command)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+def keys(words: str) -> set[str]:
+    return set(words.split())
+
+
+def names(cls: type) -> set[str]:
+    return {field.name for field in fields(cls)}
+
+
+class TestJson:
+    def test_keys_of_a_store(self, store: Path) -> None:
+        """They stay: scripts depend on them."""
+        found = json.loads(ok("inspect", store, "--json"))
+        assert (
+            set(found)
+            == names(store_summary.StoreSummary)
+            == keys(
+                "path version versions digest num_tokens num_documents num_shards num_bytes dtype vocab_size"
+                " ends_with_eos tokenizer has_order has_origins has_ids has_masks options counts library_versions"
+                " num_inputs inputs lengths largest learned"
+            )
+        )
+        assert (
+            set(found["lengths"])
+            == names(lengths.Lengths)
+            == keys("shortest longest mean percentiles half_of_tokens distinct bins")
+        )
+        assert set(found["lengths"]["bins"][0]) == {"low", "high", "documents", "tokens"}
+        assert set(found["lengths"]["percentiles"]) == {"1", "5", "25", "50", "75", "95", "99"}
+        assert set(found["largest"][0]) == {"number", "num_tokens", "id", "origin"}
+        assert set(found["largest"][0]["origin"]) == {"file", "record"}
+        assert set(found["inputs"][0]) == {"file", "documents"}
+        assert set(found["learned"]) == {"share", "exact"}
+
+    def test_keys_of_a_document_and_of_a_search(self, store: Path) -> None:
+        """The same; segments are those of the text."""
+        found = json.loads(ok("inspect", store, "--document", 2, "--start", 3, "--head", 5, "--json"))
+        assert set(found) == {"path", "version", "document", "no_text"}
+        assert (
+            set(found["document"])
+            == names(documents.DocumentView)
+            == keys("number id origin num_tokens num_learned excerpt")
+        )
+        excerpt = found["document"]["excerpt"]
+        assert set(excerpt) == {"start", "stop", "text", "segments"}
+        assert (excerpt["start"], excerpt["stop"]) == (3, 8)
+        assert set(excerpt["segments"][0]) == {"start", "stop", "ids", "text", "learned"}
+        wanted = ",".join(map(str, documents_of(3, [30, 4, 60])[2].tokens[7:10]))
+        found = json.loads(ok("inspect", store, "--search-tokens", wanted, "--json"))
+        assert set(found) == {"path", "version", "found", "complete"}
+        assert set(found["found"][0]) == {"document", "start", "stop", "id", "origin", "text"}
+        assert (found["found"][0]["document"], found["found"][0]["start"], found["complete"]) == (2, 7, True)
+
+    def test_keys_of_a_plan(self, plan: Path) -> None:
+        """The same, for each of its questions."""
+        found = json.loads(ok("plan", plan, "--json"))
+        assert set(found) == {"plan", "split"}
+        assert (
+            set(found["plan"])
+            == names(plan_summary.PlanSummary)
+            == keys(
+                "fingerprint sequence_length packing seed shuffle num_steps steps sequences tokens padding"
+                " skipped_steps skip_steps sources stages dropped warnings notes"
+            )
+        )
+        assert (
+            set(found["plan"]["sources"][0])
+            == names(plan_summary.SourceRow)
+            == keys(
+                "name stores weight_asked weight_realised sequences tokens tokens_exact padding epochs"
+                " sequences_per_epoch steps_per_epoch pieces max_epochs num_epoch_starts epoch_starts"
+            )
+        )
+        assert set(found["plan"]["stages"][0]) == {"first_step", "stop_step", "global_batch_size", "weights"}
+        assert set(found["plan"]["sources"][0]["epoch_starts"][0]) == {"epoch", "step"}
+        assert (
+            set(found["split"])
+            == names(plan_split.PlanSplit)
+            == keys("world_size microbatch_size divides batches world_sizes microbatch_sizes")
+        )
+        (row,) = json.loads(ok("plan", plan, "--epochs", "1.5", "--source", "a", "--json"))["epoch_steps"]
+        assert (
+            set(row)
+            == names(plan_epochs.EpochSteps)
+            == keys("source epochs steps num_steps epochs_at_end steps_if_endless")
+        )
+        found = json.loads(ok("plan", plan, "--diff", plan, "--json"))
+        assert (
+            set(found)
+            == names(plan_diff.PlanDifference)
+            == keys("same first_step common_steps fields num_steps fingerprints")
+        )
+
+    def test_keys_of_a_trace(self, plan: Path) -> None:
+        """The same; all rows of the step are there."""
+        found = json.loads(ok("trace", plan, "--step", 41, "--json"))
+        assert set(found) == {"step", "rank", "rows", "no_text"}
+        assert (
+            set(found["step"])
+            == names(trace.TracedStep)
+            == keys("step cursor global_batch_size world_size microbatch_size sequences padding_rows")
+        )
+        assert [row["row"] for row in found["rows"]] == list(range(8))
+        assert (
+            set(found["rows"][0])
+            == names(trace.TracedRow)
+            == keys("row rank microbatch place source sequence epoch pieces padding")
+        )
+        assert (
+            set(found["rows"][0]["pieces"][0])
+            == names(trace.TracedPiece)
+            == keys("source document id origin start stop num_tokens excerpt")
+        )
+        found = json.loads(ok("trace", plan, "--document", "a:7", "--limit", 2, "--json"))
+        assert set(found) == {"source", "document", "appearances", "complete"}
+        assert [set(row) for row in found["appearances"]] == [keys("epoch step row rank start stop")] * 2
+        assert not found["complete"]
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("question", "code", "message"),
+        [
+            (["inspect", "{store}", "--document", "0", "--search", "x"], 2, "expected one of .*found --document and --search"),
+            (["inspect", "{store}", "--document", "6"], 2, "document: expected one of 6"),
+            (["inspect", "{store}", "--document", "x"], 2, "Invalid value"),
+            (["inspect", "{store}", "--search-tokens", "1,x"], 2, "search: expected ids such as"),
+            (["inspect", "{store}", "--search", "x", "--documents", "5"], 2, "documents: expected A:B"),
+            (["inspect", "{store}", "--search", "x", "--documents", "0:7"], 2, "documents: expected some of 0:6"),
+            (["inspect", "{store}", "--head", "-1"], 2, "numbers: expected 0 or more"),
+            (["inspect", "{store}", "--version", "9"], 1, "store version: expected one of 1"),
+            (["inspect", "{store}/nothing"], 1, "store: expected a token store, found nothing"),
+            (["plan", "{plan}", "--steps", "61"], 2, "steps: expected at most 60"),
+            (["plan", "{endless}", "--steps", str(10**20)], 2, "step: expected a run of at most"),
+            (["plan", "{plan}", "--epochs", "1", "--source", "z"], 2, "source: expected one of a, b, found 'z'"),
+            (["plan", "{plan}", "--source", "a"], 2, "source: expected it with --epochs"),
+            (["plan", "{plan}", "--epochs", "1", "--diff", "x"], 2, "expected --epochs or --diff"),
+            (["plan", "{plan}", "--world-size", "0"], 2, "world_size: expected 1 or more"),
+            (["plan", "{plan}.not"], 2, "plan: expected a file to read"),
+            (["trace", "{plan}"], 2, "expected either --step or --document"),
+            (["trace", "{plan}", "--step", "60"], 2, "step: expected one below 60"),
+            (["trace", "{plan}", "--step", "4"], 2, "expected one that is not skipped"),
+            (["trace", "{plan}", "--step", "0", "--rank", "1"], 2, "rank: expected"),
+            (["trace", "{plan}", "--document", "a:60"], 2, "document: expected one of 60"),
+            (["trace", "{plan}", "--document", "a:1", "--steps", "9"], 2, "steps: expected A:B"),
+        ],
+    )  # fmt: skip
+    def test_codes_and_messages(self, store: Path, plan: Path, question: list, code: int, message: str) -> None:
+        """2 for what was asked, 1 for what cannot be read; one message, nothing on standard output."""
+        endless = plan.with_name("endless.yaml")
+        endless.write_text(plan.read_text().replace("num_steps: 60\n", ""))
+        done = run_here(*(word.format(store=store, plan=plan, endless=endless) for word in question))
+        assert (done.returncode, done.stdout) == (code, "")
+        assert re.search(message, done.stderr), done.stderr
+        assert "Traceback" not in done.stderr
+
+
+class TestScreen:
+    QUESTIONS = (
+        ("inspect", "{store}"),
+        ("inspect", "{store}", "--document", "2"),
+        ("inspect", "{store}", "--document", "2", "--tokens"),
+        ("plan", "{plan}", "--world-size", "2"),
+        ("plan", "{plan}", "--epochs", "3"),
+        ("trace", "{plan}", "--step", "41", "--max-tokens", "0"),
+        ("trace", "{plan}", "--document", "a:7", "--world-size", "2"),
+    )
+
+    @pytest.mark.parametrize("question", QUESTIONS, ids=lambda q: " ".join(q[:1] + q[2:3]))
+    @pytest.mark.parametrize("width", [40, 80, 200])
+    def test_tables_fit(
+        self, store: Path, plan: Path, monkeypatch: pytest.MonkeyPatch, question: tuple, width: int
+    ) -> None:
+        """No column is lost or cut with dots, in a terminal as narrow as a phone."""
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("NO_COLOR", "1")
+        out = ok(*(word.format(store=store, plan=plan) for word in question))
+        assert "…" not in out
+        monkeypatch.delenv("FORCE_COLOR")
+        monkeypatch.setenv("COLUMNS", "1000")
+        wide = ok(*(word.format(store=store, plan=plan) for word in question))
+        plain = re.sub(r"\x1b\[[0-9;]*m", "", out)
+        if question[0] != "inspect":  # whose histogram has fewer columns there, and whose text is not broken
+            assert {w for w in wide.split() if len(w) < 12} <= set(plain.split()) | {"rank", "of"}
+
+    def test_no_colour_when_piped_or_told(self, store: Path, plan: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Nothing but text and line feeds; with NO_COLOR on a terminal no colours, and tokens can be told apart still."""
+        for question in self.QUESTIONS:
+            assert "\x1b" not in ok(*(word.format(store=store, plan=plan) for word in question))
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        assert "\x1b[36m" in ok("inspect", store, "--document", 2)
+        monkeypatch.setenv("NO_COLOR", "1")
+        out = ok("inspect", store, "--document", 2)
+        assert "\x1b[36m" not in out
+        assert "\x1b[4m" in out
+
+    def test_masked_tokens_are_dim_and_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """By style where there is one, by their places everywhere."""
+        store = write_masked(tmp_path / "masked", SMALL)
+        assert "3; shown and not learned: 0..2, 4..5" in ok("inspect", store, "--document", 2)
+        assert ok("inspect", store, "--document", 2, "--tokens").count("masked") == 3
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        assert "\x1b[2;3m" in ok("inspect", store, "--document", 2)
+
+
+class TestProcess:
+    def test_other_commands_do_not_wait_for_numba(self) -> None:
+        """Nor for torch: what only `plan` and `trace` need comes with them."""
+        done = run(sys.executable, "-c", "import sys, tokenstore.commands.app; print(*sys.modules)")
+        assert not {"numba", "torch", "pydantic"} & set(done.stdout.split())
+
+    def test_tools_are_the_same_commands(self) -> None:
+        """`python -m tools.inspect_store` and the others, with help that has examples."""
+        tools = {"inspect": "inspect_store", "plan": "inspect_plan", "trace": "trace_step"}
+        names = [f"tools.{tool}" for tool in tools.values()]
+        done = run(sys.executable, "-c", ALL_HELP, *names)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert all(f" tokenstore {command} " in done.stdout for command in tools)
+
+    def test_a_tool_as_a_process(self, plan: Path) -> None:
+        """Prints what the command prints."""
+        done = run(sys.executable, "-m", "tools.trace_step", plan, "--step", 3)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout == ok("trace", plan, "--step", 3)
+
+    def test_a_reader_that_has_seen_enough(self, plan: Path) -> None:
+        """`trace ... | head -1` ends without a traceback."""
+        for more in ("", "--json"):
+            command = f"{' '.join(map(repr, MAIN[:1]))} -c '{MAIN[2]}' trace {plan} --step 3 {more} | head -c 5"
+            done = subprocess.run(command, shell=True, cwd=ROOT, env=environment(), capture_output=True, text=True)
+            assert len(done.stdout) == 5
+            assert done.stderr == ""
+
+    def test_an_output_that_is_not_utf_8(self, jsonl: Callable[..., Path], tmp_path: Path) -> None:
+        """What its encoding lacks is written as escapes, bars as ASCII."""
+        build_stores(tmp_path / "s", jsonl("a.jsonl", ["größer 🦊"]))
+        env = {**environment(), "PYTHONIOENCODING": "ascii"}
+        for more, shown in (["--document", "0"], r"gr\xf6\xdfer \U0001f98a"), ([], "####"):
+            done = subprocess.run([*MAIN, "inspect", tmp_path / "s", *more], cwd=ROOT, env=env, capture_output=True)
+            assert (done.returncode, done.stderr) == (0, b"")
+            assert shown.encode() in done.stdout
+
+    def test_on_a_terminal(self, store: Path) -> None:
+        """Colours, and the width of the terminal; a search leaves no bar behind."""
+        main, other = pty.openpty()
+        env = {**environment(), "TERM": "xterm-256color", "COLUMNS": "60"}
+        done = subprocess.run(
+            [*MAIN, "inspect", store, "--search-tokens", "1"], cwd=ROOT, env=env, stdout=other, stderr=other
+        )
+        os.close(other)
+        out = b""
+        try:
+            while block := os.read(main, 1 << 16):
+                out += block
+        except OSError:  # how Linux says that the other end was closed
+            pass
+        os.close(main)
+        assert done.returncode == 0
+        assert b"all looked at" in out
+        assert b"Traceback" not in out
+
+    def test_completion_can_be_installed(self, tmp_path: Path) -> None:
+        """`tokenstore --install-completion` writes a script for the shell that knows the commands and their options."""
+        env = {**environment(), "HOME": str(tmp_path)}
+        done = subprocess.run(
+            [*MAIN, "--install-completion", "--shell", "bash"], cwd=ROOT, env=env, capture_output=True
+        )
+        assert done.returncode == 0
+        written = "".join(path.read_text() for path in tmp_path.rglob("*") if path.is_file())
+        assert all(word in written for word in ("inspect", "--search-tokens", "trace", "--world-size"))

@@ -1,0 +1,91 @@
+"""A document, decoded token by token, and the document of an id."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.grown import documents_of, write
+from tests.masked import SMALL
+from tests.written import build_stores
+from tokenstore.errors import ConfigError
+from tokenstore.store import Store, open_store
+from tokenstore.views import documents
+from tokenstore.views.decoding import Decoder
+from tokenstore.views.documents import document_of_id, view_document
+
+
+def view(store: Store, number: int, *part: int) -> documents.DocumentView:
+    return view_document(store, Decoder.of(store), number, *part)
+
+
+class TestView:
+    def test_what_is_known_of_a_document(self, tmp_path: Path) -> None:
+        """Its id, its origin, its tokens and which are learned."""
+        wanted = documents_of(5, [3, 60, 1])
+        store = open_store(write(tmp_path / "s", wanted))
+        for number, document in enumerate(wanted):
+            seen = view(store, number)
+            assert (seen.number, seen.id, seen.num_tokens) == (number, document.id, len(document.tokens))
+            assert (seen.origin.file, seen.origin.record) == (document.file, document.record)
+            assert seen.num_learned == sum(document.mask)
+            assert [id for segment in seen.excerpt.segments for id in segment.ids] == document.tokens
+            assert [bit for segment in seen.excerpt.segments for bit in segment.learned] == document.mask
+        assert view(store, -1) == view(store, 2)
+
+    def test_the_text_is_that_of_the_store(self, jsonl: Callable[..., Path], tmp_path: Path) -> None:
+        """Special tokens shown."""
+        build_stores(tmp_path / "s", jsonl("a.jsonl", ["größer 🦊", "two"]))
+        store = open_store(tmp_path / "s")
+        assert view(store, 0).excerpt.text == store.decode(0) == "größer 🦊<|endoftext|>"
+        assert (view(store, 0).id, view(store, 0).origin.record) == (None, 1)
+
+    @given(start=st.integers(0, 12), stop=st.integers(0, 15))
+    def test_a_part(self, small_masked: Path, start: int, stop: int) -> None:
+        """Tokens start..stop, cut at the document's end; the rest is counted still."""
+        seen = view(open_store(small_masked), 4, start, stop)
+        inside = [place for segment in seen.excerpt.segments for place in range(segment.start, segment.stop)]
+        assert inside == list(range(start, min(stop, 11)))
+        assert (seen.num_tokens, seen.num_learned) == (11, 10)
+        assert [bit for s in seen.excerpt.segments for bit in s.learned] == SMALL.masks[4][start:stop]
+
+    @pytest.mark.parametrize("number", [3, -4, 10**30])
+    def test_no_such_document(self, make_store: Callable[..., Path], number: int) -> None:
+        """A mistake in the question."""
+        store = open_store(make_store("s", [[1], [2], [3]]))
+        with pytest.raises(ConfigError, match=r"document: expected one of 3 .*, found -?\d+"):
+            view(store, number)
+
+
+class TestOfId:
+    @pytest.mark.parametrize("block", [1, 7, 1 << 24])
+    def test_the_first_document_with_an_id(
+        self, jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
+    ) -> None:
+        """As a whole, not a part of another, wherever the blocks of the search end; empty ids beside it or not."""
+        monkeypatch.setattr(documents, "_BLOCK", block)
+        ids = ["aab", "", "", "ab", "b", "", "ü/☃", "ab", "aba", ""]
+        build_stores(tmp_path / "s", jsonl("a.jsonl", [{"text": "x", "url": id} for id in ids]), id_field="url")
+        store = open_store(tmp_path / "s")
+        for id in {*ids} - {""}:
+            assert document_of_id(store, id) == ids.index(id)
+        for missing in ("a", "", "abab", "ü", "\ud800"):
+            with pytest.raises(ConfigError, match="id: expected one that a document has"):
+                document_of_id(store, missing)
+
+    def test_progress_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """(bytes done, of all), up to all."""
+        monkeypatch.setattr(documents, "_BLOCK", 3)
+        store = open_store(write(tmp_path / "s", documents_of(5, [1] * 9)))
+        told: list[tuple[int, int]] = []
+        with pytest.raises(ConfigError):
+            document_of_id(store, "nobody", lambda *row: told.append(row))
+        assert told[-1][0] == told[-1][1] == store.ids()[1].size
+        assert told == sorted(told)
+
+    def test_a_store_without_ids(self, make_store: Callable[..., Path]) -> None:
+        """The message says how to have them."""
+        with pytest.raises(ConfigError, match=r"id: expected a store with ids, found one without .*--id-field"):
+            document_of_id(open_store(make_store("s", [[1]])), "x")

@@ -1,0 +1,296 @@
+"""A plan in one screen: against counting the batches it gives; what it warns of, who gets what, where two plans part."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import random_documents, write_store
+from tests.packed_cases import Stores, cases, limited, make_stores, plan_of
+from tokenstore import Plan
+from tokenstore.errors import ConfigError
+from tokenstore.sampling.identity import differences
+from tokenstore.views.plan_curves import mixture_over_steps
+from tokenstore.views.plan_diff import FieldDifference, compare_plans
+from tokenstore.views.plan_epochs import steps_of_epochs
+from tokenstore.views.plan_split import split_plan
+from tokenstore.views.plan_summary import epoch_starts, load_plan, summarize_plan
+
+PACKINGS = ("best_fit", "none", "concat")
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return make_stores(tmp_path_factory.mktemp("stores"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stores a, b, and `ended`, whose documents end with an end-of-text token."""
+    folder = tmp_path_factory.mktemp("plans")
+    for seed, name in enumerate("ab"):
+        write_store(folder / name, random_documents(seed, 60, 30), order=True)
+    write_store(folder / "ended", [[*d, 0] for d in random_documents(3, 60, 30)], eos=True, order=True)
+    return folder
+
+
+Load = Callable[..., tuple[Plan, tuple[str, ...]]]
+
+
+@pytest.fixture
+def load(folder: Path, tmp_path: Path) -> Load:
+    """Load a plan of 20 steps over a and b, with other fields, from a file."""
+
+    def make(**fields: object) -> tuple[Plan, tuple[str, ...]]:
+        sources = {"a": {"path": str(folder / "a"), "weight": 0.5}, "b": {"path": str(folder / "b"), "weight": 0.5}}
+        plan = {"sequence_length": 16, "global_batch_size": 4, "num_steps": 20, "sources": sources, **fields}
+        (tmp_path / "plan.yaml").write_text(json.dumps(plan))
+        return load_plan(tmp_path / "plan.yaml")
+
+    return make
+
+
+def counted(plan: Plan, steps: int) -> Counter:
+    """Sequences of each source in steps [0, steps), skipped ones too, one row after the other."""
+    sampler, names, found = plan.sampler(), tuple(plan.num_sequences), Counter()
+    for step in range(steps):
+        rows = sampler.locate(step, 0, plan.global_batch_size(step))[:, 0].tolist()
+        found.update(names[number] for number in rows if number >= 0)
+    return found
+
+
+class TestSummary:
+    @given(case=cases(PACKINGS), data=st.data())
+    @settings(max_examples=40)
+    def test_against_counting(self, stores: Stores, case: dict, data: st.DataObject) -> None:
+        """Sequences, epochs, weights given, and the first steps of epochs are those of the rows of all steps."""
+        try:
+            plan, _ = plan_of(stores, data.draw(st.one_of(st.just(case), limited(case))))
+        except ConfigError:
+            return
+        steps = data.draw(st.integers(1, plan.num_steps))
+        summary, counts = summarize_plan(plan, steps, most_epochs=3), counted(plan, steps)
+        assert {row.name: row.sequences for row in summary.sources if row.sequences} == counts
+        assert summary.sequences == counts.total()
+        assert summary.steps == steps
+        progress = plan.progress(steps)
+        for row in summary.sources:
+            assert row.weight_realised == counts[row.name] / counts.total()
+            assert (row.tokens, row.epochs, row.padding) == (
+                progress[row.name].tokens,
+                progress[row.name].epochs,
+                progress[row.name].padding,
+            )
+            first = [counted(plan, step)[row.name] for step in range(steps + 1)]
+            per_epoch = plan.num_sequences[row.name]
+            begins = [
+                next(k for k in range(steps) if first[k + 1] > epoch * per_epoch)
+                for epoch in range(-(-first[-1] // per_epoch))
+            ]
+            assert [start.step for start in epoch_starts(plan, row.name, steps)] == begins
+            assert [start.step for start in row.epoch_starts] == begins[:3]
+            assert row.num_epoch_starts == len(begins)
+
+    def test_weights_asked(self, load: Load, folder: Path) -> None:
+        """Over all the steps looked at, each stage by its sequences."""
+        stages = [{"from_step": 10, "weights": {"a": 1, "b": 3}, "global_batch_size": 8}]
+        plan, _ = load(stages=stages)
+        asked = [{row.name: row.weight_asked for row in summarize_plan(plan, n).sources} for n in (10, 20)]
+        assert asked == [{"a": 0.5, "b": 0.5}, {"a": (20 + 20) / 120, "b": (20 + 60) / 120}]
+        summary = summarize_plan(plan)
+        assert [(s.first_step, s.stop_step, s.global_batch_size) for s in summary.stages] == [(0, 10, 4), (10, 20, 8)]
+        assert summary.stages[1].weights == {"a": 0.25, "b": 0.75}
+        assert len(summarize_plan(plan, 10).stages) == 1
+
+    def test_an_endless_plan(self, load: Load) -> None:
+        """Some steps of it, or those asked for."""
+        plan, _ = load(num_steps=None)
+        assert (summarize_plan(plan).steps, summarize_plan(plan).stages[0].stop_step) == (10_000, None)
+        assert summarize_plan(plan, 10**9).sequences == 4 * 10**9
+
+    @pytest.mark.parametrize("steps", [0, -1, 21])
+    def test_steps_the_plan_does_not_have(self, load: Load, steps: int) -> None:
+        """The message says how many there are."""
+        with pytest.raises(ConfigError, match=rf"steps: expected at most 20, .* found {steps}"):
+            summarize_plan(load()[0], steps)
+
+    def test_sources_that_run_out(self, load: Load, folder: Path) -> None:
+        """When, and that the others go on."""
+        sources = {n: {"path": str(folder / n), "weight": 1, "max_epochs": 1 if n == "a" else None} for n in "ab"}
+        plan, _ = load(sources=sources, on_exhausted="drop", num_steps=200)
+        (dropped,) = summarize_plan(plan).dropped
+        assert dropped.source == "a"
+        assert counted(plan, dropped.step + 1)["a"] == plan.num_sequences["a"] > counted(plan, dropped.step)["a"]
+        assert summarize_plan(plan, dropped.step).dropped == ()
+
+
+class TestWarnings:
+    def test_none_where_there_is_nothing_to_say(self, load: Load, folder: Path) -> None:
+        """Weights that add up to 1 over stores that are as they should be."""
+        plan, warned = load(sources={"x": {"path": str(folder / "ended"), "weight": 1}}, num_steps=5)
+        summary = summarize_plan(plan, None, warned)
+        assert summary.warnings == summary.notes == ()
+
+    def test_every_one(self, load: Load, folder: Path) -> None:
+        """Repeats once and up to the step asked for, a source that never comes, no end of text, one store twice."""
+        paths = {"a": "a", "again": "a", "never": "b"}
+        sources = {n: {"path": str(folder / p), "weight": 0 if n == "never" else 2} for n, p in paths.items()}
+        plan, warned = load(sources=sources, num_steps=500, shuffle=False, skip_steps=[[3, 5]])
+        said = summarize_plan(plan, None, warned).warnings
+        assert sum("source a is repeated" in text for text in said) == 1
+        assert [text for text in said if "sources a and again are the same store" in text]
+        assert [text for text in said if "source never never appears" in text]
+        assert [text for text in said if "documents of a, again, never do not end with an end-of-text token" in text]
+        assert not [text for text in summarize_plan(plan, 5, warned).warnings if "repeated" in text]
+        notes = " ".join(summarize_plan(plan, None, warned).notes)
+        assert "sources: the weights add up to 4, not 1" in notes
+        assert "shuffle is off" in notes
+        assert "skipped steps count as used" in notes
+
+    def test_weights_of_stages(self, load: Load) -> None:
+        """Each stage's add up for themselves; without weights, that is said."""
+        plan, _ = load(stages=[{"from_step": 3, "weights": {"a": 0.7, "b": 0.6}}])
+        assert summarize_plan(plan).notes == (
+            "stage from step 3: the weights add up to 1.3, not 1; what counts is their share of that",
+        )
+
+    def test_a_plan_that_ends_early(self, load: Load, folder: Path) -> None:
+        """As the plan itself warns."""
+        sources = {"a": {"path": str(folder / "a"), "weight": 1, "max_epochs": 1}}
+        plan, warned = load(sources=sources, num_steps=10**6, on_exhausted="stop")
+        assert "this plan ends after" in summarize_plan(plan, None, warned).warnings[0]
+
+
+class TestEpochs:
+    @given(epochs=st.decimals("0.01", "9", places=2), case=cases(PACKINGS, most_steps=30))
+    @settings(max_examples=40)
+    def test_fewest_steps(self, stores: Stores, case: dict, epochs: Decimal) -> None:
+        """After so many steps so many epochs have been given, after one less not; where the plan ends before, None."""
+        plan, _ = plan_of(stores, case)
+        for name in plan.num_sequences:
+            answer = steps_of_epochs(plan, name, epochs)
+            wanted = epochs * plan.num_sequences[name]
+            if answer.steps is None:
+                assert counted(plan, plan.num_steps)[name] < wanted
+                assert answer.steps_if_endless is None or answer.steps_if_endless > plan.num_steps
+            else:
+                assert counted(plan, answer.steps)[name] >= wanted > counted(plan, answer.steps - 1)[name]
+                assert answer.steps_if_endless == answer.steps
+
+    def test_to_the_sequence(self, load: Load, folder: Path) -> None:
+        """Of one source and one sequence a step, an epoch is as many steps as it has sequences."""
+        plan, _ = load(sources={"a": {"path": str(folder / "a"), "weight": 1}}, global_batch_size=1, num_steps=None)
+        for epochs in (Decimal(1), Decimal(3)):
+            assert steps_of_epochs(plan, "a", epochs).steps == epochs * plan.num_sequences["a"]
+
+    def test_questions_that_cannot_be_meant(self, load: Load) -> None:
+        """Unknown sources, and numbers of epochs that are none."""
+        plan, _ = load()
+        with pytest.raises(ConfigError, match="source: expected one of a, b, found 'c'"):
+            steps_of_epochs(plan, "c", Decimal(1))
+        for epochs in ("0", "-1", "NaN", "Infinity", "1e100"):
+            with pytest.raises(ConfigError, match="epochs: expected a number above 0"):
+                steps_of_epochs(plan, "a", Decimal(epochs))
+
+
+def test_mixture_over_steps(load: Load) -> None:
+    """At even steps and the first of each stage; shares are those since the point before, epochs those in all."""
+    plan, _ = load(stages=[{"from_step": 7, "weights": {"a": 1, "b": 3}}])
+    points = mixture_over_steps(plan, 20, 4)
+    assert [point.step for point in points] == [5, 7, 10, 15, 20]
+    for point in points:
+        assert point.sequences == {"a": 0, "b": 0} | counted(plan, point.step)
+        assert point.epochs == {name: row.epochs for name, row in plan.progress(point.step).items()}
+        assert point.weights == ({"a": 0.5, "b": 0.5} if point.step <= 7 else {"a": 0.25, "b": 0.75})
+        assert point.shares["a"] == pytest.approx(point.weights["a"], abs=0.2)
+
+
+class TestSplit:
+    def test_what_a_rank_is_given(self, load: Load) -> None:
+        """For every batch size of the plan; what would divide them all."""
+        plan, _ = load(stages=[{"from_step": 7, "weights": {"a": 1}, "global_batch_size": 12}])
+        split = split_plan(plan, 2, 2)
+        assert split.divides
+        assert [(b.global_batch_size, b.from_steps, b.sequences_per_rank, b.microbatches_per_step) for b in split.batches] == [
+            (4, (0,), 2, 1),
+            (12, (7,), 6, 3),
+        ]  # fmt: skip
+        assert (split.world_sizes, split.microbatch_sizes) == ((1, 2), (1, 2))
+        assert not split_plan(plan, 4, 2).divides
+        assert split_plan(plan, 4).microbatch_sizes == (1,)
+        assert split_plan(plan, 3).batches[0].sequences_per_rank is None
+        assert [b.microbatches_per_step for b in split_plan(plan, 1).batches] == [1, 1]
+
+    def test_sizes_that_are_none(self, load: Load) -> None:
+        """Below 1."""
+        for sizes in ((0, None), (1, 0)):
+            with pytest.raises(ConfigError, match="expected 1 or more, found 0"):
+                split_plan(load()[0], *sizes)
+
+
+STAGE = {"from_step": 8, "weights": {"a": "0.3", "b": "0.7"}}
+
+
+class TestDifference:
+    @pytest.mark.parametrize(
+        ("first", "second", "step", "fields"),
+        [
+            ({}, {"seed": 1}, 0, [("seed", 0, 1)]),
+            ({}, {"sequence_length": 15}, 0, None),
+            ({}, {"global_batch_size": 8}, 0, [("stages.from 0.global_batch_size", 4, 8)]),
+            ({"stages": [STAGE]}, {}, 8, None),
+            ({"stages": [STAGE]}, {"stages": [{**STAGE, "weights": {"a": "0.3", "b": "0.6"}}]}, 8,
+             [("stages.from 8.weights.a", "3/10", "1/3"), ("stages.from 8.weights.b", "7/10", "2/3")]),
+            ({"skip_steps": [[4, 9]]}, {"skip_steps": [[4, 6]]}, 6, [("skip_steps[0][1]", 7, 6)]),
+            ({"num_steps": None}, {"num_steps": None, "skip_steps": [[1000, 1001]]}, 1000, None),
+            ({"num_steps": None}, {"num_steps": None, "stages": [{**STAGE, "from_step": 10**9}]}, 10**9, None),
+        ],
+    )  # fmt: skip
+    def test_from_which_step_on(self, load: Load, first: dict, second: dict, step: int, fields: list | None) -> None:
+        """The first step whose past is another, and the fields that differ there."""
+        for one, other, order in ((first, second, 1), (second, first, -1)):
+            found = compare_plans(load(**one)[0], load(**other)[0])
+            assert (found.same, found.first_step, found.common_steps) == (False, step, step)
+            assert found.fields
+            if fields is not None:
+                assert found.fields == tuple(FieldDifference(f, *values[::order]) for f, *values in fields)
+
+    def test_the_same_plan(self, load: Load) -> None:
+        """However it is written; endless or not."""
+        for steps, common in ((20, 20), (None, None)):
+            plans = load(num_steps=steps)[0], load(num_steps=steps, skip_steps=[])[0]
+            found = compare_plans(*plans)
+            assert (found.same, found.first_step, found.common_steps, found.fields) == (True, None, common, ())
+
+    def test_another_end(self, load: Load) -> None:
+        """All steps that both have are the same."""
+        found = compare_plans(load()[0], load(num_steps=30)[0])
+        assert (found.same, found.first_step, found.common_steps) == (False, None, 20)
+        assert found.fields == (FieldDifference("num_steps", 20, 30),)
+
+    @given(case=cases(PACKINGS, most_steps=12), data=st.data())
+    @settings(max_examples=30)
+    def test_steps_before_it_are_the_same(self, stores: Stores, case: dict, data: st.DataObject) -> None:
+        """P10: what is said to be common is, token by token."""
+        other = {**case, **data.draw(st.sampled_from([{"stages": []}, {"skip_steps": []}, {"num_steps": 7}]))}
+        first, second = plan_of(stores, case)[0], plan_of(stores, other)[0]
+        found = compare_plans(first, second)
+        for step in range(found.common_steps):
+            skipped = [plan.schedule.is_skipped(step) for plan in (first, second)]
+            assert skipped[0] == skipped[1]
+            if not skipped[0]:
+                assert first.documents(step) == second.documents(step)
+
+
+def test_differences_of_pasts() -> None:
+    """Deepest fields; what is only on one side is None on the other; lists of another length as a whole."""
+    first = {"a": {"x": 1, "y": [1, 2]}, "b": [1], "same": 0}
+    second = {"a": {"x": 2, "y": [1, 3]}, "b": [1, 2], "same": 0, "c": "new"}
+    assert differences(first, second) == [
+        ("a.x", 1, 2), ("a.y[1]", 2, 3), ("b", [1], [1, 2]), ("c", None, "new"),
+    ]  # fmt: skip

@@ -1,0 +1,122 @@
+"""A store in one screen: lengths from the order file alone, the longest documents, inputs, share learned."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import random_documents, write_store
+from tests.forge import replace
+from tests.grown import documents_of, grow, write
+from tests.masked import random_masked, write_masked
+from tokenstore.errors import CorruptionError
+from tokenstore.store import Store, open_store
+from tokenstore.views import store_summary
+from tokenstore.views.lengths import PERCENTILES, largest_documents, summarize_lengths
+from tokenstore.views.store_summary import learned_share, summarize_store
+
+
+def lengths_store(folder: Path, lengths: list[int]) -> Store:
+    return open_store(write_store(folder, [[1] * length for length in lengths], order=True))
+
+
+class TestLengths:
+    @settings(max_examples=25)
+    @given(st.lists(st.integers(1, 40) | st.integers(1, 3000), min_size=1, max_size=60))
+    def test_against_all_documents(self, tmp_path_factory: pytest.TempPathFactory, lengths: list[int]) -> None:
+        """Every figure is that of a look at each document."""
+        summary = summarize_lengths(lengths_store(tmp_path_factory.mktemp("s") / "s", lengths))
+        rising = sorted(lengths)
+        assert (summary.shortest, summary.longest, summary.distinct) == (rising[0], rising[-1], len(set(rising)))
+        assert summary.mean == pytest.approx(np.mean(rising))
+        for p in PERCENTILES:
+            value = summary.percentiles[str(p)]
+            assert sum(n <= value for n in rising) >= len(rising) * p / 100
+            assert value == rising[0] or sum(n < value for n in rising) < len(rising) * p / 100
+        half = summary.half_of_tokens
+        assert sum(n for n in rising if n <= half) >= sum(rising) / 2 > sum(n for n in rising if n < half)
+        for row in summary.bins:
+            inside = [n for n in rising if row.low <= n <= row.high]
+            assert (row.documents, row.tokens) == (len(inside), sum(inside))
+        assert sum(row.documents for row in summary.bins) == len(rising)
+        assert summary.bins[0].documents
+        assert summary.bins[-1].documents
+
+    def test_largest(self, tmp_path: Path) -> None:
+        """The longest first, of equal ones the later; at most all."""
+        store = lengths_store(tmp_path / "s", [5, 9, 1, 9, 7])
+        assert largest_documents(store, 3) == [3, 1, 4]
+        assert largest_documents(store, 99) == [3, 1, 4, 0, 2]
+
+    def test_without_an_order_file(self, make_store: Callable[..., Path]) -> None:
+        """Nothing is scanned: there are no lengths."""
+        store = open_store(make_store("s", [[1], [2, 3]]))
+        summary = summarize_store(store)
+        assert summary.lengths is None
+        assert summary.largest == ()
+
+    def test_a_damaged_order_file(self, make_store: Callable[..., Path]) -> None:
+        """A number of no document is an error that names the file, before anything is looked up by it."""
+        path = make_store("s", [[1], [2, 3]], order=True)
+        data = bytearray((path / "order.bin").read_bytes())
+        data[4:8] = b"\xff" * 4
+        replace(path / "order.bin", bytes(data))
+        with pytest.raises(CorruptionError, match=r"order file: expected numbers of 2 documents, found 4294967295"):
+            summarize_store(open_store(path))
+
+
+class TestSummary:
+    def test_of_a_store_that_has_everything(self, tmp_path: Path) -> None:
+        """Totals, inputs with most documents first, largest documents with id and origin, all versions."""
+        first, second = documents_of(1, [3, 1, 40, 7]), documents_of(2, [2, 90, 30, 1, 1, 1])
+        path = write(tmp_path / "s", first)
+        grow(path, second)
+        store = open_store(path)
+        summary = summarize_store(store, 2)
+        assert (summary.version, summary.versions) == (2, (1, 2))
+        assert (summary.num_documents, summary.num_tokens) == (10, 176)
+        assert summary.num_bytes == sum(p.stat().st_size for p in map(path.joinpath, self.names(store)))
+        assert [row.documents for row in summary.inputs] == [3, 3]
+        assert summary.num_inputs == 4
+        assert [(row.number, row.num_tokens) for row in summary.largest] == [(5, 90), (2, 40)]
+        assert summary.largest[0].id == second[1].id
+        assert summary.largest[0].origin == store.origin(5)
+        assert summarize_store(open_store(path, version=1)).num_documents == 4
+
+    @staticmethod
+    def names(store: Store) -> list[str]:
+        return [*store.manifest.files, *(shard.file for shard in store.shards())]
+
+    def test_of_a_store_that_has_nothing(self, make_store: Callable[..., Path]) -> None:
+        """What is not there is None, or empty."""
+        summary = summarize_store(open_store(make_store("s", [[1, 2]])))
+        assert (summary.inputs, summary.num_inputs, summary.learned) == ((), 0, None)
+        assert not any((summary.has_ids, summary.has_origins, summary.has_order, summary.has_masks))
+
+
+class TestLearnedShare:
+    def test_exact(self, tmp_path: Path) -> None:
+        """Of every token of every shard."""
+        documents = random_masked(1, [9, 1, 70, 33, 8])
+        learned = learned_share(open_store(write_masked(tmp_path / "s", documents, shard_bytes=60)))
+        assert learned.exact
+        assert learned.share == np.mean([bit for mask in documents.masks for bit in mask])
+
+    def test_a_sample_of_many(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Of masks beyond what is counted a part spread evenly is, and it is told that this is no exact figure."""
+        monkeypatch.setattr(store_summary, "_MASK_BYTES", 1 << 10)
+        documents = random_masked(1, [300] * 200, density=0.3)
+        learned = learned_share(open_store(write_masked(tmp_path / "s", documents, shard_bytes=60_000, at_once=50)))
+        exact = np.mean([bit for mask in documents.masks for bit in mask])
+        assert not learned.exact
+        assert learned.share == pytest.approx(exact, abs=0.1)
+
+
+def test_no_shard_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a store of any size: a summary needs the manifest, the order file and the list of inputs."""
+    path = write_store(tmp_path / "s", random_documents(1, 20, 30), order=True)
+    monkeypatch.setattr(Store, "shard", None)
+    assert summarize_store(open_store(path)).num_documents == 20

@@ -1,0 +1,92 @@
+"""`tokenstore trace`, in a clone `python -m tools.trace_step`."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Group, Parameter
+
+from tokenstore.commands.screen import span
+from tokenstore.errors import ConfigError
+
+STEP = Group("A step", sort_key=1)
+DOCUMENT = Group("A document", sort_key=2)
+
+
+def trace(
+    plan: Path,
+    /,
+    *,
+    step: Annotated[int | None, Parameter(group=STEP)] = None,
+    rank: Annotated[int | None, Parameter(group=STEP)] = None,
+    row: Annotated[int | None, Parameter(group=STEP)] = None,
+    max_tokens: Annotated[int, Parameter(group=STEP)] = 48,
+    whole: Annotated[bool, Parameter(group=STEP, negative=())] = False,
+    tokens: Annotated[bool, Parameter(group=STEP, negative=())] = False,
+    document: Annotated[str | None, Parameter(group=DOCUMENT)] = None,
+    epoch: Annotated[int | None, Parameter(group=DOCUMENT)] = None,
+    steps: Annotated[str | None, Parameter(group=DOCUMENT)] = None,
+    limit: Annotated[int, Parameter(group=DOCUMENT)] = 20,
+    world_size: int = 1,
+    microbatch_size: int | None = None,
+    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+) -> int:
+    """What the model sees in a step, and in which steps a document comes by: by arithmetic, without replay.
+
+    Pieces have the colour of their source; tokens that are not learned are dim. Characters that would act on the
+    terminal are shown as escapes such as \\x1b.
+
+    **Examples:**
+
+    ```text
+    tokenstore trace plan.yaml --step 48123
+    tokenstore trace plan.yaml --step 48123 --rank 3 --world-size 64 --microbatch-size 8
+    tokenstore trace plan.yaml --step 48123 --row 17 --whole
+    tokenstore trace plan.yaml --document web:1234567
+    tokenstore trace plan.yaml --document web:https://example.org/a --steps 0:10000
+    ```
+
+    Parameters
+    ----------
+    plan
+        The plan's file.
+    step
+        List the sequences of this step.
+    rank
+        Only those this rank is given.
+    row
+        Only this sequence, by its number in the step.
+    max_tokens
+        How many tokens of a piece to decode; 0 for none.
+    whole
+        Decode all of them.
+    tokens
+        List the tokens with their ids.
+    document
+        List the steps a document comes by in, as SOURCE:NUMBER or SOURCE:ID; SOURCE:id=17 for an id of digits.
+    epoch
+        Only in this pass over the source, from 0.
+    steps
+        Only in steps A up to but without B, as A:B.
+    limit
+        List so many of its pieces.
+    world_size
+        Number of data-parallel ranks.
+    microbatch_size
+        Sequences of a microbatch on a rank; left out: all a rank is given in a step.
+    as_json
+        Print one JSON object; its keys are the attributes of the dataclasses in tokenstore.views.
+    """
+    if (step is None) == (document is None):
+        raise ConfigError("trace: expected either --step or --document, found neither or both")
+    if min(max_tokens, limit) < 0:
+        raise ConfigError("numbers: expected 0 or more for --max-tokens and --limit, found less")
+    from tokenstore.commands import (
+        show_trace,  # with it comes numba, half a second that no other command shall wait for
+    )
+
+    split = (world_size, microbatch_size)
+    if step is not None:
+        show_trace.show_step(plan, step, rank, split, row, None if whole else max_tokens, tokens, as_json)
+    else:
+        show_trace.show_appearances(plan, document or "", (epoch, span(steps, "steps")), limit, split, as_json)
+    return 0

@@ -1,0 +1,101 @@
+"""Documents that hold certain tokens one after the other: a look through the mapped shards at the speed of memory."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenstore.errors import ConfigError
+from tokenstore.store import Store
+
+_BLOCK = 1 << 22  # tokens looked at together
+_SAMPLE = 1 << 16  # of them, to see which of the wanted tokens is rarest
+_HITS = 1 << 12  # places whose documents are looked up together
+
+
+@dataclass(frozen=True)
+class Hit:
+    """The first place in a document: its tokens [start, stop)."""
+
+    document: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Where the tokens of some documents lie: (shard, its first token in the stream, low, high), and how many they are."""
+
+    shards: tuple[tuple[int, int, int, int], ...]
+    num_tokens: int
+
+
+def parts_of(store: Store, documents: range | None) -> Parts:
+    """Of these documents, or of all. Raises: ConfigError: documents that are not there."""
+    documents = range(len(store)) if documents is None else documents
+    if not 0 <= documents.start < documents.stop <= len(store):
+        raise ConfigError(
+            f"documents: expected some of 0:{len(store)}, found {documents.start}:{documents.stop} ({store.path})"
+        )
+    low, high = (int(store.boundaries()[n]) for n in (documents.start, documents.stop))
+    shards = tuple(
+        (number, shard.first_token, max(low - shard.first_token, 0), min(high - shard.first_token, shard.num_tokens))
+        for number, shard in enumerate(store.shards())
+        if shard.first_token < high and shard.first_token + shard.num_tokens > low
+    )
+    return Parts(shards, high - low)
+
+
+def documents_with_tokens(
+    store: Store,
+    wanted: Sequence[int],
+    documents: range | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> Iterator[Hit]:
+    """Every document that holds `wanted` without a gap, in order, lazily; never a place that begins in another document.
+
+    Args:
+        store: an opened store.
+        wanted: ids, one or more.
+        documents: look only at these; left out: at all.
+        progress: told (tokens done, tokens to look at).
+    Raises: ConfigError: no ids, ids that no store of this vocabulary holds, or documents that are not there.
+    """
+    if not wanted or not all(0 <= id < store.vocab_size for id in wanted):
+        raise ConfigError(
+            f"search: expected ids below {store.vocab_size}, found {list(wanted)[:20]} ({store.path}); give some of them"
+        )
+    return _hits(store, np.array(wanted, store.dtype), parts_of(store, documents), progress)
+
+
+def _hits(store: Store, wanted: np.ndarray, parts: Parts, progress: Callable[[int, int], None]) -> Iterator[Hit]:
+    starts = store.boundaries()[: len(store) + 1]
+    last, done = -1, 0
+    for number, first, low, high in parts.shards:
+        tokens = store.shard(number)
+        for at in range(low, high, _BLOCK):
+            block = tokens[at : min(at + _BLOCK + wanted.size - 1, high)]
+            found = first + at + _places(block, wanted)
+            for some in np.split(found, range(_HITS, found.size, _HITS)):
+                numbers = np.clip(np.searchsorted(starts, some, side="right") - 1, 0, len(store) - 1)
+                whole = some + wanted.size <= starts[numbers + 1]
+                each, firsts = np.unique(numbers[whole], return_index=True)
+                for document, place in zip(each.tolist(), some[whole][firsts].tolist(), strict=True):
+                    if document > last:
+                        start = place - int(starts[document])
+                        yield Hit(document, start, start + wanted.size)
+                        last = document
+            done += min(_BLOCK, high - at)
+            progress(done, parts.num_tokens)
+
+
+def _places(block: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """int64[n], where in `block` all of `wanted` begins, rising. The rarest of its tokens is looked for first."""
+    count = block.size - wanted.size + 1
+    if count <= 0:
+        return np.empty(0, np.int64)
+    rarest = min(range(wanted.size), key=lambda k: np.count_nonzero(block[:_SAMPLE] == wanted[k]))
+    places = np.flatnonzero(block[rarest : rarest + count] == wanted[rarest])
+    for k in range(wanted.size):
+        places = places[block[places + k] == wanted[k]] if k != rarest else places
+    return places
