@@ -1,0 +1,103 @@
+"""A small GPT for packed rows, and the ways to keep the documents of a row apart.
+
+A row holds several documents. None may look at another, and each counts its positions from 0: then the model sees every
+document as if it were alone. The loader says where documents are; what is made of it is handed to the model as `attend`:
+
+    by_mask(document_ids)                one mask, for any device; costs L x L a row
+    by_flex(document_ids)                FlexAttention: skips what the mask leaves out; its backward needs a GPU
+    by_pieces(cu_seqlens, max_seqlen)    a call a document; on a GPU in half precision one call of a kernel for all
+
+Rows of padding and the padding behind documents are documents of their own, so no row is without anything to look at.
+"""
+
+from collections.abc import Callable
+from functools import cache
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # q, k, v -> out, all float[B, heads, L, D]
+
+
+def by_mask(document_ids: torch.Tensor) -> Attend:
+    """document_ids: int64[B, L] of the batch."""
+    mask = (document_ids[:, :, None] == document_ids[:, None, :]).tril()[:, None]
+    return lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def by_flex(document_ids: torch.Tensor) -> Attend:
+    """document_ids: int64[B, L] of the batch."""
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def sees(b: torch.Tensor, _head: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (q >= k) & (document_ids[b, q] == document_ids[b, k])
+
+    rows, length = document_ids.shape
+    mask = create_block_mask(sees, rows, None, length, length, device=document_ids.device)
+    return lambda q, k, v: _flex(q.is_cuda)(q, k, v, block_mask=mask)
+
+
+@cache
+def _flex(compiled: bool) -> Callable[..., torch.Tensor]:
+    from torch.nn.attention.flex_attention import flex_attention
+
+    return torch.compile(flex_attention) if compiled else flex_attention
+
+
+def by_pieces(cu_seqlens: torch.Tensor, max_seqlen: int) -> Attend:
+    """cu_seqlens: int32[n + 1], max_seqlen: of the batch."""
+    sizes = cu_seqlens.diff().tolist()
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        shape = q.transpose(1, 2).shape  # [B, L, heads, D]
+        q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # the rows end to end
+        if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16):
+            from torch.nn.attention.varlen import varlen_attn
+
+            out = varlen_attn(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, window_size=(-1, 0))
+        else:
+            pieces = zip(*(x.transpose(0, 1).split(sizes, 1) for x in (q, k, v)), strict=True)
+            out = torch.cat([_causal(*piece) for piece in pieces], 1).transpose(0, 1)
+        return out.reshape(shape).transpose(1, 2)
+
+    return attend
+
+
+def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+class Block(nn.Module):
+    """Attention and a feed-forward layer, each behind a norm."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """x: float[B, L, width]."""
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.norms[0](x)).chunk(3, -1))
+        x = x + self.out(attend(q, k, v).transpose(1, 2).flatten(-2))
+        return x + self.feed(self.norms[1](x))
+
+
+class GPT(nn.Module):
+    """The same weights each time; `length` is the longest a document may be in a row."""
+
+    def __init__(self, vocabulary: int, length: int, width: int = 64, heads: int = 4, layers: int = 2):
+        torch.manual_seed(0)
+        super().__init__()
+        self.tokens, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, ids: torch.Tensor, position_ids: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """Ids and positions int64[B, L] -> logits of what follows, float[B, L, vocabulary]."""
+        x = self.tokens(ids) + self.positions(position_ids)
+        for block in self.blocks:
+            x = block(x, attend)
+        return self.head(self.norm(x))

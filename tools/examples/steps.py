@@ -1,0 +1,87 @@
+"""What the training examples share: the process group, the loss, the end of a step."""
+
+import json
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional
+
+from tokenstore import Plan
+from tools.examples.model import GPT, by_mask
+
+FIELDS = ("input_ids", "targets", "position_ids", "document_ids")
+Batch = dict[str, torch.Tensor]
+
+
+@contextmanager
+def process_group() -> Iterator[torch.device]:
+    """Join the processes that torchrun started, or be the only one; the device of this one."""
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
+    dist.init_process_group("nccl" if on_gpu else "gloo", **alone)
+    try:
+        yield device
+    finally:
+        dist.destroy_process_group()
+
+
+def make_model(plan: Plan) -> GPT:
+    """A model that fits the plan; it must know every token of its stores."""
+    vocabulary = max(store.vocab_size for store in plan.stores.values())
+    return GPT(vocabulary, plan.config.sequence_length)
+
+
+def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """The sum of the losses of a batch's targets; the mean is over the whole step, of all ranks, and comes last."""
+    logits = model(batch["input_ids"], batch["position_ids"], by_mask(batch["document_ids"]))
+    return functional.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), reduction="sum")
+
+
+def checksum(batch: Batch) -> int:
+    """A number for the rows of a batch, in whatever order: the sum over a step is the same for every world size."""
+    return sum(zlib.crc32(row.numpy()) for row in batch["input_ids"])
+
+
+class StepSums:
+    """Sums over the microbatches of a step: loss, targets, checksum of the rows."""
+
+    def __init__(self, device: torch.device):
+        self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # exact for integers below 2**53
+
+    def add(self, loss: torch.Tensor, batch: Batch) -> None:
+        """Count a microbatch; its tensors are still on the CPU."""
+        counts = torch.tensor([(batch["targets"] != -100).sum(), checksum(batch)], dtype=torch.float64)
+        self._sums += torch.cat([loss.detach().double().reshape(1), counts.to(loss.device)])
+
+    def finish(self) -> tuple[float, int, int]:
+        """Of all ranks together: loss a target, targets, checksum; and begin again."""
+        dist.all_reduce(self._sums)
+        loss, targets, rows = self._sums.tolist()
+        self._sums.zero_()
+        return loss / targets, int(targets), int(rows)
+
+
+def update(model: nn.Module, optimizer: torch.optim.Optimizer, num_targets: int) -> None:
+    """A step of the optimizer. DDP and FSDP leave the mean over ranks of summed losses: make it the mean over targets.
+
+    Ranks and microbatches hold unequal numbers of targets, so a mean of their means would weigh tokens unequally.
+    """
+    for parameter in model.parameters():
+        parameter.grad *= dist.get_world_size() / num_targets
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def report(step: int, loss: float, rows: int, metrics: dict[str, Any]) -> None:
+    """One line of JSON, by rank 0."""
+    if dist.get_rank() == 0:
+        print(json.dumps({"step": step, "loss": loss, "rows": rows, **metrics}), flush=True)

@@ -1,0 +1,94 @@
+"""Train the same GPT with FSDP2 and torch.distributed.checkpoint; the losses are those of train_gpt.
+
+    python -m tools.examples.data RUN
+    torchrun --nproc-per-node 2 -m tools.examples.train_fsdp RUN --microbatch 2
+    python -m tools.examples.train_fsdp RUN
+
+Every process holds a part of the weights, and saves its part; a checkpoint is loaded into any number of processes. The
+loader's part of it is the same on every rank. Where a mesh has more dimensions, for tensor or pipeline parallelism say,
+`DataRank.from_mesh` finds those over which the data is split: the others must be given the same batches.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.stateful import Stateful
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import tokenstore
+from tools.examples.steps import FIELDS, StepSums, loss_sum, make_model, process_group, report, update
+
+CHECKPOINT_EVERY = 10
+
+
+class Training(Stateful):
+    """Model and optimizer as torch.distributed.checkpoint asks for them; a TokenLoader is Stateful by itself."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer):
+        self.model, self.optimizer = model, optimizer
+
+    def state_dict(self) -> dict[str, Any]:
+        model, optimizer = get_state_dict(self.model, self.optimizer)
+        return {"model": model, "optimizer": optimizer}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        set_state_dict(self.model, self.optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+
+
+def newest(folder: Path) -> Path | None:
+    """The last whole checkpoint: .metadata is written when all ranks are done."""
+    return max((path.parent for path in folder.glob("step-*/.metadata")), default=None)
+
+
+def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Each block's weights are gathered when it is used, the others' with the whole."""
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def train(folder: Path, device: torch.device, microbatch: int | None) -> None:
+    """Train to the end of the plan, from the newest checkpoint if there is one."""
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("dp_shard",))
+    plan = tokenstore.Plan(tokenstore.PlanConfig.load(folder / "plan.yaml"))
+    place = tokenstore.DataRank.from_mesh(mesh)
+    loader = tokenstore.TokenLoader(plan, rank=place, microbatch_size=microbatch, fields=FIELDS)
+    model = shard(make_model(plan).to(device), mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    state = {"training": Training(model, optimizer), "loader": loader}
+    if checkpoint := newest(folder / "checkpoints"):
+        dcp.load(state, checkpoint_id=checkpoint)
+
+    sums = StepSums(device)
+    for batch in loader:
+        model.set_requires_gradient_sync(loader.step_ended)  # exchange gradients at the last microbatch of a step only
+        loss = loss_sum(model, {name: tensor.to(device) for name, tensor in batch.items()})
+        loss.backward()
+        sums.add(loss, batch)
+        if loader.step_ended:
+            mean, num_targets, rows = sums.finish()
+            update(model, optimizer, num_targets)
+            report(loader.step - 1, mean, rows, loader.metrics())
+            if loader.step % CHECKPOINT_EVERY == 0 or loader.step == plan.num_steps:
+                dcp.save(state, checkpoint_id=folder / "checkpoints" / f"step-{loader.step:09}")
+
+
+def main() -> None:
+    """Parse the command line and join the other processes, if there are any."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where tools.examples.data put stores and plans")
+    parser.add_argument("--microbatch", type=int, help="sequences at once a process; left out: all its share of a step")
+    arguments = parser.parse_args()
+    with process_group() as device:
+        train(arguments.folder, device, arguments.microbatch)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Train a small GPT with plain PyTorch, on any number of processes. Killed at any moment, the same command goes on.
+
+    python -m tools.examples.data RUN
+    python -m tools.examples.train_gpt RUN
+    torchrun --nproc-per-node 2 -m tools.examples.train_gpt RUN --microbatch 2
+
+A step is the same 8 sequences on 1, 2, 4 or 8 processes, in microbatches of any size that divides a process's share. So
+a run may go on with other numbers than it was killed with: its losses are those of a run that was never killed, but for
+the order in which floats are added. Each step prints a line of JSON; `rows` is a checksum of the step's sequences.
+
+torchrun --max-restarts 3 goes on by itself; set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for it, or the new processes may find
+the addresses of the dead ones (pytorch/pytorch#135712).
+"""
+
+import argparse
+from contextlib import nullcontext
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import tokenstore
+from tools.examples.steps import FIELDS, StepSums, loss_sum, make_model, process_group, report, update
+
+CHECKPOINT_EVERY = 10
+
+
+def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: tokenstore.TokenLoader) -> None:
+    """Write a checkpoint that is there as a whole or not at all."""
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
+    torch.save(state, path.with_suffix(".tmp"))
+    path.with_suffix(".tmp").replace(path)
+
+
+def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: tokenstore.TokenLoader) -> None:
+    """Go on from a checkpoint. The loader refuses it if the plan before its step was another."""
+    saved = torch.load(path, map_location="cpu", weights_only=True)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    loader.load_state_dict(saved["loader"])
+
+
+def train(folder: Path, device: torch.device, microbatch: int | None) -> None:
+    """Train to the end of the plan, from the checkpoint if there is one."""
+    plan = tokenstore.Plan(tokenstore.PlanConfig.load(folder / "plan.yaml"))
+    loader = tokenstore.TokenLoader(plan, microbatch_size=microbatch, fields=FIELDS, pin_memory=device.type == "cuda")
+    model = DistributedDataParallel(make_model(plan).to(device))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    checkpoint = folder / "checkpoint.pt"
+    if checkpoint.exists():
+        load(checkpoint, model.module, optimizer, loader)
+
+    sums = StepSums(device)
+    for batch in loader:
+        # Ranks exchange gradients at the last microbatch of a step only
+        with nullcontext() if loader.step_ended else model.no_sync():
+            loss = loss_sum(model, {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()})
+            loss.backward()
+        sums.add(loss, batch)
+        if loader.step_ended:
+            mean, num_targets, rows = sums.finish()
+            update(model, optimizer, num_targets)
+            report(loader.step - 1, mean, rows, loader.metrics())
+            if dist.get_rank() == 0 and (loader.step % CHECKPOINT_EVERY == 0 or loader.step == plan.num_steps):
+                save(checkpoint, model.module, optimizer, loader)
+
+
+def main() -> None:
+    """Parse the command line and join the other processes, if there are any."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where tools.examples.data put stores and plans")
+    parser.add_argument("--microbatch", type=int, help="sequences at once a process; left out: all its share of a step")
+    arguments = parser.parse_args()
+    with process_group() as device:
+        train(arguments.folder, device, arguments.microbatch)
+
+
+if __name__ == "__main__":
+    main()

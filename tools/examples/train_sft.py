@@ -1,0 +1,89 @@
+"""Fine-tuning on conversations: build, pack, and learn the answers only.
+
+    python -m tools.examples.train_sft RUN
+
+The build writes every conversation by a chat template and stores which tokens the assistant says. Whole conversations
+are packed into rows; `targets` is -100 but where the next token is to be learned, and `position_ids` and `cu_seqlens`
+keep the conversations of a row apart. A row is shown with what is learned of it in [brackets], one line a conversation.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+import tokenstore
+from tokenstore.build import BuildOptions, build_store
+from tools.examples.model import GPT, by_pieces
+
+FIELDS = ("input_ids", "targets", "position_ids", "document_ids", "cu_seqlens", "max_seqlen")
+
+
+def conversations() -> Iterator[dict]:
+    """Sums, some of them in two turns."""
+    for left in range(30):
+        for right in range(30):
+            turns = [("user", f"{left} + {right}?"), ("assistant", f"{left + right}")]
+            if right % 3 == 0:
+                turns += [("user", "And one more?"), ("assistant", f"{left + right + 1}")]
+            yield {"messages": [{"role": role, "content": text} for role, text in turns]}
+
+
+def build(folder: Path) -> Path:
+    """The conversations as a store. The bytes tokenizer needs no file; yours comes with a template of its own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    records = folder / "sums.jsonl"
+    records.write_text("".join(json.dumps(each) + "\n" for each in conversations()))
+    options = {"tokenizer": "bytes", "records": "chat", "chat_template": "chatml", "train_on": "assistant"}
+    return build_store(BuildOptions(inputs=(str(records),), output=folder / "stores" / "sums", **options)).path
+
+
+def marked(store: tokenstore.Store, batch: dict, row: int) -> Iterator[str]:
+    """The conversations of a row, each as its text with what is learned of it in brackets."""
+    ids, documents = batch["input_ids"][row], batch["document_ids"][row]
+    learned = torch.zeros_like(ids, dtype=torch.bool)
+    learned[1:] = batch["targets"][row][:-1] != -100  # a target is the token that stands one further
+    for number in range(int(documents.max()) + 1):  # padding is -1
+        inside = documents == number
+        parts = groupby(zip(learned[inside].tolist(), ids[inside].tolist(), strict=True), itemgetter(0))
+        texts = ((on, store.tokenizer.decode(np.array([token for _, token in part]))) for on, part in parts)
+        yield "".join(f"[{text}]" if on else text for on, text in texts).replace("\n", "\\n")
+
+
+def train(plan: tokenstore.Plan) -> Iterator[tuple[int, float]]:
+    """Train to the end of the plan; each step with its loss, the mean over what is learned."""
+    vocabulary = max(store.vocab_size for store in plan.stores.values())
+    model = GPT(vocabulary, plan.config.sequence_length)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for step, batch in enumerate(tokenstore.TokenLoader(plan, fields=FIELDS)):
+        apart = by_pieces(batch["cu_seqlens"], batch["max_seqlen"])
+        logits = model(batch["input_ids"], batch["position_ids"], apart)
+        loss = functional.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        yield step, loss.item()
+
+
+def main() -> None:
+    """Build, show, train."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the store goes")
+    parser.add_argument("--steps", type=int, default=40, help="steps to train")
+    arguments = parser.parse_args()
+    path = build(arguments.folder)
+    plan = tokenstore.Plan.of(path, sequence_length=256, global_batch_size=8, num_steps=arguments.steps)
+    first = next(iter(tokenstore.TokenLoader(plan, fields=FIELDS)))
+    print(*marked(plan.stores["sums"], first, row=0), sep="\n")
+    for step, loss in train(plan):
+        print(json.dumps({"step": step, "loss": loss, **plan.metrics(step + 1)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
