@@ -130,7 +130,9 @@ def test_steps_per_epoch_know_who_has_run_out(make_store: Callable[..., Path]) -
         "a": {"path": str(paths["a"]), "weight": 1},
         "b": {"path": str(paths["b"]), "weight": 1, "max_epochs": 1},
     }
-    plan = Plan(PlanConfig(sequence_length=16, global_batch_size=4, sources=sources, num_steps=120, on_exhausted="drop"))
+    plan = Plan(
+        PlanConfig(sequence_length=16, global_batch_size=4, sources=sources, num_steps=120, on_exhausted="drop")
+    )
     early, late = plan.progress(2), plan.progress(120)
     a, b = (plan.num_sequences[name] for name in "ab")
     assert (early["a"].steps_per_epoch, early["b"].steps_per_epoch) == (a / 2, b / 2)

@@ -1,0 +1,226 @@
+"""`tokenstore append` and `verify --retokenize` as a user runs them: exit codes, messages, signals, output for machines."""
+
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import tokenstore
+from tests.building import contents
+from tests.command_lines import MAIN, WAIT_SECONDS, Start, group_members, run, run_here, wait_until
+from tests.data.texts import TEXTS
+from tokenstore.build import BuildOptions, BuildResult, append_store, build_store
+from tokenstore.store.files import exclusive_lock
+
+APPENDERS = {"tools": [sys.executable, "-m", "tools.append_store"], "tokenstore": [*MAIN, "append"]}
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def make(tmp_path: Path, jsonl: Callable[..., Path]) -> Make:
+    """A store of the texts, in in/a.jsonl."""
+
+    def build(**options: object) -> Path:
+        source = jsonl("in/a.jsonl", TEXTS)
+        return build_store(BuildOptions((str(source),), tmp_path / "store", **{"tokenizer": "bytes", **options})).path
+
+    return build
+
+
+@pytest.mark.parametrize("entry", APPENDERS)
+def test_an_append_exits_0_and_tells_what_there_is_now(make: Make, jsonl: Callable[..., Path], entry: str) -> None:
+    """Both ways to run it tell documents, tokens, digest and bad records; the same again says that nothing was done."""
+    store = make()
+    command = [*APPENDERS[entry], store, jsonl("in/b.jsonl", ["one", "", {"text": 1}]), "--max-bad", 1]
+    done = run(*command)
+    assert (done.returncode, done.stderr) == (0, "")
+    with tokenstore.open_store(store) as opened:
+        assert (len(opened), opened.version) == (len(TEXTS) + 1, 2)
+        shown = (str(store), f"{len(opened)} from 2 files", "1 without text", opened.digest, "store.rejects-v2.jsonl")
+        assert [text for text in shown if text not in done.stdout] == []
+    again = run(*command)
+    assert (again.returncode, again.stderr) == (0, "")
+    assert "was there already; nothing done" in again.stdout
+
+
+def test_json_is_one_object_on_standard_output(make: Make, jsonl: Callable[..., Path]) -> None:
+    """--json has the fields of the result and the seconds, those of the splits too, and nothing else is printed."""
+    store = make(split="a=0.5,b=0.5")
+    command = ["append", store, jsonl("in/b.jsonl", [*TEXTS[::-1], "x"]), "--json"]
+    first, second = run_here(*command), run_here(*command)
+    assert (first.stderr, second.stderr) == ("", "")
+    values = [json.loads(done.stdout) for done in (first, second)]
+    for value, was_there in zip(values, (False, True), strict=True):
+        assert set(value) == {*BuildResult.__dataclass_fields__, "seconds"}
+        assert (value["path"], value["was_there"], value["rejects"]) == (str(store), was_there, None)
+        assert (value["num_documents"], value["counts"]["input files"]) == (2 * len(TEXTS) + 1, 2)
+        assert [part["path"] for part in value["splits"]] == [str(store / "a"), str(store / "b")]
+        assert sum(part["num_documents"] for part in value["splits"]) == value["num_documents"]
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "message"),
+    [
+        ({}, ["{store}"], "INPUTS"),
+        ({}, ["{store}", "{in}", "--wrokers", "2"], "--wrokers"),
+        ({}, ["{store}", "{in}", "--workers", "0"], "workers: expected 1 or more, found 0"),
+        ({}, ["{store}", "{in}x"], "found none ({in}x)"),
+        ({}, ["{store}", "{old}", "{in}"], "found 1 of 2 that are in the store already, such as a.jsonl"),
+        ({"dedup": "exact"}, ["{store}", "{in}"], "found one without equal ones ({store})"),
+        ({"split": "a=0.5,b=0.5"}, ["{store}/a", "{in}"], "found split 'a' of one ({store}/a)"),
+        ({}, ["{folder}", "{in}"], "found neither ({folder})"),
+    ],
+)
+def test_a_wrong_command_line_exits_2_and_names_what_is_wrong(
+    make: Make, jsonl: Callable[..., Path], tmp_path: Path, options: dict, arguments: list[str], message: str
+) -> None:
+    """Usage and configuration are one exit code: nothing was tried, the command line must change."""
+    store = make(**options)
+    places = {"{store}": str(store), "{in}": str(jsonl("in/b.jsonl", ["b"])), "{old}": str(tmp_path / "in/a.jsonl"), "{folder}": str(tmp_path)}  # fmt: skip
+
+    def filled(text: str) -> str:
+        for name, place in places.items():
+            text = text.replace(name, place)
+        return text
+
+    done = run_here("append", *map(filled, arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert filled(message) in done.stderr
+    assert "Traceback" not in done.stderr
+    assert sorted(path.name for path in tmp_path.glob("store*")) == ["store"]
+
+
+def test_what_fails_exits_1(make: Make, jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    """P9: no store, no new document, a damaged input, another process at work: one message, no traceback, the store whole."""
+    store = make()
+    before = contents(store)
+    (tmp_path / "in/cut.jsonl.gz").write_bytes(b"\x1f\x8b\x08")
+    new = jsonl("in/b.jsonl", ["b"])
+    for arguments, message in (
+        ([tmp_path / "nowhere", new], "expected a token store, found nothing"),
+        ([store, jsonl("in/empty.jsonl", [""])], "documents: expected at least one, found none"),
+        ([store, tmp_path / "in/cut.jsonl.gz"], "input: expected a whole .gz file"),
+    ):
+        done = run_here("append", *arguments)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert re.fullmatch(rf"error: .*{re.escape(message)}.*\n", done.stderr)
+    with exclusive_lock(tmp_path / "store.lock"):
+        done = run_here("append", store, new)
+    assert done.returncode == 1
+    assert f"found process {os.getpid()} at work on it" in done.stderr
+    assert contents(store) == before
+
+
+def test_more_bad_records_than_allowed_exit_3_and_are_listed(make: Make, jsonl: Callable[..., Path]) -> None:
+    """P9: the store stays as it was; the list is named after the version that was to be."""
+    store = make()
+    before = contents(store)
+    done = run_here("append", store, jsonl("in/b.jsonl", ["b", {"text": 1}]))
+    assert (done.returncode, done.stdout) == (3, "")
+    assert "record 2 of b.jsonl" in done.stderr
+    assert str(store.with_name("store.rejects-v2.jsonl")) in done.stderr
+    assert contents(store) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [
+        ("SIGINT", 2),
+        ("SIGTERM", 1),
+        pytest.param("SIGINT", 1, marks=pytest.mark.deep),
+        pytest.param("SIGTERM", 2, marks=pytest.mark.deep),
+    ],
+)
+def test_an_interrupted_append_exits_130_and_resumes_to_the_same_bytes(
+    start: Start, make: Make, many_texts: Path, tokenizer_file: Path, tmp_path: Path, name: str, workers: int
+) -> None:
+    """P8: Ctrl-C or a scheduler's SIGTERM leaves the store as it was and no process, and the same command goes on."""
+    # Units of one file, so that there is something to resume and work for two; the command line has no option for that.
+    small = "import functools as f, tokenstore.build.pipeline as p; p.cut_units = f.partial(p.cut_units, unit_bytes=200_000); from tokenstore.commands.app import main"  # fmt: skip
+    store = make(tokenizer=str(tokenizer_file))
+    before = contents(store)
+    command = [sys.executable, "-c", f"{small}\nif __name__ == '__main__': main()", "append", store, many_texts, "--workers", workers]  # fmt: skip
+    process = start(*command, start_new_session=True)
+    parts = tmp_path / "store.building" / "parts"
+    wait_until(lambda: process.poll() is not None or list(parts.glob("*.bad")))  # the last one opened
+    os.killpg(process.pid, getattr(signal, name))  # as a terminal does: to the workers too
+    out, err = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 130, err
+    assert (err, out) == ("interrupted; the same command resumes\n", "")
+    assert contents(store) == before
+    wait_until(lambda: not group_members(process.pid))
+    assert run(*command).returncode == 0
+    undisturbed = build_store(
+        BuildOptions((str(tmp_path / "in/a.jsonl"),), tmp_path / "other/store", str(tokenizer_file))
+    ).path
+    append_store(undisturbed, [str(many_texts)])
+    assert contents(store) == contents(undisturbed)
+    assert sorted(path.name for path in tmp_path.glob("store*")) == ["store"]
+
+
+# ---- verify --retokenize
+
+
+def test_retokenize_exits_0_for_a_sound_store(make: Make, tmp_path: Path) -> None:
+    """P9: both as a share and in percent, for people and for machines; it says what was looked at."""
+    store = make()
+    append_store(store, [str(tmp_path / "in/../in/a.jsonl")])  # there already
+    for share in ("1%", "0.01", "100%"):
+        done = run_here("verify", store, "--retokenize", share, "--inputs", tmp_path / "in")
+        assert (done.returncode, done.stderr) == (0, "")
+        percent = share if share.endswith("%") else "1%"
+        assert f"sound, {sum(p.stat().st_size for p in store.iterdir() if p.name != 'manifest.json'):,} bytes checked, {percent[:-1]} % of the documents tokenized again" in done.stdout  # fmt: skip
+    done = run_here(
+        "verify", store, "--version", 1, "--retokenize", "50%", "--inputs", tmp_path / "in/a.jsonl", "--json"
+    )
+    assert (done.returncode, json.loads(done.stdout)) == (0, {"path": str(store), "findings": []})
+
+
+def test_retokenize_exits_4_for_another_input(make: Make, tmp_path: Path) -> None:
+    """P9: the record is named; a damaged store is told first and not compared."""
+    store, source = make(), tmp_path / "in/a.jsonl"
+    source.write_text(source.read_text().replace("holds documents", "holds dokuments"))
+    command = ["verify", store, "--retokenize", "100%", "--inputs", source]
+    done = run_here(*command)
+    assert done.returncode == 4
+    assert re.match(r"a\.jsonl: record 1: expected the tokens of document 0, found \d+ tokens, not \d+, .*\n.*1 findings", done.stdout)  # fmt: skip
+    done = run_here(*command, "--json")
+    assert done.returncode == 4
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert (finding["file"], finding["place"]) == ("a.jsonl", "record 1")
+    assert set(finding) == {"file", "place", "expected", "found"}
+    (store / "tokens-00000.bin").chmod(0o644)
+    (store / "tokens-00000.bin").write_bytes(bytes((store / "tokens-00000.bin").stat().st_size))
+    done = run_here(*command)
+    assert done.returncode == 4
+    assert "record 1" not in done.stdout
+    assert "tokens-00000.bin" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "arguments", "message"),
+    [
+        ({}, ["--retokenize", "1%"], "retokenize: expected both --retokenize and --inputs, found one"),
+        ({}, ["--inputs", "{in}"], "retokenize: expected both --retokenize and --inputs, found one"),
+        ({}, ["--retokenize", "some", "--inputs", "{in}"], "retokenize: expected a share such as 1%, found 'some'"),
+        ({}, ["--retokenize", "%", "--inputs", "{in}"], "retokenize: expected a share such as 1%, found '%'"),
+        ({}, ["--retokenize", "101%", "--inputs", "{in}"], "expected more than 0 and at most 100 %, found 101 %"),
+        ({}, ["--retokenize", "nan", "--inputs", "{in}"], "expected more than 0 and at most 100 %, found nan %"),
+        ({}, ["--retokenize", "1%", "--inputs", "{in}x"], "found none ({in}x)"),
+        ({"origins": False}, ["--retokenize", "1%", "--inputs", "{in}"], "found one without origins"),
+    ],
+)
+def test_a_wrong_command_line_of_retokenize_exits_2(
+    make: Make, tmp_path: Path, options: dict, arguments: list[str], message: str
+) -> None:
+    """Usage and configuration are one exit code."""
+    store, source = make(**options), str(tmp_path / "in/a.jsonl")
+    done = run_here("verify", store, *(argument.replace("{in}", source) for argument in arguments))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message.replace("{in}", source) in done.stderr
+    assert "Traceback" not in done.stderr

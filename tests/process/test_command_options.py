@@ -1,0 +1,60 @@
+"""Options of the commands: each explained by --help, each with the default that the function behind it has."""
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import MISSING, fields
+
+import pytest
+
+from tests.command_lines import run_here
+from tokenstore.build import BuildOptions, append_store
+from tokenstore.commands.append import append
+from tokenstore.commands.build import build
+from tokenstore.commands.verify import verify
+
+COMMANDS = {"build": build, "append": append, "verify": verify}
+
+
+def options_of(command: Callable) -> dict[str, object]:
+    """Options of a command's function and their defaults."""
+    found = inspect.signature(command).parameters.values()
+    return {each.name: each.default for each in found if each.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_names_and_explains_every_option(name: str) -> None:
+    """--help exits 0 and has every option of the function, with a sentence on it, and a command to copy."""
+    done = run_here(name, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    shown = set(re.findall(r"--[a-z][a-z-]*", done.stdout))
+    wanted = {
+        "--json" if option == "as_json" else "--" + option.replace("_", "-") for option in options_of(COMMANDS[name])
+    }
+    assert wanted - shown == set()
+    assert {"--no-eos", "--no-origins"} <= shown or name != "build"
+    described = re.findall(r"^(\w+)\n    \S", inspect.getdoc(COMMANDS[name]), re.MULTILINE)
+    assert described == [*inspect.signature(COMMANDS[name]).parameters]
+    assert f"tokenstore {name} " in done.stdout
+
+
+def test_the_defaults_of_build_are_those_of_its_options() -> None:
+    """Left out on the command line is left out in Python; but for the workers, which are as many as there are cores."""
+    command, options = options_of(build), {field.name: field.default for field in fields(BuildOptions)}
+    command["max_record_bytes"] = command.pop("max_record_size") << 20
+    command["shard_bytes"] = command.pop("shard_size") << 20
+    assert (command.pop("workers"), options.pop("workers")) == (None, 1)
+    assert (command.pop("dry_run"), command.pop("as_json")) == (False, False)
+    required = {name for name, default in options.items() if default is MISSING}
+    assert required == {"inputs", "output", "tokenizer"}
+    assert {name for name, default in command.items() if default is inspect.Parameter.empty} == required - {"inputs"}
+    found = {name: () if default == [] else default for name, default in command.items() if name not in required}
+    assert found == {name: default for name, default in options.items() if name not in required}
+
+
+def test_the_defaults_of_append_are_those_of_its_function() -> None:
+    """The same for append."""
+    command, function = options_of(append), inspect.signature(append_store).parameters
+    assert (command.pop("workers"), function["workers"].default) == (None, 1)
+    assert command.pop("as_json") is False
+    assert command == {"max_bad": function["max_bad"].default}
