@@ -27,6 +27,7 @@ LIBRARIES = {  # who alone may import a library
     "torch": {"torch_data"},
     "os": {"store/files.py", "torch_data/ranks.py"},  # of the latter, what a launcher says in the environment
     "mmap": {"store/files.py"},
+    "ctypes": {"store/files.py"},
     "fcntl": {"store/files.py"},
     "resource": {"store/files.py"},
     "tokenizers": {"tokenizer"},

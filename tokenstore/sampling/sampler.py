@@ -16,8 +16,9 @@ from tokenstore.sampling.gather import IGNORE, annotate, gather, lay_spans
 from tokenstore.sampling.masks import mask
 from tokenstore.sampling.packed_spans import KEY_ROWS, WORK_ROWS
 from tokenstore.sampling.packings import Packings
-from tokenstore.sampling.spans import SPAN_COLUMNS
-from tokenstore.sampling.tables import FIRST_MASK, NOT_PACKED, OK, REPORT_SIZE, Tables
+from tokenstore.sampling.spans import LENGTH, MEMORY, SPAN_COLUMNS, SPAN_STORE
+from tokenstore.sampling.tables import FIRST_MASK, ITEM_BYTES, NOT_PACKED, OK, REPORT_SIZE, Tables
+from tokenstore.store.files import call_for_pages
 
 _AHEAD_ROWS, _AHEAD_PLACES = 512, 16  # rows and places in a step that `locate_next` keeps: 128 KB, or one step each
 
@@ -192,6 +193,13 @@ class Sampler:
         """Plan located rows down to where their tokens lie, and read none."""
         order = self._order
         self._run(lay_spans, rows, order.sequence_length, order.packed, order.shuffle)
+
+    def call_for(self, rows: np.ndarray) -> None:
+        """Have the tokens of located rows read from the disk, and go on meanwhile."""
+        self.lay(rows)
+        spans = self._spans[: self._firsts[len(rows)]]
+        sizes = spans[:, LENGTH] * self._tables.stores[spans[:, SPAN_STORE], ITEM_BYTES]
+        call_for_pages(zip(spans[:, MEMORY].tolist(), sizes.tolist(), strict=True))
 
     def spans(self, rows: np.ndarray) -> list[np.ndarray]:
         """int64[n, 7] of each located row, its spans; see `spans` for the columns."""

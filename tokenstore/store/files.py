@@ -5,8 +5,10 @@ must be whole or absent, `commit_directory` for the one step that makes a store 
 """
 
 import contextlib
+import ctypes
 import errno
 import fcntl
+import functools
 import mmap
 import os
 import resource
@@ -15,7 +17,7 @@ import stat
 import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,6 +27,7 @@ from tokenstore.errors import CorruptionError, StoreBusyError, TokenStoreError
 
 _MOST_DESCRIPTORS = 1 << 16
 _MAX_MAPS = 512  # mapped files a process keeps by itself, if its descriptor limit allows
+_PAGE_BYTES = mmap.PAGESIZE
 _MMAP_OPTIONS = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # before 3.13 a map holds a descriptor
 
 
@@ -102,6 +105,32 @@ def max_maps() -> int:
     """Mapped files a process may keep: an eighth of its descriptor limit, at most 512."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MAX_MAPS if soft == resource.RLIM_INFINITY else max(8, min(_MAX_MAPS, soft // 8))
+
+
+def call_for_pages(ranges: Iterable[tuple[int, int]]) -> None:
+    """Have the system begin to read (address, bytes) of maps from the disk, and return at once. Advice: it cannot fail."""
+    advise = _library().madvise
+    start = stop = 0
+    for address, size in sorted(ranges):
+        first, last = address & -_PAGE_BYTES, (address + size - 1 | _PAGE_BYTES - 1) + 1
+        if first > stop:
+            advise(start, stop - start, mmap.MADV_WILLNEED)
+            start = first
+        stop = max(stop, last)
+    advise(start, stop - start, mmap.MADV_WILLNEED)
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    """The C library, as it takes addresses: a map of Python's knows offsets only."""
+    library = ctypes.CDLL(None)
+    library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    return library
+
+
+def waits_for_disk() -> int:
+    """How often this thread had to wait so far for a page that was not in memory."""
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
 class MapCache:

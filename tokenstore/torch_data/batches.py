@@ -4,7 +4,7 @@
 shifted ones given to it train wrongly with a plausible loss. `format="hf"` gives `labels` as such a model wants them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import torch
 
 from tokenstore.sampling.gather import IGNORE
 from tokenstore.sampling.plan import Plan
+from tokenstore.torch_data.ahead import with_pages_called
 from tokenstore.torch_data.formats import FORMATS, Rows
 
 
@@ -35,6 +36,14 @@ class BatchMaker:
     def make(self, step: int, first_row: int, num_rows: int) -> Any:
         """The batch of rows first_row, first_row + 1, ... of `step`, in memory of its own."""
         return self.make_of(self.sampler.locate_next(step, first_row, num_rows))
+
+    def batches(self, places: Iterable[tuple], readahead: int = 0) -> Iterator[tuple[tuple, Any]]:
+        """Each place (step, first row, rows, ...) and its batch, with the pages of `readahead` more called for."""
+        located = ((place, self.sampler.locate_next(*place[:3])) for place in places)
+        if readahead:
+            located = with_pages_called(located, self.sampler.call_for, readahead)
+        for place, rows in located:
+            yield place, self.make_of(rows)
 
     def make_of(self, located: np.ndarray) -> Any:
         """The batch of located rows, int64[B, 2], in memory of its own."""
@@ -76,3 +85,15 @@ def check_pinned(pin_memory: bool) -> bool:
             "pin_memory: expected a device such as CUDA to copy to, found none on this machine; leave pin_memory out"
         )
     return pin_memory
+
+
+def use_device(batches: Iterator[Any], pin_memory: bool) -> Iterator[Any]:
+    """The same for another thread: what it pins is to be for the device of this one, as a thread begins with device 0."""
+    device = torch.cuda.current_device() if pin_memory and torch.cuda.is_available() else None
+
+    def on_device() -> Iterator[Any]:
+        if device is not None:
+            torch.cuda.set_device(device)
+        yield from batches
+
+    return on_device()

@@ -5,7 +5,8 @@ from typing import Any
 
 from tokenstore.errors import StateMismatchError
 from tokenstore.sampling.plan import Plan
-from tokenstore.torch_data.batches import BatchMaker, check_pinned
+from tokenstore.torch_data.ahead import Ahead, ThreadGone, check_ahead
+from tokenstore.torch_data.batches import BatchMaker, check_pinned, use_device
 from tokenstore.torch_data.formats import check_fields
 from tokenstore.torch_data.position import Split, check_start
 from tokenstore.torch_data.ranks import DataRank, data_rank
@@ -35,6 +36,8 @@ class TokenLoader:
         format: str = "torch",
         pin_memory: bool = False,
         max_documents: int | None = None,
+        readahead: int = 4,
+        prefetch: int = 0,
     ):
         """Make a loader; nothing is read yet.
 
@@ -49,36 +52,60 @@ class TokenLoader:
                 "nanotron"; see `formats`.
             pin_memory: allocate tensors in page-locked memory (needs CUDA).
             max_documents: pieces of documents a microbatch has room for in `cu_seqlens`, which then has one shape.
+            readahead: microbatches ahead to have read from the disk, when some had to be waited for; costs next to nothing
+                where all is in memory.
+            prefetch: microbatches that a thread makes ahead. It pays where tokens come from the disk or epochs are short, as
+                packing one takes milliseconds; else a batch is made faster than it is handed over.
         Raises: ConfigError: a step does not divide evenly among the ranks, in some stage.
         """
         self.plan = plan
         self._split = Split(plan, data_rank(rank, world_size), microbatch_size)
         self._format, self._fields = format, check_fields(fields, format)
         self._pin_memory, self._max_documents = check_pinned(pin_memory), max_documents
+        self._readahead, self._prefetch = check_ahead("readahead", readahead), check_ahead("prefetch", prefetch)
         self._step, self._given = check_start(plan, step), 0
         self._given_last = plan.schedule.next_step(self._step)  # the step of the microbatch given last, or the first
         self._iterating = self._finished = False
         self._maker: BatchMaker | None = None
+        self._ahead: Ahead | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_maker": None, "_iterating": False}  # a maker holds addresses of this process's maps
+        # a maker holds addresses of this process's maps
+        return {**self.__dict__, "_maker": None, "_ahead": None, "_iterating": False}
 
     def __iter__(self) -> Iterator[Any]:
         if self._finished:
             self._step, self._given, self._finished = 0, 0, False
-        if self._maker is None:
-            self._maker = BatchMaker(self.plan, self._format, self._fields, self._pin_memory, self._max_documents)
-        make = self._maker.make
         self._iterating = True
         try:
-            for step, first, num_rows, next_step, given in self._split.places(self._step, self._given):
-                batch = make(step, first, num_rows)
+            for (step, _, _, next_step, given), batch in self._batches():
                 self._step, self._given, self._given_last = next_step, given, step
                 self._finished = self._is_over()
                 yield batch
             self._finished = True
         finally:
             self._iterating = False
+
+    def _batches(self) -> Iterator[tuple[tuple[int, int, int, int, int], Any]]:
+        """Every place from where the loader is on, and its batch."""
+        if not self._prefetch:
+            self._maker = self._maker or self._new_maker()
+            yield from self._maker.batches(self._split.places(self._step, self._given), self._readahead)
+            return
+        while True:
+            places = self._split.places(self._step, self._given)
+            batches = self._new_maker().batches(places, self._readahead)  # another thread's, so none that is in use
+            self._ahead = ahead = Ahead(use_device(batches, self._pin_memory), self._prefetch)
+            try:
+                yield from ahead
+                return
+            except ThreadGone:  # closed or forked: again from what was given last
+                continue
+            finally:
+                ahead.close()
+
+    def _new_maker(self) -> BatchMaker:
+        return BatchMaker(self.plan, self._format, self._fields, self._pin_memory, self._max_documents)
 
     def __len__(self) -> int:
         """Microbatches in the whole plan, not only those left; TypeError when the plan is endless."""
@@ -138,8 +165,11 @@ class TokenLoader:
         """Do nothing: every source counts its own epochs. Here for trainers that call it."""
 
     def close(self) -> None:
-        """Let go of the maps."""
+        """Let go of the maps, and end the thread that makes batches ahead."""
         self._maker = None
+        if self._ahead is not None:
+            self._ahead.close()
+        self._ahead = None
 
 
 def _check_whose(state: Mapping[str, Any]) -> None:
