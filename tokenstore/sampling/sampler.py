@@ -16,7 +16,7 @@ from tokenstore.sampling.gather import IGNORE, annotate, gather, lay_spans
 from tokenstore.sampling.masks import mask
 from tokenstore.sampling.packed_spans import KEY_ROWS, WORK_ROWS
 from tokenstore.sampling.packings import Packings
-from tokenstore.sampling.spans import LENGTH, MEMORY, SPAN_COLUMNS, SPAN_STORE
+from tokenstore.sampling.spans import GOES_ON, LENGTH, MEMORY, SPAN_COLUMNS, SPAN_STORE
 from tokenstore.sampling.tables import FIRST_MASK, ITEM_BYTES, NOT_PACKED, OK, REPORT_SIZE, Tables
 from tokenstore.store.files import call_for_pages
 
@@ -198,7 +198,7 @@ class Sampler:
         """Have the tokens of located rows read from the disk, and go on meanwhile."""
         self.lay(rows)
         spans = self._spans[: self._firsts[len(rows)]]
-        sizes = spans[:, LENGTH] * self._tables.stores[spans[:, SPAN_STORE], ITEM_BYTES]
+        sizes = (spans[:, LENGTH] + spans[:, GOES_ON]) * self._tables.stores[spans[:, SPAN_STORE], ITEM_BYTES]
         call_for_pages(zip(spans[:, MEMORY].tolist(), sizes.tolist(), strict=True))
 
     def spans(self, rows: np.ndarray) -> list[np.ndarray]:

@@ -17,9 +17,10 @@ import numpy as np
 from tokenstore.errors import TokenStoreError
 from tokenstore.store.files import waits_for_disk
 
-_KEEP_CALLING = (
-    256  # batches: calling costs about what a warm batch costs, so it ends where nothing comes from the disk
-)
+# Batches: calling costs about what a warm batch costs, so it ends where nothing comes from the disk. To find out, some batches
+# go with one row not called for: one page to wait for now and then, not a batch of them
+_KEEP_CALLING, _PROBES = 256, 2
+_LOOK_EVERY = 16  # batches, where nothing came from the disk so far: a look costs a microsecond
 _ITEM, _END, _ERROR, _GONE = range(4)
 
 
@@ -44,16 +45,17 @@ def with_pages_called(
     waiting: deque[tuple[Any, np.ndarray]] = deque()
     left, waits = 1, waits_for_disk()
     while True:
-        if (now := waits_for_disk()) > waits:
+        if (left or not waiting) and (now := waits_for_disk()) > waits:
             left, waits = _KEEP_CALLING, now
         if left:
             left -= 1
             for item in islice(located, min(batches + 1 - len(waiting), 2)):  # by two: no long wait before the first
+                probed = batches < left <= batches + _PROBES  # far enough from the end to hear of it
                 with suppress(TokenStoreError):
-                    call_for(item[1])
+                    call_for(item[1][probed:])
                 waiting.append(item)
         elif not waiting:
-            waiting.extend(islice(located, 1))
+            waiting.extend(islice(located, _LOOK_EVERY))
         if not waiting:
             return
         yield waiting.popleft()
@@ -74,8 +76,8 @@ class Ahead(Iterator[Any]):
             self._places.put(None)
         arguments = (items, self._places, self._ready, closing)  # not self: who forgets this object ends the thread
         self._thread = threading.Thread(target=_make, args=arguments, name="tokenstore-ahead", daemon=True)
-        self._thread.start()
         self.close = weakref.finalize(self, _close, self._thread, self._places, closing)  # also when the process ends
+        self._thread.start()
 
     def __next__(self) -> Any:
         if not self._thread.is_alive() and self._ready.empty():
@@ -105,5 +107,6 @@ def _make(items: Iterator[Any], places: SimpleQueue, ready: SimpleQueue, closing
 def _close(thread: threading.Thread, places: SimpleQueue, closing: threading.Event) -> None:
     closing.set()
     places.put(None)
-    if thread is not threading.current_thread():  # the garbage collector may come by in any thread
+    mine = thread is threading.current_thread()  # the garbage collector may come by in any
+    if thread.is_alive() and not mine:
         thread.join()

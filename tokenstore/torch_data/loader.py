@@ -103,6 +103,7 @@ class TokenLoader:
                 continue
             finally:
                 ahead.close()
+                self._ahead = None if self._ahead is ahead else self._ahead
 
     def _new_maker(self) -> BatchMaker:
         return BatchMaker(self.plan, self._format, self._fields, self._pin_memory, self._max_documents)
