@@ -9,6 +9,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,13 +39,14 @@ class Asked:
 
     def _answer(self) -> Any:
         if not (line := self._process.stdout.readline()):
-            self.close()
+            self._process.wait()
             raise RuntimeError((self._errors.read_text().strip().splitlines() or ["it ended without a word"])[-1])
         return json.loads(line)
 
     def ask(self, *words: object) -> Any:
         """The answer to a line of `peers`."""
-        print(*words, file=self._process.stdin, flush=True)
+        with suppress(BrokenPipeError):  # then there is no answer either
+            print(*words, file=self._process.stdin, flush=True)
         return self._answer()
 
     def close(self) -> None:
