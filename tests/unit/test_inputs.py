@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenstore.build.inputs import InputFile, find_inputs
-from tokenstore.build.units import UNIT_FILES, Unit, cut_units
+from tokenstore.build.units import UNIT_FILES, Unit, cut_units, slice_bytes, unit_size
 from tokenstore.errors import ConfigError
 
 
@@ -224,3 +224,13 @@ def test_a_unit_holds_a_bounded_number_of_files() -> None:
 def test_no_files_are_no_units() -> None:
     """Nothing in, nothing out."""
     assert cut_units([]) == []
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "unit"), [(0, 4), (1, 4), (255, 4), (257, 8), (512, 8), (513, 16), (10**6, 16)], ids=str
+)
+def test_a_small_build_is_cut_finer_so_that_all_workers_have_some(megabytes: int, unit: int) -> None:
+    """P8: units depend on the inputs' sizes alone; 100 MB are more than 16 units, 1 TB are units of 16 MiB."""
+    files = files_of([(megabytes << 20, ".jsonl", "")])
+    assert unit_size(files) == unit << 20
+    assert all(slice_bytes(part, files[0]) <= unit << 20 for each in cut_units(files)[:100] for part in each)

@@ -15,7 +15,6 @@ from tokenstore.build.pipeline import (
     Job,
     Note,
     Progress,
-    disk_errors,
     fill,
     open_work,
     prepare,
@@ -23,6 +22,7 @@ from tokenstore.build.pipeline import (
     read_recipe,
     rejects_of_append,
     result_of,
+    resumable,
     whole_result,
 )
 from tokenstore.build.recipe import beside, check_same_options, options_of
@@ -75,7 +75,7 @@ def append_store(
         StoreBusyError, BadRecordsError, BuildError: as in `build_store`; the same command resumes.
     """
     path = Path(path).resolve()
-    with disk_errors(path), contextlib.ExitStack() as stack:
+    with resumable(path), contextlib.ExitStack() as stack:
         folders = _folders(path)
         stack.enter_context(exclusive_lock(beside(path, LOCK_SUFFIX)))
         newest = [stack.enter_context(open_store(folder)) for folder in folders]

@@ -102,7 +102,7 @@ def build_store(
     if output.is_symlink():  # the work is done beside the store, on the same disk
         output = output.resolve()
     job = prepare(options, output, None, note)
-    with disk_errors(output):
+    with resumable(output):
         output.parent.mkdir(parents=True, exist_ok=True)
         with exclusive_lock(beside(output, LOCK_SUFFIX)):
             if options.overwrite:
@@ -353,10 +353,13 @@ def rejects_of_append(output: Path, version: int) -> Path:
 
 
 @contextmanager
-def disk_errors(output: Path) -> Iterator[None]:
-    """Say what a failing disk means for the build."""
+def resumable(output: Path) -> Iterator[None]:
+    """Say what a failing disk or an interruption means for the build."""
     try:
         yield
+    except KeyboardInterrupt as stop:
+        stop.add_note("the same command resumes")
+        raise
     except OSError as error:
         try:
             free = f"{free_bytes(output.parent) >> 20} MB free there"

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from tokenstore.build.inputs import InputFile
 
-UNIT_BYTES = 16 << 20  # seconds of tokenizing: little is lost when killed, little is spent on files
+MIN_UNIT_BYTES, MAX_UNIT_BYTES = 4 << 20, 16 << 20  # seconds of tokenizing: little is lost when killed
+_MANY_UNITS = 64  # if there is enough for so many, so that all workers have some
 UNIT_FILES = 4096
 _CUTTABLE = (".jsonl", ".parquet")
 
@@ -27,8 +28,15 @@ def slice_bytes(part: Slice, file: InputFile) -> int:
     return (file.num_bytes if part.stop is None else part.stop) - part.start
 
 
-def cut_units(files: Sequence[InputFile], unit_bytes: int = UNIT_BYTES) -> list[Unit]:
+def unit_size(files: Sequence[InputFile]) -> int:
+    """Bytes of a unit: a power of two, so that a little more input leaves the other units, and their parts, as they are."""
+    wanted = sum(file.num_bytes for file in files) // _MANY_UNITS
+    return min(max(1 << (wanted - 1).bit_length(), MIN_UNIT_BYTES), MAX_UNIT_BYTES)
+
+
+def cut_units(files: Sequence[InputFile], unit_bytes: int | None = None) -> list[Unit]:
     """Cut `files` into units, in order: small files together, a large plain .jsonl or .parquet by byte ranges, others whole."""
+    unit_bytes = unit_size(files) if unit_bytes is None else unit_bytes
     units: list[Unit] = []
     group: list[Slice] = []
     room = unit_bytes

@@ -102,9 +102,9 @@ def _run_pool(
         ) from error
     finally:
         processes = list((pool._processes or {}).values())  # no public way to end them before Python 3.14
-        pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             process.terminate()
+        pool.shutdown(cancel_futures=True)  # waits for its thread, which else may trip over the end of the interpreter
         for process in processes:
             process.join()
 

@@ -2,6 +2,7 @@
 
 import signal
 import sys
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -52,14 +53,15 @@ def run_command(command: Callable, name: str) -> None:
 def run(application: Any, arguments: list[str] | None = None) -> int:
     """Run a command line; return its exit code. Errors go to standard error as one message, without a traceback."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    signal.signal(signal.SIGINT, _interrupt)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         code = application(arguments, error_console=errors, exit_on_error=False, result_action="return_value")
         return code if isinstance(code, int) else 0
     except cyclopts.CycloptsError:
         return USAGE  # cyclopts has printed what was wrong
-    except KeyboardInterrupt:
-        errors.print("interrupted; the same command resumes")
+    except KeyboardInterrupt as stop:
+        errors.print("; ".join(["interrupted", *getattr(stop, "__notes__", [])]))
         return INTERRUPTED
     except TokenStoreError as error:
         errors.print(f"error: {safe(str(error), lines=True)}")
@@ -69,4 +71,5 @@ def run(application: Any, arguments: list[str] | None = None) -> int:
 
 
 def _interrupt(number: int, frame: object) -> None:
+    warnings.simplefilter("ignore", ResourceWarning)  # a file opened at this very moment is closed as the process ends
     raise KeyboardInterrupt
