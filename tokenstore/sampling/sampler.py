@@ -133,6 +133,7 @@ class Sampler:
         if len(rows) > self._room:
             self._make_scratch(len(rows))
         tables = self._tables
+        tables.check_files()
         self._clock += 1
         while True:
             call(

@@ -5,15 +5,17 @@ nothing, and the number of maps is bounded whatever the number of shards.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from time import monotonic
 
 import numpy as np
 
 from tokenstore.errors import CorruptionError
-from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME
+from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME, mask_name
 from tokenstore.order.keys import as_bits, base_key
 from tokenstore.sampling.streams import Stream
 from tokenstore.store import Store
-from tokenstore.store.files import max_maps
+from tokenstore.store.files import check_size, max_maps
 
 # Columns of `stores`; P / Q is the repeat factor; ORDER_FILE and FIRST_MASK are -1 where there is none
 NUM_TOKENS, NUM_DOCUMENTS, FIRST_FILE, NUM_SHARDS, ITEM_BYTES, VOCAB_SIZE, ORDER_FILE, FIRST_MASK, P, Q = range(10)
@@ -27,6 +29,8 @@ ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED = range(4)
 # NOT_PACKED stream, epoch
 OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY, BAD_ORDER, NOT_PACKED = range(6)
 REPORT_SIZE = 5
+# How often held files are looked at: not more often than so many seconds, nor for more than a share of the time
+_CHECK_SECONDS, _CHECK_SHARE = 0.002, 0.01
 _BOUNDARIES, _ORDER, _MASK = -1, -2, -3  # in place of a shard's number; _MASK less that of the shard it belongs to
 
 
@@ -66,6 +70,16 @@ class Tables:
         self._held: dict[int, np.ndarray] = {}
         self._most_held = max_maps()
         self._all_used = -1
+        self._next_check = 0.0
+
+    def check_files(self) -> None:
+        """Refuse held files that were cut or taken away since: a read of a map beyond its file's end kills the process."""
+        now = monotonic()
+        if now < self._next_check:
+            return
+        for number, owner in map(self._owners.__getitem__, self._held):
+            check_size(*_file_of(self._stores[number], owner))
+        self._next_check = now + max((monotonic() - now) / _CHECK_SHARE, _CHECK_SECONDS)
 
     def resolve(self, report: np.ndarray, clock: int) -> None:
         """Do what a kernel asked for in `report`: map a file; or raise for the damage it met."""
@@ -116,3 +130,12 @@ def _array_of(store: Store, owner: int) -> np.ndarray:
     if owner >= 0:
         return store.shard(owner)
     return store.mask(_MASK - owner) if owner <= _MASK else store.order() if owner == _ORDER else store.boundaries()
+
+
+def _file_of(store: Store, owner: int) -> tuple[Path, int]:
+    """Path and bytes."""
+    if owner >= 0:
+        shard = store.shards()[owner]
+        return store.path / shard.file, shard.num_bytes
+    name = mask_name(_MASK - owner) if owner <= _MASK else ORDER_NAME if owner == _ORDER else BOUNDARIES_NAME
+    return store.file(name), store.entry(name).num_bytes

@@ -1,0 +1,91 @@
+"""A run whose store is cut or taken away, or whose worker is killed, while it goes on: an error that names it, and no hang."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from torch.utils.data import DataLoader
+
+from tests.command_lines import ROOT, WAIT_SECONDS
+from tests.conftest import random_documents
+from tests.masked import random_masked, write_masked
+from tests.microbatches import microbatches, same
+from tokenstore import Plan, TokenDataset
+
+DISTURBANCES = {
+    "a shard cut": "os.truncate(sorted(path.glob('tokens-*'))[1], 10)",
+    "a shard emptied": "os.truncate(sorted(path.glob('tokens-*'))[0], 0)",
+    "the boundaries cut": "os.truncate(path / 'boundaries.bin', 0)",
+    "the order cut": "os.truncate(path / 'order.bin', 0)",
+    "a mask cut": "os.truncate(sorted(path.glob('mask-*'))[0], 0)",
+    "a shard taken away": "sorted(path.glob('tokens-*'))[1].unlink()",
+    "the store taken away": "shutil.rmtree(path)",
+}
+# All files are mapped by then; a step takes a moment, as steps do
+SCRIPT = """
+import os, shutil, sys, time
+from pathlib import Path
+from torch.utils.data import DataLoader
+from tokenstore import Plan, TokenDataset, TokenLoader
+
+if __name__ == "__main__":
+    path, workers = Path(sys.argv[1]), int(sys.argv[2])
+    plan = Plan.of(str(path), 16, 4)
+    loader = TokenLoader(plan) if workers < 0 else DataLoader(TokenDataset(plan), batch_size=None, num_workers=workers)
+    batches = iter(loader)
+    for _ in range(60):
+        next(batches)
+    time.sleep(0.2)
+    {disturbance}
+    for _ in range(100):
+        time.sleep(0.05)
+        next(batches)
+"""
+
+
+@pytest.mark.parametrize(
+    ("disturbance", "workers"),
+    [
+        ("a shard cut", -1),
+        *[pytest.param(each, -1, marks=pytest.mark.deep) for each in DISTURBANCES if each != "a shard cut"],
+        *[pytest.param(each, 2, marks=pytest.mark.deep) for each in DISTURBANCES],
+    ],
+)
+def test_a_file_that_is_cut_or_taken_away_is_named(tmp_path: Path, disturbance: str, workers: int) -> None:
+    """P9: pages behind the end of a file kill who reads them; it is looked at before, and an exception says which it is."""
+    lengths = [1 + number % 20 for number in range(400)]
+    path = write_masked(tmp_path / "s", random_masked(1, lengths), shard_bytes=1000, order=True, at_once=10)
+    script = SCRIPT.replace("{disturbance}", DISTURBANCES[disturbance])
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path), str(workers)],
+        cwd=ROOT, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    last = next(line for line in reversed(done.stderr.splitlines()) if "CorruptionError" in line)
+    assert str(path) in last
+    assert "expected" in last
+
+
+def test_a_killed_worker_is_told_and_the_rest_comes_from_its_state(make_store: Callable[..., Path]) -> None:
+    """P1: SIGKILL of a DataLoader's worker, as by a machine short of memory, ends the iteration; nothing is lost by it."""
+    plan = Plan.of(str(make_store("a", random_documents(1, 400, 20), order=True)), 16, 4)
+    loader = DataLoader(TokenDataset(plan), batch_size=None, num_workers=2, prefetch_factor=2)
+    batches = iter(loader)
+    seen = [next(batches) for _ in range(5)]
+
+    def go_on() -> None:
+        os.kill(batches._workers[0].pid, signal.SIGKILL)
+        end = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < end:
+            seen.append(next(batches))
+
+    with pytest.raises(RuntimeError, match=r"DataLoader worker .*(killed by signal|exited unexpectedly)"):
+        go_on()
+    rest = [batch for batch, _ in zip(TokenDataset(plan, step=len(seen)), range(5), strict=False)]
+    given = [batch["input_ids"] for batch in seen + rest]
+    assert same(given, microbatches(plan, range(len(given))))
