@@ -240,8 +240,14 @@ def test_a_part_whose_last_bytes_find_no_room_does_not_count(
         assert store.decode(0) == source.read_text()
 
 
-@pytest.mark.parametrize("limit", [100, 150_000, 250_000])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("workers", "limit"),
+    [
+        (1, 150_000),
+        (2, 150_000),
+        *[pytest.param(*each, marks=deep) for each in ((1, 100), (1, 250_000), (2, 100), (2, 250_000))],
+    ],
+)
 def test_a_limit_on_file_size_ends_the_command_with_exit_code_1_and_it_resumes(
     corpus: Path, tmp_path: Path, limit: int, workers: int
 ) -> None:

@@ -31,6 +31,7 @@ def test_damaged_indexes_and_tokens_are_found_and_never_followed(name: str, what
     assert SWEEPS[what](STORES[name](tmp_path / name)) > 10
 
 
+@pytest.mark.deep
 def test_no_damage_crashes_the_process(tmp_path: Path) -> None:
     """P9: all sweeps in a process of their own end with return code 0: no segmentation fault, no abort, no hang."""
     code = "import sys, pathlib; from tests.index_sweeps import sweep_all; print(sweep_all(pathlib.Path(sys.argv[1])))"

@@ -28,6 +28,7 @@ def test_a_damaged_order_is_found_and_never_followed(what: str, tmp_path: Path) 
     assert sweep(path, SWEEPS[what](path)) > 100
 
 
+@pytest.mark.deep
 def test_no_damage_crashes_the_process(tmp_path: Path) -> None:
     """P9: all sweeps in a process of their own end with return code 0: no segmentation fault, no abort, no hang."""
     code = "import sys, pathlib; from tests.order_damage import sweep_all; print(sweep_all(pathlib.Path(sys.argv[1])))"

@@ -129,6 +129,7 @@ def test_every_odd_line_is_a_document_or_a_bad_record_with_its_number(command: R
     check_built(command, folder, tmp_path / "store", records_of(name))
 
 
+@pytest.mark.deep
 def test_the_same_by_the_command_of_a_clone(tmp_path: Path) -> None:
     """P9: as users run it, in a process of its own, no warning included; damage and nothing to write are exit code 1."""
     folder = write_all(tmp_path / "in", {"a.jsonl": joined([b"\n"], b"\n")})

@@ -13,7 +13,7 @@ import pytest
 
 import tokenstore
 from tests.building import contents, counts
-from tests.command_lines import MAIN, WAIT_SECONDS, Start, environment, group_members, run, wait_until
+from tests.command_lines import MAIN, WAIT_SECONDS, Start, environment, group_members, run, run_here, wait_until
 from tests.data.texts import TEXTS
 
 BUILDERS = {"tools": [sys.executable, "-m", "tools.build_store"], "tokenstore": [*MAIN, "build"]}
@@ -27,7 +27,7 @@ EAGER = [sys.executable, "-c", "import tokenstore.commands.progress as p; p._LIN
 def undisturbed(many_texts: Path, tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What a build of `many_texts` writes when nothing happens to it."""
     output = tmp_path_factory.mktemp("undisturbed") / "store"
-    assert run(*BUILD, many_texts, "--tokenizer", tokenizer_file, "--output", output).returncode == 0
+    assert run_here("build", many_texts, "--tokenizer", tokenizer_file, "--output", output).returncode == 0
     return contents(output)
 
 
@@ -99,7 +99,7 @@ def test_a_wrong_command_line_exits_2_and_names_what_is_wrong(
             text = text.replace(name, place)
         return text
 
-    done = run(*BUILD, *map(filled, arguments))
+    done = run_here("build", *map(filled, arguments))
     assert done.returncode == 2
     assert filled(message) in done.stderr
     assert done.stdout == ""
@@ -109,28 +109,28 @@ def test_a_wrong_command_line_exits_2_and_names_what_is_wrong(
 
 def test_a_command_that_does_not_exist_exits_2() -> None:
     """A typing error in a command's name is a usage error."""
-    done = run(*MAIN, "biuld")
+    done = run_here("biuld")
     assert done.returncode == 2
     assert "biuld" in done.stderr
 
 
 def test_other_options_than_those_of_the_store_exit_2(jsonl: Callable[..., Path], tmp_path: Path) -> None:
     """P8: the store that is there is not replaced unasked; the same command again exits 0 and says that nothing was done."""
-    command = [*BUILD, jsonl("in.jsonl", ["a"]), "--output", tmp_path / "store", "--tokenizer", "bytes"]
-    assert run(*command).returncode == 0
-    again = run(*command)
+    command = ["build", jsonl("in.jsonl", ["a"]), "--output", tmp_path / "store", "--tokenizer", "bytes"]
+    assert run_here(*command).returncode == 0
+    again = run_here(*command)
     assert again.returncode == 0
     assert "was there already; nothing done" in again.stdout
-    other = run(*command, "--no-eos")
+    other = run_here(*command, "--no-eos")
     assert other.returncode == 2
     assert "options.eos was True, is False" in other.stderr
-    assert run(*command, "--no-eos", "--overwrite").returncode == 0
+    assert run_here(*command, "--no-eos", "--overwrite").returncode == 0
 
 
 def test_a_build_that_fails_exits_1_and_names_the_file(tmp_path: Path) -> None:
     """P9: an input that is cut short is a failure with one message and no traceback, and leaves no store."""
     (tmp_path / "in.jsonl.gz").write_bytes(b"\x1f\x8b\x08")
-    done = run(*BUILD, tmp_path / "in.jsonl.gz", "--output", tmp_path / "store", "--tokenizer", "bytes")
+    done = run_here("build", tmp_path / "in.jsonl.gz", "--output", tmp_path / "store", "--tokenizer", "bytes")
     assert (done.returncode, done.stdout) == (1, "")
     assert re.fullmatch(r"error: input: expected a whole \.gz file, found .*in\.jsonl\.gz.*\n", done.stderr)
     assert not (tmp_path / "store").exists()
@@ -138,7 +138,7 @@ def test_a_build_that_fails_exits_1_and_names_the_file(tmp_path: Path) -> None:
 
 def test_nothing_to_write_exits_1(jsonl: Callable[..., Path], tmp_path: Path) -> None:
     """Nothing exits 0 with nothing written."""
-    done = run(*BUILD, jsonl("in.jsonl", [""]), "--output", tmp_path / "store", "--tokenizer", "bytes")
+    done = run_here("build", jsonl("in.jsonl", [""]), "--output", tmp_path / "store", "--tokenizer", "bytes")
     assert done.returncode == 1
     assert "documents: expected at least one, found none" in done.stderr
     assert not (tmp_path / "store").exists()
@@ -147,14 +147,14 @@ def test_nothing_to_write_exits_1(jsonl: Callable[..., Path], tmp_path: Path) ->
 def test_more_bad_records_than_allowed_exit_3_and_are_listed(jsonl: Callable[..., Path], tmp_path: Path) -> None:
     """P9: bad records have their own exit code, a list to look at, and an option to go on."""
     source = jsonl("in.jsonl", ["a", b"{", "b", b"[]"])
-    command = [*BUILD, source, "--output", tmp_path / "store", "--tokenizer", "bytes"]
-    done = run(*command)
+    command = ["build", source, "--output", tmp_path / "store", "--tokenizer", "bytes"]
+    done = run_here(*command)
     assert (done.returncode, done.stdout) == (3, "")
     assert "record 2 of in.jsonl: not JSON" in done.stderr
     assert str(tmp_path / "store.rejects.jsonl") in done.stderr
     assert not (tmp_path / "store").exists()
-    assert run(*command, "--max-bad", 1).returncode == 3
-    assert run(*command, "--max-bad", 2).returncode == 0
+    assert run_here(*command, "--max-bad", 1).returncode == 3
+    assert run_here(*command, "--max-bad", 2).returncode == 0
     rows = [json.loads(line) for line in (tmp_path / "store.rejects.jsonl").read_text().splitlines()]
     assert [(row["file"], row["record"]) for row in rows] == [("in.jsonl", 2), ("in.jsonl", 4)]
 
@@ -162,8 +162,8 @@ def test_more_bad_records_than_allowed_exit_3_and_are_listed(jsonl: Callable[...
 def test_json_is_one_object_on_standard_output(jsonl: Callable[..., Path], tmp_path: Path) -> None:
     """--json gives a machine the whole result and nothing else, the second time too."""
     source = jsonl("in.jsonl", [*TEXTS, b"bad"])
-    command = [*BUILD, source, "-o", tmp_path / "store", "--tokenizer", "bytes", "--max-bad", 1, "--json"]
-    first, second = (json.loads(run(*command).stdout) for _ in range(2))
+    command = ["build", source, "-o", tmp_path / "store", "--tokenizer", "bytes", "--max-bad", 1, "--json"]
+    first, second = (json.loads(run_here(*command).stdout) for _ in range(2))
     assert first["path"] == str(tmp_path / "store")
     assert first["rejects"] == str(tmp_path / "store.rejects.jsonl")
     assert first["counts"] == {"input files": 1, **counts(documents=len(TEXTS), bad=1)}
@@ -242,7 +242,7 @@ def test_of_two_builders_at_once_the_second_is_refused_and_the_first_completes(
     wait_until(lambda: first.poll() is not None or (tmp_path / "store.building" / "parts").exists())
     os.kill(first.pid, signal.SIGSTOP)  # so that it still builds, however slow this machine is
     try:
-        second = run(*BUILD, *slow_build)
+        second = run_here("build", *slow_build)
     finally:
         os.kill(first.pid, signal.SIGCONT)
     assert second.returncode == 1
@@ -262,7 +262,7 @@ def test_a_dead_builder_blocks_nobody(
     first.kill()
     first.wait()
     assert (tmp_path / "store.lock").exists()
-    assert run(*BUILD, *slow_build).returncode == 0
+    assert run_here("build", *slow_build).returncode == 0
     assert contents(tmp_path / "store") == undisturbed
 
 
@@ -311,10 +311,10 @@ def test_a_resumed_build_tells_how_much_was_done(jsonl: Callable[..., Path], tmp
     """P8: what is taken up from an earlier run is noted on standard error, after what was passed over."""
     jsonl("in/b.jsonl", ["a", b"bad"])
     jsonl("in/a.py", [])
-    jsonl("in/a.jsonl", ["a" * 1_000_000] * 17)  # a unit of its own
-    command = [*BUILD, tmp_path / "in", "--output", tmp_path / "store", "--tokenizer", "bytes", "--workers", 1]
-    assert run(*command).returncode == 3
-    done = run(*command, "--max-bad", 1)
+    jsonl("in/a.jsonl", ["a" * 1_000_000] * 5)  # more than a unit
+    command = ["build", tmp_path / "in", "--output", tmp_path / "store", "--tokenizer", "bytes", "--workers", 1]
+    assert run_here(*command).returncode == 3
+    done = run_here(*command, "--max-bad", 1)
     assert done.returncode == 0
     assert (
         done.stderr == "note: passed over 1 files with other endings (1 .py)\nnote: resuming: 2 of 3 parts are done\n"

@@ -175,6 +175,7 @@ def test_the_run_learns(trained: Path) -> None:
     assert whole[STEPS - 1]["loss"] < whole[0]["loss"] - 2
 
 
+@pytest.mark.deep
 def test_a_killed_run_goes_on_in_another_world_size(folder: Path, trained: Path, plan: Plan) -> None:
     """P1, P2: one process is killed; two with microbatches of two go on, with the batches and losses of no kill."""
     killed = run_killed("train_gpt", folder, 1)
@@ -215,6 +216,7 @@ def test_sharded_ranks_go_on_as_one(folder: Path, trained: Path, plan: Plan) -> 
     check_resumed(killed, resumed, trained, plan)
 
 
+@pytest.mark.deep
 def test_the_loss_of_two_ranks_is_that_of_the_documents_one_by_one(trained: Path) -> None:
     """P5: equally many batches a rank, every document once, empty rows count nothing: the loss is that of a plain loop."""
     ranks = [json.loads(line) for line in run("evaluate", trained, 2, "--microbatch", 2).splitlines()]

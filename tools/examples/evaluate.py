@@ -48,7 +48,8 @@ def main() -> None:
     with process_group() as device:
         model = load_model(arguments.folder / "checkpoint.pt", plan).to(device)
         found = evaluate(model, plan, device, arguments.microbatch)
-        print(json.dumps({"rank": dist.get_rank(), **found}), flush=True)
+        line = json.dumps({"rank": dist.get_rank(), **found}) + "\n"
+        print(line, end="", flush=True)  # in one write: the ranks share an output
 
 
 if __name__ == "__main__":
