@@ -15,6 +15,7 @@ from tests.tensors import same
 from tokenstore import Plan, TokenDataset, TokenLoader
 
 LENGTH, BATCH, IGNORE = 16, 6, -100
+FIELDS = ("input_ids", "targets", "position_ids", "document_ids", "cu_seqlens", "max_seqlen", "source_ids")
 DICTS = ("torch", "hf", "hf_flash", "megatron", "nanotron")
 
 
@@ -215,12 +216,16 @@ def test_unknown_formats_and_fields_are_refused(plan: Plan, format: str, fields:
             make(plan, format=format, fields=fields)
 
 
+def values_of(batch: Any) -> list[Any]:
+    """What is in a batch, in order."""
+    return [*batch[0].values(), batch[1]] if isinstance(batch, tuple) else list(batch.values())
+
+
 def test_every_format_gives_fresh_memory(plan: Plan) -> None:
     """A batch may be kept and written to: no later one shares its memory."""
     for format in (*DICTS, "torchtitan_flat"):
         made = batches(plan, format)
-        flat = [[*b[0].values(), b[1]] if isinstance(b, tuple) else b.values() for b in made]
-        pointers = [{t.data_ptr() for t in batch if isinstance(t, torch.Tensor)} for batch in flat]
+        pointers = [{t.data_ptr() for t in values_of(batch) if isinstance(t, torch.Tensor)} for batch in made]
         assert len(set.union(*pointers)) == sum(map(len, pointers))
 
 
@@ -229,3 +234,51 @@ def test_pinned_memory_needs_a_device(plan: Plan, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     with pytest.raises(ValueError, match="pin_memory: expected a device such as CUDA to copy to, found none"):
         TokenLoader(plan, pin_memory=True)
+
+
+def test_pinned_tensors_are_those_that_were_allocated(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA keeps memory that is being copied from only where it knows the allocation: never a second view of it."""
+    allocated: set[int] = set()
+    empty = torch.empty
+
+    def pinned(*args: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        tensor = empty(*args, **options)
+        if pin_memory:
+            allocated.add(tensor.untyped_storage()._cdata)
+        return tensor
+
+    expected = batches(plan, "torch", fields=FIELDS)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
+    monkeypatch.setattr(torch, "empty", pinned)
+    for batch, other in zip(batches(plan, "torch", fields=FIELDS, pin_memory=True), expected, strict=True):
+        for name, value in batch.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(other[name]))
+            assert not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata in allocated
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("reuse", [1, 3])
+def test_memory_is_used_again_when_asked_for(plan: Plan, reuse: int, prefetch: int) -> None:
+    """A batch stays as it is until `reuse` more were asked for, also with a thread ahead; memory does not grow with batches."""
+    for format in (*DICTS, "torchtitan_flat"):
+        fields = FIELDS if format == "torch" else None
+        loader = TokenLoader(plan, format=format, fields=fields, microbatch_size=2, reuse=reuse, prefetch=prefetch)
+        expected = batches(plan, format, fields=fields, microbatch_size=2)
+        kept: list[Any] = []
+        for number, batch in enumerate(loader):
+            kept = [*kept[-reuse + 1 :], batch] if reuse > 1 else [batch]
+            wanted = expected[number + 1 - len(kept) : number + 1]
+            assert all(
+                same(a, b)
+                for pair in zip(map(values_of, kept), map(values_of, wanted), strict=True)
+                for a, b in zip(*pair, strict=True)
+            )
+    loader = TokenLoader(plan, microbatch_size=2, reuse=reuse, prefetch=prefetch)
+    pointers = {batch[name].data_ptr() for batch in loader for name in batch}
+    assert len(pointers) <= 2 * (reuse + (prefetch + 1 if prefetch else 0))
+
+
+def test_less_than_no_reuse_is_refused(plan: Plan) -> None:
+    """A number below 0 is a mistake."""
+    with pytest.raises(ValueError, match="reuse: expected a number of microbatches, 0 for none, found -1"):
+        TokenLoader(plan, reuse=-1)

@@ -4,6 +4,7 @@
 shifted ones given to it train wrongly with a plausible loss. `format="hf"` gives `labels` as such a model wants them.
 """
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,10 @@ from tokenstore.torch_data.formats import FORMATS, Rows
 
 
 class BatchMaker:
-    """Makes batches of located rows in one format, with the given fields in that order; see `formats`. For one thread."""
+    """Makes batches of located rows in one format, with the given fields in that order; see `formats`. For one thread.
+
+    `ring`: so many batches have memory of their own, and the next one is given that of the first; 0: all have.
+    """
 
     def __init__(
         self,
@@ -26,15 +30,18 @@ class BatchMaker:
         fields: Sequence[str],
         pin_memory: bool = False,
         max_documents: int | None = None,
+        ring: int = 0,
     ):
         self.sampler = plan.sampler()
         self._length = plan.config.sequence_length
         self._makers = {name: FORMATS[format].fields[name] for name in fields}
         self._pack = FORMATS[format].pack
         self._pin_memory, self._max_documents = pin_memory, max_documents
+        self._ring: deque[dict[tuple[int, int], np.ndarray]] = deque({} for _ in range(ring))
+        self._num_taken = 0  # arrays of the batch under way
 
     def make(self, step: int, first_row: int, num_rows: int) -> Any:
-        """The batch of rows first_row, first_row + 1, ... of `step`, in memory of its own."""
+        """The batch of rows first_row, first_row + 1, ... of `step`."""
         return self.make_of(self.sampler.locate_next(step, first_row, num_rows))
 
     def batches(self, places: Iterable[tuple], readahead: int = 0) -> Iterator[tuple[tuple, Any]]:
@@ -46,7 +53,9 @@ class BatchMaker:
             yield place, self.make_of(rows)
 
     def make_of(self, located: np.ndarray) -> Any:
-        """The batch of located rows, int64[B, 2], in memory of its own."""
+        """The batch of located rows, int64[B, 2]."""
+        self._ring.rotate()
+        self._num_taken = 0
         ids, targets = self._empty(len(located)), self._empty(len(located))
         self.sampler.fill(located, ids, targets)
         rows = Rows(ids, targets, located[:, 0].copy(), lambda: self._annotate(ids), self._max_documents)
@@ -65,6 +74,16 @@ class BatchMaker:
         return positions, documents, labels
 
     def _empty(self, num_rows: int) -> np.ndarray:
+        """Memory to fill, int64[num_rows, L]: fresh, or out of the ring."""
+        if not self._ring:
+            return self._fresh(num_rows)
+        self._num_taken += 1
+        key = (self._num_taken, num_rows)
+        if key not in self._ring[0]:
+            self._ring[0][key] = self._fresh(num_rows)
+        return self._ring[0][key]
+
+    def _fresh(self, num_rows: int) -> np.ndarray:
         """Fresh memory as an array: cheaper than a tensor seen as an array, where it need not be page-locked."""
         shape = (num_rows, self._length)
         if self._pin_memory:
@@ -75,7 +94,12 @@ class BatchMaker:
         if isinstance(value, int):
             return value
         tensor = torch.from_numpy(value)
-        return tensor.pin_memory() if self._pin_memory and not tensor.is_pinned() else tensor
+        if not self._pin_memory:
+            return tensor
+        # The very tensor that was allocated: what copies from it on a device must know whose memory it is, and keep it
+        if isinstance(value.base, torch.Tensor):
+            return value.base
+        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
 
 
 def check_pinned(pin_memory: bool) -> bool:
