@@ -17,7 +17,8 @@ Floors, each importing only lower ones (`tests/unit/test_floors.py` holds them):
     sampling/     3  a plan over stores -> batches as numpy arrays
     torch_data/   4  the same as torch tensors; the only folder that imports torch
     views/        4  what a store, a plan and a step are, as data for whoever shows them
-    commands/     5  the command line
+    report/       5  the same as one HTML file
+    commands/     6  the command line
 
 Names below are imported when first used: importing `tokenstore` imports neither torch nor a builder's library.
 """

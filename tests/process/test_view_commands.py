@@ -139,6 +139,7 @@ class TestJson:
             == keys("source epochs steps num_steps epochs_at_end steps_if_endless")
         )
         found = json.loads(ok("plan", plan, "--diff", plan, "--json"))
+        assert json.loads(ok("trace", plan, "--diff", plan, "--json")) == found
         assert (
             set(found)
             == names(plan_diff.PlanDifference)
@@ -171,6 +172,17 @@ class TestJson:
         assert not found["complete"]
 
 
+class TestDiff:
+    def test_trace_tells_what_plan_tells(self, plan: Path) -> None:
+        """From which step on another plan differs, and in what; whichever command is asked."""
+        other = plan.with_name("other.yaml")
+        other.write_text(plan.read_text().replace("from_step: 40", "from_step: 30"))
+        out = ok("trace", plan, "--diff", other)
+        assert out == ok("plan", plan, "--diff", other)
+        assert "30" in out
+        assert json.loads(ok("trace", plan, "--diff", other, "--json"))["first_step"] == 30
+
+
 class TestMistakes:
     @pytest.mark.parametrize(
         ("question", "code", "message"),
@@ -191,7 +203,10 @@ class TestMistakes:
             (["plan", "{plan}", "--epochs", "1", "--diff", "x"], 2, "expected --epochs or --diff"),
             (["plan", "{plan}", "--world-size", "0"], 2, "world_size: expected 1 or more"),
             (["plan", "{plan}.not"], 2, "plan: expected a file to read"),
-            (["trace", "{plan}"], 2, "expected either --step or --document"),
+            (["trace", "{plan}"], 2, "trace: expected one of --step, --document and --diff, found none or several"),
+            (["trace", "{plan}", "--step", "1", "--diff", "{plan}"], 2, "trace: expected one of .* found none or several"),
+            (["trace", "{plan}", "--document", "a:1", "--diff", "{plan}"], 2, "trace: expected one of .* none or several"),
+            (["trace", "{plan}", "--diff", "{plan}.not"], 2, "plan: expected a file to read"),
             (["trace", "{plan}", "--step", "60"], 2, "step: expected one below 60"),
             (["trace", "{plan}", "--step", "4"], 2, "expected one that is not skipped"),
             (["trace", "{plan}", "--step", "0", "--rank", "1"], 2, "rank: expected"),

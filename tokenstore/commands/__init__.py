@@ -1,4 +1,4 @@
-"""Floor 5: the command line. Each module parses the arguments of one command, calls the package and prints.
+"""Floor 6: the command line. Each module parses the arguments of one command, calls the package and prints.
 
 Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 more bad records than allowed, 4 damage found,
 130 interrupted (the same build or append resumes).

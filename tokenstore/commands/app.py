@@ -3,7 +3,8 @@
 import signal
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import cyclopts
@@ -15,6 +16,7 @@ from tokenstore.commands.build import build
 from tokenstore.commands.index import index
 from tokenstore.commands.inspect import inspect
 from tokenstore.commands.plan import plan
+from tokenstore.commands.report import report
 from tokenstore.commands.trace import trace
 from tokenstore.commands.verify import verify
 from tokenstore.errors import BadRecordsError, ConfigError, TokenStoreError
@@ -35,6 +37,7 @@ app.command(verify)
 app.command(inspect)
 app.command(plan)
 app.command(trace)
+app.command(report)
 app.register_install_completion_command()
 
 
@@ -53,10 +56,9 @@ def run_command(command: Callable, name: str) -> None:
 def run(application: Any, arguments: list[str] | None = None) -> int:
     """Run a command line; return its exit code. Errors go to standard error as one message, without a traceback."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
-    signal.signal(signal.SIGINT, _interrupt)
-    signal.signal(signal.SIGTERM, _interrupt)
     try:
-        code = application(arguments, error_console=errors, exit_on_error=False, result_action="return_value")
+        with _interruptible():
+            code = application(arguments, error_console=errors, exit_on_error=False, result_action="return_value")
         return code if isinstance(code, int) else 0
     except cyclopts.CycloptsError:
         return USAGE  # cyclopts has printed what was wrong
@@ -68,6 +70,17 @@ def run(application: Any, arguments: list[str] | None = None) -> int:
         return (
             BAD_RECORDS if isinstance(error, BadRecordsError) else USAGE if isinstance(error, ConfigError) else FAILED
         )
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C and a scheduler's SIGTERM are KeyboardInterrupt."""
+    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(number: int, frame: object) -> None:

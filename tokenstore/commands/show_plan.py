@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenstore.commands.screen import bar, colour, facts, heading, screen, table, write_json
+from tokenstore.views.numbers import percentage
 from tokenstore.views.plan_diff import PlanDifference, compare_plans
 from tokenstore.views.plan_epochs import EpochSteps, steps_of_epochs
 from tokenstore.views.plan_split import PlanSplit, split_plan
@@ -68,7 +69,7 @@ def _facts(summary: PlanSummary) -> Iterator[tuple[str, str]]:
     yield "steps", length + (f", {summary.steps:,} looked at" if summary.steps != summary.num_steps else "") + skipped
     yield "sequences", f"{summary.sequences:,} of {summary.sequence_length:,} tokens, packing {summary.packing}"
     exact = "" if all(row.tokens_exact for row in summary.sources) else "about "
-    yield "tokens", f"{exact}{summary.tokens:,}; padding {_percent(summary.padding)}"
+    yield "tokens", f"{exact}{summary.tokens:,}; padding {percentage(summary.padding)}"
     yield "seed", f"{clip(str(summary.seed), 40)}" + ("" if summary.shuffle else ", shuffle off")
     yield "fingerprint", summary.fingerprint
 
@@ -76,17 +77,13 @@ def _facts(summary: PlanSummary) -> Iterator[tuple[str, str]]:
 def _source_cells(row: SourceRow, number: int) -> tuple[str | Text, ...]:
     return (
         Text(clip(row.name, 60), colour(number)),
-        _percent(row.weight_asked),
-        _percent(row.weight_realised),
+        percentage(row.weight_asked),
+        percentage(row.weight_realised),
         f"{row.sequences:,}",
         ("" if row.tokens_exact else "~") + f"{row.tokens:,}",
         f"{row.epochs:,.3f}" + (f" of {row.max_epochs}" if row.max_epochs else ""),
-        _percent(row.padding),
+        percentage(row.padding),
     )
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2f} %" if share >= 0.0005 or share == 0 else f"{100 * share:.2g} %"
 
 
 def _show_epochs(console: Console, summary: PlanSummary) -> None:
@@ -125,7 +122,7 @@ def _steps(stage: StageRow) -> str:
 
 def _mixture(stage: StageRow, colours: dict[str, str], width: int, ascii_only: bool) -> Text:
     """Shares as a bar of the sources' colours, where there are some, and as words below it."""
-    words = ", ".join(f"{clip(name, 60)} {_percent(share)}" for name, share in stage.weights.items())
+    words = ", ".join(f"{clip(name, 60)} {percentage(share)}" for name, share in stage.weights.items())
     if ascii_only:
         return Text(words)
     text = Text()

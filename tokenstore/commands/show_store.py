@@ -7,6 +7,7 @@ from rich.text import Text
 
 from tokenstore.commands.screen import bar, facts, heading, origin_text, table
 from tokenstore.views.lengths import Lengths
+from tokenstore.views.numbers import size
 from tokenstore.views.store_summary import StoreSummary
 from tokenstore.views.text import clip, safe
 
@@ -53,7 +54,7 @@ def _facts(summary: StoreSummary) -> Iterator[tuple[str, str]]:
     yield "tokens", f"{summary.num_tokens:,}"
     yield "documents", f"{summary.num_documents:,}"
     shards = "1 shard" if summary.num_shards == 1 else f"{summary.num_shards:,} shards"
-    yield "on disk", f"{_size(summary.num_bytes)} in {shards} of {summary.dtype}"
+    yield "on disk", f"{size(summary.num_bytes)} in {shards} of {summary.dtype}"
     yield "version", f"{summary.version}" + (f" of {', '.join(map(str, versions))}" if len(versions) > 1 else "")
     sha = f", sha256 {clip(tokenizer.sha256, 12).split('...')[0]}" if tokenizer.sha256 else ""
     engine = f"{tokenizer.engine} {tokenizer.engine_version}"
@@ -120,11 +121,3 @@ def _show_lengths(console: Console, lengths: Lengths) -> None:
             ("half of all tokens", f"in documents of at most {lengths.half_of_tokens:,}"),
         ],
     )
-
-
-def _size(num_bytes: float) -> str:
-    for unit in ("bytes", "kB", "MB", "GB", "TB"):
-        if num_bytes < 1000 or unit == "TB":
-            return f"{num_bytes:.3g} {unit}" if unit != "bytes" else f"{num_bytes} bytes"
-        num_bytes /= 1000
-    raise AssertionError

@@ -10,6 +10,7 @@ from tokenstore.errors import ConfigError
 
 STEP = Group("A step", sort_key=1)
 DOCUMENT = Group("A document", sort_key=2)
+OTHER = Group("Another plan", sort_key=3)
 
 
 def trace(
@@ -26,6 +27,7 @@ def trace(
     epoch: Annotated[int | None, Parameter(group=DOCUMENT)] = None,
     steps: Annotated[str | None, Parameter(group=DOCUMENT)] = None,
     limit: Annotated[int, Parameter(group=DOCUMENT)] = 20,
+    diff: Annotated[Path | None, Parameter(group=OTHER)] = None,
     world_size: int = 1,
     microbatch_size: int | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
@@ -43,6 +45,7 @@ def trace(
     tokenstore trace plan.yaml --step 48123 --row 17 --whole
     tokenstore trace plan.yaml --document web:1234567
     tokenstore trace plan.yaml --document web:https://example.org/a --steps 0:10000
+    tokenstore trace plan.yaml --diff other.yaml
     ```
 
     Parameters
@@ -69,6 +72,8 @@ def trace(
         Only in steps A up to but without B, as A:B.
     limit
         List so many of its pieces.
+    diff
+        Say from which step on another plan differs, and in what.
     world_size
         Number of data-parallel ranks.
     microbatch_size
@@ -76,16 +81,16 @@ def trace(
     as_json
         Print one JSON object; its keys are the attributes of the dataclasses in tokenstore.views.
     """
-    if (step is None) == (document is None):
-        raise ConfigError("trace: expected either --step or --document, found neither or both")
+    if [step, document, diff].count(None) != 2:
+        raise ConfigError("trace: expected one of --step, --document and --diff, found none or several")
     if min(max_tokens, limit) < 0:
         raise ConfigError("numbers: expected 0 or more for --max-tokens and --limit, found less")
-    from tokenstore.commands import (
-        show_trace,  # with it comes numba, half a second that no other command shall wait for
-    )
+    from tokenstore.commands import show_plan, show_trace  # with them comes numba, half a second others need not wait
 
     split = (world_size, microbatch_size)
-    if step is not None:
+    if diff is not None:
+        show_plan.show_difference(plan, diff, as_json)
+    elif step is not None:
         show_trace.show_step(plan, step, rank, split, row, None if whole else max_tokens, tokens, as_json)
     else:
         show_trace.show_appearances(plan, document or "", (epoch, span(steps, "steps")), limit, split, as_json)

@@ -16,9 +16,10 @@
     inspect --search, --search-tokens  {path, version, found: [{document, start, stop, id, origin, text}], complete}
     plan                               {plan: PlanSummary, split: PlanSplit}
     plan --epochs                      {epoch_steps: [EpochSteps]}
-    plan --diff                        PlanDifference
+    plan --diff, trace --diff          PlanDifference
     trace --step                       {step: TracedStep, rank, rows: [TracedRow], no_text}
     trace --document                   {source, document, appearances: [Appearance], complete}
+    report                             report.StoreReport or report.PlanReport
 
 `complete` says that --limit left nothing out. Text in them is as the
 store has it and may hold anything: `text.safe` makes it fit to be shown on a terminal. Nothing here prints.

@@ -1,0 +1,304 @@
+"""Pages in a browser: quiet, readable at any width, by day and night, by pointer, finger and keys; nothing in them runs."""
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import random_documents, write_store
+from tests.data.texts import TEXTS
+from tests.report_pages import ATTACKS, SCRIPTS, Box, Page, hostile_store, make_plan, texts_store
+from tokenstore import open_store
+from tokenstore.report.plan_page import plan_page
+from tokenstore.report.plan_report import plan_report
+from tokenstore.report.store_report import store_page, store_report
+
+pytestmark = pytest.mark.browser
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--no-first-run",
+]
+WIDTHS, SCHEMES, NAMES = (375, 1200), ("light", "dark"), ("hostile", "chat", "plan", "many")
+# Of every element with a text of its own: the contrast of its colour, made fainter by opacity, with what is behind it
+CONTRASTS = """() => {
+  const parts = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
+  const over = (top, alpha, below) => below.map((each, i) => alpha * top[i] + (1 - alpha) * each);
+  const behind = (element) => {
+    if (!element) return [255, 255, 255];
+    const [r, g, b, alpha = 1] = parts(getComputedStyle(element).backgroundColor);
+    return over([r, g, b], alpha, alpha === 1 ? [r, g, b] : behind(element.parentElement));
+  };
+  const light = (colour) => {
+    const [r, g, b] = colour.map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const found = {};
+  for (const element of document.body.querySelectorAll("*")) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || !element.checkVisibility()) continue;
+    let alpha = 1;
+    for (let each = element; each; each = each.parentElement) alpha *= getComputedStyle(each).opacity;
+    const below = behind(element);
+    const [a, b] = [light(over(parts(getComputedStyle(element).color), alpha, below)), light(below)];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const name = `${element.tagName} ${element.className} in ${element.parentElement.className}`;
+    found[name] = Math.min(found[name] ?? 99, ratio);
+  }
+  return found;
+}"""
+FOCUSED = "() => document.activeElement.className || document.activeElement.tagName"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium of the machine; nothing is downloaded."""
+    from playwright.sync_api import sync_playwright  # who does not run these tests need not have it
+
+    path = shutil.which("chromium")
+    assert path, "chromium: expected on PATH, found none; install it, or leave these tests out"
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Files of a store of texts that try to get out, of one with masks, of a plan of two stages, and of many sources."""
+    folder = tmp_path_factory.mktemp("pages")
+    hostile = hostile_store(folder)
+    texts_store(folder / "chat", TEXTS)
+    write_store(folder / "b", random_documents(1, 80, 20, 259), 259, order=True)
+    sources = {
+        SCRIPTS[0]: {"path": str(hostile), "weight": "0.6"},
+        "b \u202e": {"path": str(folder / "b"), "weight": "0.4"},
+    }
+    stages = [{"from_step": 60, "weights": {SCRIPTS[0]: "1", "b \u202e": "3"}, "global_batch_size": 8}]
+    plan = make_plan(sources, num_steps=100, stages=stages, sequence_length=40, skip_steps=[[30, 35]])
+    several = {f"{ATTACKS[i % len(ATTACKS)][:30]} {i}": {"path": str(folder / "b"), "weight": "1"} for i in range(40)}
+    many = make_plan(several, global_batch_size=16)
+    with open_store(hostile) as one, open_store(folder / "chat") as two:
+        made = {
+            "hostile": store_page(store_report(one, 20)),
+            "chat": store_page(store_report(two)),
+            "plan": plan_page(plan_report(plan, warned=("a likely mistake",))),
+            "many": plan_page(plan_report(many)),
+        }
+    for name, text in made.items():
+        (folder / f"{name}.html").write_text(text, "utf-8")
+    return {name: folder / f"{name}.html" for name in made}
+
+
+class Tab:
+    """A page in a browser, and all that it said or asked for."""
+
+    def __init__(self, page: Any, path: Path):
+        self.page, self.path = page, path
+        self.said: list[str] = []
+        self.asked: list[str] = []
+        page.on("console", lambda message: self.said.append(message.text))
+        page.on("pageerror", lambda error: self.said.append(str(error)))
+        page.on("dialog", lambda dialog: self.said.append(dialog.message))
+        page.on("request", lambda request: self.asked.append(request.url))
+        page.goto(path.as_uri())
+        self.read = Page(path.read_text("utf-8"))
+
+    def told(self) -> str:
+        """What is told of a token or a point; empty where nothing is."""
+        told = self.page.locator("#told")
+        return " ".join(told.inner_text().split()) if told.is_visible() else ""
+
+    def press(self, *keys: str) -> str:
+        for key in keys:
+            self.page.keyboard.press(key)
+        return self.told()
+
+    def check(self) -> None:
+        """It was quiet, and nothing that stands in it has run."""
+        assert self.said == []
+        assert [url for url in self.asked if url != "data:,"] == [self.path.as_uri()]
+        assert self.page.evaluate("typeof window.pwned") == "undefined"
+
+
+def place(box: Box, at: int) -> str:
+    """How what is told of an element of a text begins."""
+    first = box.start + sum(map(len, box.ids[:at]))
+    stop = first + len(box.ids[at])
+    where = f"token {first}" if stop == first + 1 else f"tokens {first}–{stop - 1}"
+    return f"{where}, id {', '.join(map(str, box.ids[at]))}, "
+
+
+@pytest.fixture
+def tab(browser: Any, pages: dict[str, Path]) -> Iterator[Callable[..., Tab]]:
+    """Open a page; at the end it must have been quiet."""
+    opened = []
+
+    def go(name: str, width: int = 1200, scheme: str = "light", **options: Any) -> Tab:
+        context = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme, **options)
+        opened.append((context, Tab(context.new_page(), pages[name])))
+        return opened[-1][1]
+
+    yield go
+    for context, each in opened:
+        each.check()
+        context.close()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", NAMES)
+def test_it_can_be_read(tab: Callable[..., Tab], name: str, width: int, scheme: str) -> None:
+    """No text is too faint for its background; nothing is wider than the screen, with all that can be opened open."""
+    page = tab(name, width, scheme).page
+    page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    contrasts = page.evaluate(CONTRASTS)
+    assert {"I dim in tokens", "I  in tokens", "P quiet in ", "P warning in "} & set(contrasts)
+    assert {kind: ratio for kind, ratio in contrasts.items() if ratio < 4.5} == {}
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert back == {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 22, 28)"}[scheme]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_browser_reads_what_was_written(tab: Callable[..., Tab], name: str) -> None:
+    """Its elements are those of the file, one for one, and its tokens have the same text."""
+    seen = tab(name)
+    tags = seen.page.evaluate("[...document.querySelectorAll('*')].map((each) => each.tagName.toLowerCase())")
+    assert tags == [tag for tag, _ in seen.read.elements]
+    texts = seen.page.evaluate("[...document.querySelectorAll('.tokens')].map((each) => each.textContent)")
+    assert texts == ["".join(box.texts) for box in seen.read.boxes]
+
+
+class TestKeys:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_tab_reaches_everything(self, tab: Callable[..., Tab], name: str) -> None:
+        """First a link to the content; every link, chart, text, table that scrolls; and one sees where one is."""
+        seen = tab(name)
+        wanted = seen.page.evaluate(
+            "[...document.querySelectorAll('a, [tabindex], summary')].filter((each) => each.checkVisibility()).length"
+        )
+        reached = []
+        for _ in range(wanted):
+            seen.press("Tab")
+            reached.append(seen.page.evaluate(FOCUSED))
+            assert seen.page.evaluate("getComputedStyle(document.activeElement).outlineWidth") == "2px"
+        seen.press("Tab")
+        assert reached[0] == "skip"
+        assert "BODY" not in reached
+        kinds = {"hostile": {"tokens", "scroll", "scroll whole", "SUMMARY"}, "chat": {"tokens", "scroll whole"}}
+        assert kinds.get(name, {"tokens", "plot", "scroll", "SUMMARY", "PRE"}) <= set(reached)
+
+    def test_tokens(self, tab: Callable[..., Tab]) -> None:
+        """Arrow keys go from token to token, to both ends and not beyond; what is told is what stands in the file."""
+        seen = tab("chat")
+        for number in (0, 3):
+            box = seen.read.boxes[number]
+            seen.page.locator(".tokens").nth(number).focus()
+            assert seen.told() == ""
+            for at in range(12):
+                told = seen.press("ArrowRight")
+                learned = ", not learned" if "dim" in box.classes[at] else ""
+                assert told == f"{place(box, at)}{json.dumps(box.texts[at], ensure_ascii=False)}{learned}"
+                assert seen.page.locator(".tokens .at").count() == 1
+            assert seen.press("ArrowLeft").startswith(place(box, 10))
+            assert seen.press("ArrowRight", "Alt+ArrowLeft", "Control+ArrowLeft") == told
+            last = seen.press("End")
+            assert last.startswith(place(box, -1 % len(box.ids)))
+            assert seen.press("ArrowRight") == last
+            assert seen.press("Home", "ArrowLeft").startswith(place(box, 0))
+            assert seen.press("Tab") == ""
+            assert seen.page.locator(".at").count() == 0
+        assert any("dim" in classes for box in seen.read.boxes for classes in box.classes)
+
+    def test_a_text_that_scrolls(self, tab: Callable[..., Tab]) -> None:
+        """The token one is at is in sight, and is not read as markup where it is told."""
+        seen = tab("hostile", 375, reduced_motion="reduce")
+        number = max(range(len(seen.read.boxes)), key=lambda n: len(seen.read.boxes[n].tokens))
+        seen.page.locator(".tokens").nth(number).focus()
+        seen.press("End")
+        inside = "([a, b, c]) => b.top >= a.top - 1 && b.bottom <= a.bottom + 1 && b.top >= 0 && b.bottom <= c.top"
+        places = seen.page.evaluate(
+            "['.tokens:focus', '.tokens:focus .at', '#told'].map((each) => document.querySelector(each).getBoundingClientRect().toJSON())"
+        )
+        assert seen.page.evaluate(inside, places)
+        for number in range(len(seen.read.boxes)):
+            seen.page.locator(".tokens").nth(number).focus()
+            seen.press(*["ArrowRight"] * 3)
+            assert seen.page.locator("#told *:not(span)").count() == 0
+
+    def test_charts(self, tab: Callable[..., Tab]) -> None:
+        """Arrow keys go from point to point; what is told is what the file has."""
+        seen = tab("plan")
+        for number, data in enumerate(seen.read.data):
+            seen.page.locator(".plot").nth(number).focus()
+            for at in [0, 1, 2, len(data["steps"]) - 1]:
+                told = seen.press("End") if at > 2 else seen.press("ArrowRight")
+                parts = [f"step {data['steps'][at]:,}"]
+                for line, name in enumerate(data["names"]):
+                    asked = f" (asked {data['targets'][line][at]})" if data["targets"] else ""
+                    parts.append(f"{name} {data['values'][line][at]}{asked}")
+                assert told == ", ".join(parts)
+                left = seen.page.locator(".cursor").nth(number).evaluate("(each) => each.style.left")
+                assert float(left.removesuffix("%")) == pytest.approx(100 * data["steps"][at] / data["steps"][-1])
+            assert seen.press("Tab") == ""
+
+
+class TestPointers:
+    def test_hover(self, tab: Callable[..., Tab]) -> None:
+        """Of a token and of a place of a chart, until the pointer leaves; whatever else has the focus."""
+        seen = tab("plan")
+        seen.page.locator(".plot").first.focus()
+        tokens = seen.page.locator("#samples details[open] .tokens").first
+        tokens.locator("i").nth(2).hover()
+        box = next(box for box in seen.read.boxes if box.label == tokens.get_attribute("aria-label"))
+        assert seen.told().startswith(place(box, 2))
+        tokens.click(position={"x": 3, "y": 3})  # the focus goes from the chart, which has nothing to take back
+        tokens.locator("i").nth(1).hover()
+        assert seen.told().startswith(place(box, 1))
+        seen.page.locator("#samples h2").hover()
+        assert seen.told() == ""
+        area = seen.page.locator(".area").first
+        area.hover(position={"x": area.bounding_box()["width"] / 2, "y": 20})
+        assert re.match(r"step (50|60), ", seen.told())
+        area.hover(position={"x": 1, "y": 20})
+        assert seen.told().startswith("step 10, ")
+        seen.page.locator("h1").hover()
+        assert seen.told() == ""
+
+    def test_touch(self, tab: Callable[..., Tab]) -> None:
+        """What was touched is told until another place is."""
+        seen = tab("plan", 375, has_touch=True, is_mobile=True)
+        tokens = seen.page.locator("#samples details[open] .tokens")
+        for number in (0, 1, 0):
+            tokens.nth(number).locator("i").nth(4).tap()
+            box = next(box for box in seen.read.boxes if box.label == tokens.nth(number).get_attribute("aria-label"))
+            assert seen.told().startswith(place(box, 4))
+            assert seen.page.locator(".at").count() == 1
+        seen.page.locator(".area").first.tap()
+        assert seen.told().startswith("step ")
+        assert seen.page.locator(".at").count() == 0
+        seen.page.locator("h1").tap()
+        assert seen.told() == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_without_scripts(tab: Callable[..., Tab], name: str, browser: Any, pages: dict[str, Path]) -> None:
+    """All but what hovering tells is there: the same text, and the charts' numbers in tables."""
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(pages[name].as_uri())
+    with_scripts = tab(name).page
+    assert page.locator("body").inner_text() == with_scripts.locator("body").inner_text()
+    assert not page.locator("#told").is_visible()
+    for summary in page.locator(".chart summary").all():
+        summary.click()
+    for chart, table in zip(Page(pages[name].read_text("utf-8")).data, page.locator(".chart table").all(), strict=True):
+        assert chart["values"][0][-1] in table.inner_text()
+    context.close()

@@ -1,0 +1,237 @@
+"""`tokenstore report` as a user runs it: where the page goes, what is refused, `--json`, one clear message for what fails."""
+
+import errno
+import json
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from tests.command_lines import run, run_here
+from tests.conftest import random_documents
+from tests.grown import documents_of, grow, write
+from tests.report_pages import check_page
+from tokenstore.report import plan_report, store_report
+from tokenstore.report.page import BEGINS
+from tokenstore.store import files
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A store with everything, of two versions."""
+    path = write(tmp_path / "s", documents_of(3, [30, 4, 60, 9, 12, 40]))
+    grow(path, documents_of(4, [5, 6]))
+    return path
+
+
+@pytest.fixture
+def plan(make_store: Callable[..., Path], tmp_path: Path) -> Path:
+    """Two sources, and steps that are skipped."""
+    for seed, name in enumerate("ab"):
+        make_store(name, random_documents(seed, 60, 20), order=True)
+    (tmp_path / "plan.yaml").write_text(
+        "sequence_length: 16\nglobal_batch_size: 4\nnum_steps: 60\nsources:\n"
+        "  a: {path: a, weight: 0.5}\n  b: {path: b, weight: 0.5}\nskip_steps: [[4, 6]]\n"
+    )
+    return tmp_path / "plan.yaml"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own to work in."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path / "here"
+
+
+def ok(*command: object) -> str:
+    done = run_here("report", *command)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+def refused(code: int, message: str, *command: object) -> None:
+    """Exit code and message; no page, no part of one, no traceback."""
+    before = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
+    done = run_here("report", *command)
+    assert (done.returncode, done.stdout) == (code, ""), done.stderr
+    assert re.search(message, done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+    assert {path: path.read_bytes() for path in Path().iterdir() if path.is_file()} == before
+
+
+class TestOutput:
+    def test_its_name(self, store: Path, plan: Path, folder: Path) -> None:
+        """That of the store or of the plan, in the folder we are in; its size is told."""
+        for path, name in (store, "s.report.html"), (plan, "plan.report.html"):
+            out = ok(path)
+            assert out == f"{name}: {(folder / name).stat().st_size / 1000:.3g} kB\n"
+            check_page((folder / name).read_text("utf-8"))
+        assert sorted(path.name for path in folder.iterdir()) == ["plan.report.html", "s.report.html"]
+        ok(store, "-o", "other.html")
+        assert (folder / "other.html").read_bytes() == (folder / "s.report.html").read_bytes()
+
+    def test_the_folder_we_are_in(self, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A store that is given as `.` has a name."""
+        monkeypatch.chdir(store)
+        assert ok(".", "-o", "../here/x.html").startswith("../here/x.html")
+        assert "<h1><bdi>s</bdi></h1>" in Path("../here/x.html").read_text("utf-8")
+
+    def test_a_page_is_replaced(self, store: Path, plan: Path, folder: Path) -> None:
+        """One of ours, whatever of."""
+        ok(store, "-o", "x.html")
+        ok(plan, "-o", "x.html")
+        assert "Plan " in (folder / "x.html").read_text("utf-8")
+
+    @pytest.mark.parametrize("data", [b"", b"<!doctype html>\n<p>mine", b"x" * 1000, BEGINS.encode()[:-1]])
+    def test_another_file_is_kept(self, store: Path, folder: Path, data: bytes) -> None:
+        """Until it is said to be overwritten."""
+        (folder / "x.html").write_bytes(data)
+        refused(
+            2,
+            r"output: expected a page of this command, found another file \(x.html\); use --overwrite",
+            store,
+            "-o",
+            "x.html",
+        )
+        ok(store, "-o", "x.html", "--overwrite")
+        check_page((folder / "x.html").read_text("utf-8"))
+
+    def test_what_is_no_file(self, store: Path, folder: Path) -> None:
+        """A folder, a pipe or a device is not replaced, even if told so; nor waited for."""
+        files.os.mkfifo(folder / "pipe")
+        for output, found in (folder, "a folder"), (folder / "pipe", "something else"), ("/dev/full", "something else"):
+            for more in (), ("--overwrite",):
+                refused(2, f"output: expected a file, found {found}", store, "-o", output, *more)
+        assert (folder / "pipe").is_fifo()
+
+    @pytest.mark.parametrize("output", ["no/such/folder/x.html", "x" * 300, "x" * 253, "s/manifest.json/x.html"])
+    def test_what_cannot_be_written(self, store: Path, output: str) -> None:
+        """A folder that is not there, a name too long for a file or for the one beside it, a file as a folder."""
+        refused(1, r"error: output: expected to write it, found .* \(.*\); name another output", store, "-o", output)
+
+    def test_an_output_that_cannot_be_read(self, store: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Whose it is cannot be known."""
+        (folder / "x.html").write_bytes(b"mine")
+        monkeypatch.setattr("builtins.open", failing(open, "x.html", errno.EACCES))
+        refused(2, "output: expected a page of this command", store, "-o", "x.html")
+
+    @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
+    def test_a_disk_that_fails(self, store: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+        """No half page; the one of before is whole."""
+        ok(store, "-o", "x.html")
+        monkeypatch.setattr(files, "sync", raising(number))
+        refused(1, r"output: expected to write it, found .* \(x.html\)", store, "-o", "x.html")
+        refused(1, "output: expected to write it, found .*", store, "-o", "y.html")
+        assert [path.name for path in folder.iterdir()] == ["x.html"]
+
+    def test_names_that_act_on_a_terminal(self, store: Path) -> None:
+        """Are told as escapes."""
+        assert ok(store, "-o", "\x1b[31m\u202e[red].html").startswith(r"\x1b[31m\u202e[red].html: ")
+
+
+def raising(number: int) -> Callable:
+    def fail(*_: object) -> None:
+        raise OSError(number, "a reason")
+
+    return fail
+
+
+def failing(real: Callable, name: str, number: int) -> Callable:
+    """`open`, but for a file of this name."""
+
+    def opened(path: object, *rest: object, **options: object) -> object:
+        if str(path).endswith(name):
+            raise OSError(number, "a reason", str(path))
+        return real(path, *rest, **options)
+
+    return opened
+
+
+class TestJson:
+    def test_keys(self, store: Path, plan: Path, folder: Path) -> None:
+        """They stay: scripts depend on them. No page is written, and none is in the way."""
+        (folder / "s.report.html").write_text("mine")
+        found = json.loads(ok(store, "--json"))
+        assert set(found) == {f.name for f in fields(store_report.StoreReport)} == {"store", "samples", "no_text"}
+        assert len(found["samples"]) == 6
+        assert set(found["samples"][0]) == {"number", "id", "origin", "num_tokens", "num_learned", "excerpt"}
+        found = json.loads(ok(plan, "--json"))
+        assert (
+            set(found)
+            == {f.name for f in fields(plan_report.PlanReport)}
+            == {"plan", "split", "mixture", "stores", "samples", "config", "no_text"}
+        )
+        assert (
+            set(found["stores"][0])
+            == {f.name for f in fields(plan_report.StoreRow)}
+            == {"name", "path", "version", "digest", "num_tokens", "num_documents", "lengths"}
+        )
+        assert set(found["samples"][0]) == {f.name for f in fields(plan_report.SampledStep)} == {"step", "rows"}
+        assert set(found["mixture"][0]) == {"step", "sequences", "epochs", "shares", "weights"}
+        assert [sample["step"]["step"] for sample in found["samples"]] == [0, 30, 59]
+        assert [len(sample["rows"]) for sample in found["samples"]] == [4, 4, 4]
+        assert [path.name for path in folder.iterdir()] == ["s.report.html"]
+
+    def test_limits(self, store: Path, plan: Path) -> None:
+        """Of samples, tokens, steps, ranks; a version."""
+        found = json.loads(ok(store, "--json", "--samples", 2, "--max-tokens", 3, "--version", 1))
+        assert (len(found["samples"]), found["samples"][0]["excerpt"]["stop"], found["store"]["version"]) == (2, 3, 1)
+        more = ("--steps", 10, "--step", 59, "--step", 3, "--samples", 1, "--world-size", 2, "--microbatch-size", 1)
+        found = json.loads(ok(plan, "--json", *more))
+        assert [sample["step"]["step"] for sample in found["samples"]] == [59, 3]
+        assert (found["plan"]["steps"], found["split"]["world_size"]) == (10, 2)
+        assert json.loads(ok(plan, "--json", "--samples", 0))["samples"] == []
+
+
+class TestMistakes:
+    @pytest.mark.parametrize(
+        ("question", "code", "message"),
+        [
+            (["{store}", "--step", "3"], 2, "report: expected a plan's file for --steps, --step and the like, found a folder"),
+            (["{store}", "--world-size", "3"], 2, "report: expected a plan's file"),
+            (["{store}", "--version", "9"], 1, "store version: expected one of 1, 2, found 9"),
+            (["{plan}", "--version", "1"], 2, "report: expected a store's folder for --version, found a file"),
+            (["{plan}.not", "--version", "1"], 2, "plan: expected a file to read"),
+            (["{plan}", "--steps", "61"], 2, "steps: expected at most 60"),
+            (["{plan}", "--steps", "0"], 2, "steps: expected at most 60.* at least 1, found 0"),
+            (["{plan}", "--step", "60"], 2, "step: expected one below 60"),
+            (["{plan}", "--step", "-1"], 2, "step: expected one in 0..60, found -1"),
+            (["{plan}", "--step", "4"], 2, "step: expected one that is not skipped, found 4"),
+            (["{plan}", "--step", "x"], 2, "Invalid value"),
+            (["{plan}", "--samples", "-1"], 2, "numbers: expected 0 or more for --samples and --max-tokens"),
+            (["{store}", "--max-tokens", "-1"], 2, "numbers: expected 0 or more"),
+            (["{plan}", "--world-size", "0"], 2, "world_size: expected 1 or more"),
+            (["{plan}", "--world-size", "3"], 2, "expected"),
+            (["{plan}", "--microbatch-size", "0"], 2, "microbatch_size: expected 1 or more"),
+            (["{plan}.not"], 2, "plan: expected a file to read"),
+            (["{store}/manifest.json"], 2, "plan: "),
+            (["{store}/.."], 1, "store: expected a token store"),
+            (["/dev/null"], 2, "plan: expected fields"),
+            ([], 2, "requires an argument|Missing"),
+        ],
+    )  # fmt: skip
+    def test_codes_and_messages(self, store: Path, plan: Path, question: list, code: int, message: str) -> None:
+        """2 for what was asked, 1 for what cannot be read; one message, no page."""
+        refused(code, message, *(word.format(store=store, plan=plan) for word in question))
+
+    def test_a_damaged_store(self, store: Path) -> None:
+        """Is told as everywhere."""
+        name = next(path for path in store.glob("tokens-*"))
+        name.write_bytes(b"\xff" * name.stat().st_size)
+        refused(1, "expected ids below 300, found 65535", store)
+
+
+def test_the_tool_is_the_same_command(plan: Path, folder: Path) -> None:
+    """`python -m tools.report`, with help that has examples; it writes the same page."""
+    done = run(sys.executable, "-m", "tools.report", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "tokenstore report stores/web" in done.stdout
+    assert all(option in done.stdout for option in ("--output", "--samples", "--steps", "--overwrite", "--json"))
+    done = run(sys.executable, "-m", "tools.report", plan, "-o", folder / "tool.html")
+    assert (done.returncode, done.stderr) == (0, "")
+    ok(plan, "-o", "command.html")
+    assert (folder / "tool.html").read_bytes() == (folder / "command.html").read_bytes()

@@ -1,0 +1,381 @@
+"""Pages of stores and plans, read back: nothing in them acts, and they show what the store and the plan hold."""
+
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conftest import random_documents
+from tests.data.texts import TEXTS
+from tests.grown import Kind, documents_of, grow, write
+from tests.packed_cases import Stores, cases, limited, make_stores, plan_of, quietly
+from tests.report_pages import ATTACKS, Page, check_page, hostile_store, is_harmless, make_plan, texts_store
+from tests.written import build_stores
+from tokenstore import Plan, PlanConfig, open_store
+from tokenstore.errors import ConfigError
+from tokenstore.report.page import render
+from tokenstore.report.plan_page import LINES, plan_page
+from tokenstore.report.plan_report import PlanReport, plan_report
+from tokenstore.report.store_report import store_page, store_report
+from tokenstore.store import Store
+from tokenstore.views.numbers import percentage
+from tokenstore.views.plan_curves import mixture_over_steps
+from tokenstore.views.plan_summary import load_plan
+from tokenstore.views.text import safe
+
+PACKINGS = ("best_fit", "none", "concat")
+BARE = Kind(masks=False, origins=False, ids=False, order=False)
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return hostile_store(tmp_path_factory.mktemp("hostile"))
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    return make_stores(tmp_path_factory.mktemp("stores"))
+
+
+@pytest.fixture
+def sources(make_store: Callable[..., Path]) -> dict[str, dict]:
+    """Of two stores of 60 documents."""
+    paths = {name: make_store(name, random_documents(seed, 60, 20), order=True) for seed, name in enumerate("ab")}
+    return {name: {"path": str(path), "weight": "0.5"} for name, path in paths.items()}
+
+
+def page_of(store: Store, samples: int = 100, max_tokens: int = 30_000) -> Page:
+    return check_page(store_page(store_report(store, samples, max_tokens)))
+
+
+def facts(page: Page) -> dict[str, str]:
+    """The names and values that are listed on a page."""
+    found = {}
+    for part in page.source.split("<dt>")[1:]:
+        name, rest = part.split("</dt><dd><bdi>", 1)
+        found[name] = rest.split("</bdi></dd>", 1)[0]
+    return found
+
+
+class TestStores:
+    def test_text_that_tries_to_get_out(self, hostile: Path) -> None:
+        """Markup, scripts, escapes and bidirectional controls in texts, ids and names are shown, and no more than that."""
+        with open_store(hostile) as store:
+            page = page_of(store)
+            assert len(page.boxes) == len(store) == len(ATTACKS)
+            for number, box in enumerate(page.boxes):
+                assert "".join(box.texts) == safe(store.decode(number), lines=True)
+                assert box.tokens == store[number].tolist()
+                assert safe(store.id(number), lines=True) in page.text
+                assert safe(store.origin(number).file, lines=True) in page.text
+            assert safe(hostile.name) in page.text
+        assert "window.pwned" not in "".join(page.scripts)
+        assert not [given for _, given in page.elements if {"onload", "onfocus", "autofocus"} & set(given)]
+
+    def test_a_command_to_be_copied_is_one_word_for_a_shell(self, hostile: Path) -> None:
+        """Whatever the path of the store holds."""
+        with open_store(hostile) as store:
+            assert "'s <script>" not in (command := page_of(store, 0).shown.rpartition("To check it: ")[2])
+        assert command.startswith("tokenstore verify '/")
+        assert """$(touch x) '"'"'""" in command
+
+    def test_tokens_that_are_no_text_alone(
+        self, jsonl: Callable[..., Path], tmp_path: Path, tokenizer_file: Path
+    ) -> None:
+        """Those of one character stand in one element, with all their ids."""
+        built = build_stores(tmp_path / "s", jsonl("a.jsonl", [*TEXTS, *ATTACKS]), tokenizer=str(tokenizer_file))
+        with open_store(built.path) as store:
+            boxes = page_of(store).boxes
+            assert ["".join(box.texts) for box in boxes] == [
+                safe(store.decode(n), lines=True) for n in range(len(store))
+            ]
+            assert [box.tokens for box in boxes] == [document.tolist() for document in store]
+            assert any(len(ids) > 1 for box in boxes for ids in box.ids)
+
+    @given(texts=st.lists(st.text(min_size=1, max_size=40).map("a b {}".format), min_size=1, max_size=4))
+    @settings(max_examples=30)
+    def test_any_text(self, tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+        """Bytes of any text, each of its own mask; lone surrogates as what takes their place."""
+        texts = [text.encode("utf-8", "replace").decode() for text in texts]
+        with open_store(texts_store(tmp_path_factory.mktemp("any") / "s", texts)) as store:
+            boxes = page_of(store).boxes
+            assert ["".join(box.texts) for box in boxes] == [safe(text, lines=True) for text in texts]
+            for number, box in enumerate(boxes):
+                learned, at = store.loss_mask(number), 0
+                for ids, classes in zip(box.ids, box.classes, strict=True):
+                    assert ("dim" in classes) == (not learned[at : at + len(ids)].any())
+                    at += len(ids)
+
+    def test_what_a_store_is(self, tmp_path: Path) -> None:
+        """Its totals, its digest, its tokenizer, its lengths; versions of one that has grown."""
+        path = write(tmp_path / "s", documents_of(3, [30, 4, 60, 9, 12, 40]))
+        grow(path, documents_of(4, [1000]))
+        with open_store(path) as store, open_store(path, version=1) as old:
+            page, before = page_of(store), page_of(old)
+            known = facts(page)
+            assert (known["path"], known["digest"], known["version"]) == (str(path), store.digest, "2 of 1, 2")
+            assert facts(before)["digest"] == old.digest
+            assert "1,155 tokens 7 documents" in page.shown
+            assert "155 tokens 6 documents" in before.shown
+            assert (known["shortest"], known["longest"], known["mean"]) == ("4", "1,000", "165.0")
+            assert known["has"] == "order, origins, ids, loss masks"
+            learned = sum(int(store.loss_mask(n).sum()) for n in range(7)) / store.num_tokens
+            assert f"{percentage(learned)} of the tokens are learned" in page.shown
+        assert "512 – 1,023" in page.shown
+
+    def test_a_store_of_tokens_only(self, tmp_path: Path) -> None:
+        """No order file, no origins, ids or masks: no lengths, and what makes them is said."""
+        with open_store(write(tmp_path / "s", documents_of(1, [5]), BARE)) as store:
+            page = page_of(store)
+        assert facts(page)["has"] == "tokens only"
+        assert f"tokenstore index {tmp_path / 's'} makes it" in page.shown
+        assert "Largest documents" not in page.shown
+        assert len(page.boxes) == 1
+
+    def test_samples_are_spread(self, make_store: Callable[..., Path]) -> None:
+        """As many as asked for, at most all; as many tokens of each; none at all without a text."""
+        with open_store(make_store("s", random_documents(1, 50, 20), order=True)) as store:
+            assert [view.number for view in store_report(store, 5).samples] == [5, 15, 25, 35, 45]
+            assert [view.number for view in store_report(store, 10**18).samples] == [*range(50)]
+            assert all(len(box.tokens) <= 3 for box in page_of(store, 5, 3).boxes)
+            page = page_of(store, 0)
+            assert (page.boxes, "Samples" in page.shown) == ([], False)
+            assert all(box.ids == [] for box in page_of(store, 5, 0).boxes)
+
+    def test_a_tokenizer_that_cannot_be_loaded(
+        self, jsonl: Callable[..., Path], tmp_path: Path, tokenizer_file: Path
+    ) -> None:
+        """The page says why it has no text; the ids are there."""
+        build_stores(tmp_path / "s", jsonl("a.jsonl", TEXTS), tokenizer=str(tokenizer_file))
+        (tmp_path / "s" / "tokenizer.json").write_bytes(b"x" * (tmp_path / "s" / "tokenizer.json").stat().st_size)
+        with open_store(tmp_path / "s") as store:
+            page = page_of(store)
+            assert "No text: tokenizer" in page.shown
+            assert page.boxes[0].texts[:2] == [f"<{i}>" for i in store[0][:2]]
+        plan = make_plan({"a": {"path": str(tmp_path / "s")}}, num_steps=2)
+        assert "No text: tokenizer" in check_page(plan_page(plan_report(plan))).shown
+
+    def test_options_may_hold_anything(self, hostile: Path) -> None:
+        """Lists and texts among them, as the builder wrote them."""
+        with open_store(hostile) as store:
+            assert facts(page_of(store, 0))["text_endings"] == "[&#39;.a&lt;script&gt;\\x1b&#39;]"
+
+
+class TestPlans:
+    def check_samples(self, plan: Plan, report: PlanReport, page: Page) -> None:
+        """The tokens of the page are those of the batches."""
+        boxes = iter(page.boxes)
+        for sample in report.samples:
+            batch = plan.batch(sample.step.step)["input_ids"]
+            assert batch.shape[0] == sample.step.global_batch_size
+            for row in sample.rows:
+                at = 0
+                for number, piece in enumerate(row.pieces):
+                    size = piece.stop - piece.start
+                    if number < 16:
+                        box = next(boxes)
+                        found = box.tokens
+                        assert box.start == piece.start
+                        assert found == batch[row.row][at : at + min(size, 64)].tolist()
+                        assert (
+                            found == plan.stores[piece.source][piece.document][piece.start :][: min(size, 64)].tolist()
+                        )
+                    at += size
+                assert at + row.padding == plan.config.sequence_length
+        assert next(boxes, None) is None
+
+    def check_charts(self, plan: Plan, report: PlanReport, page: Page) -> None:
+        """What they tell is what the plan gives."""
+        points = mixture_over_steps(plan, report.plan.steps, min(max(report.plan.sequences // 64, 10), 200))
+        mixture, epochs = page.data
+        assert mixture["steps"] == epochs["steps"] == [point.step for point in points]
+        for number, name in enumerate(mixture["names"]):
+            assert mixture["values"][number] == [percentage(point.shares[name]) for point in points]
+            assert mixture["targets"][number] == [percentage(point.weights[name]) for point in points]
+        for number, name in enumerate(epochs["names"]):
+            told = [float(value.replace(",", "")) for value in epochs["values"][number]]
+            assert told == pytest.approx([point.epochs[name] for point in points], abs=0.0005)
+
+    def check_reproduces(self, plan: Plan, page: Page, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What is printed makes the same plan, wherever it is saved, by the lines that are printed."""
+        config, lines = page.pres
+        (folder / "plan.json").write_text(config, "utf-8")
+        again = quietly(PlanConfig.load(folder / "plan.json"))
+        assert again.fingerprint == plan.fingerprint
+        assert set(again.config.sources) == set(plan.config.sources)
+        assert again.past(again.num_steps or 5) == plan.past(plan.num_steps or 5)
+        if 0 not in {step for a, b in plan.schedule.skip_steps for step in range(a, b)}:
+            monkeypatch.chdir(folder)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                exec(lines, {})
+
+    @given(case=cases(PACKINGS), data=st.data())
+    @settings(max_examples=30)
+    def test_any_plan(
+        self, stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: dict, data: st.DataObject
+    ) -> None:
+        """Packings, pools, stages, skips, limits of epochs: samples, charts, facts, and how to make it again."""
+        try:
+            plan, _ = plan_of(stores, data.draw(st.one_of(st.just(case), limited(case))))
+        except ConfigError:
+            return
+        report = plan_report(plan, samples=data.draw(st.integers(0, 30)))
+        page = check_page(plan_page(report))
+        self.check_samples(plan, report, page)
+        self.check_charts(plan, report, page)
+        self.check_reproduces(plan, page, tmp_path, monkeypatch)
+        assert facts(page)["fingerprint"] == plan.fingerprint
+        assert f"{report.plan.sequences:,} sequences of {plan.config.sequence_length}" in page.shown
+        assert all(store.digest in page.shown for store in plan.stores.values())
+
+    @pytest.mark.parametrize("fields", [{"temperature": "2.5"}, {"seed": 10**30}, {"num_steps": None}])
+    def test_it_can_be_made_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: dict, fields: dict
+    ) -> None:
+        """Of the version it was made with, though the store has grown since, and from a path that was relative."""
+        path = write(tmp_path / "grown", documents_of(1, [3, 10, 40, 7, 20, 11]), Kind(masks=False))
+        monkeypatch.chdir(tmp_path)
+        weights = {} if "temperature" in fields else {"weight": "1e-7"}
+        given = {"🦊 \u202e\x7f\x85\U000e0041": {"path": "grown", **weights}, '<b>"\\': {"path": "a", **weights}}
+        plan = make_plan(given, **fields)
+        page = check_page(plan_page(plan_report(plan)))
+        grow(path, documents_of(2, [2, 9, 30]), Kind(masks=False))
+        (tmp_path / "elsewhere").mkdir()
+        self.check_reproduces(plan, page, tmp_path / "elsewhere", monkeypatch)
+
+    def test_names_that_try_to_get_out(self, hostile: Path) -> None:
+        """Names of sources and paths, in tables, charts, labels and in the plan that is printed."""
+        names = [*ATTACKS[:9], "a\nb", "constructor", "__proto__", "1 others"]
+        plan = make_plan({name: {"path": str(hostile), "weight": "1"} for name in names}, sequence_length=64)
+        page = check_page(plan_page(plan_report(plan, samples=8)))
+        assert all(page.text.count(safe(name, lines=True)) >= 3 for name in names)
+        assert all(is_harmless(name) for chart in page.data for name in chart["names"])
+        assert {box.label.split(": left")[0] for box in page.boxes} <= {
+            safe(f"{name}:{n}", lines=True) for name in names for n in range(len(ATTACKS))
+        }
+
+    @pytest.mark.parametrize(
+        ("skips", "shown"),
+        [
+            ([], [0, 20, 39]),
+            ([[0, 5], [5, 7]], [7, 20, 39]),
+            ([[18, 25]], [0, 25, 39]),
+            ([[30, 40]], [0, 20, 29]),
+            ([[15, 60]], [0, 14]),
+            ([[1, 40]], [0]),
+            ([[0, 40]], []),
+        ],
+    )
+    def test_steps_that_are_skipped(self, sources: dict, skips: list, shown: list[int]) -> None:
+        """The next one is shown in place of it, or the one before; none, if there is none."""
+        report = plan_report(make_plan(sources, skip_steps=skips))
+        assert [sample.step.step for sample in report.samples] == shown
+        check_page(plan_page(report))
+
+    def test_steps_that_were_asked_for(self, sources: dict) -> None:
+        """Any of the plan, also behind those looked at; a wrong one is refused, as are a split and steps."""
+        plan = make_plan(sources, skip_steps=[[4, 6]])
+        assert [sample.step.step for sample in plan_report(plan, 10, (39, 1)).samples] == [39, 1]
+        for wrong in ({"sampled": (40,)}, {"sampled": (-1,)}, {"sampled": (4,)}, {"steps": 41}, {"world_size": 3}):
+            with pytest.raises(ConfigError, match=r"(steps?|global_batch_size|split): expected|expected"):
+                plan_report(plan, **wrong)
+
+    @pytest.mark.parametrize(("steps", "points"), [(5, 5), (100, 10), (800, 50), (10_000, 200)])
+    def test_points_of_charts(self, sources: dict, steps: int, points: int) -> None:
+        """As many as shares can be told from, and as can be seen."""
+        assert len(plan_report(make_plan(sources, num_steps=steps), samples=0).mixture) == points
+
+    def test_who_is_given_a_sequence(self, sources: dict) -> None:
+        """Its rank and microbatch, if it was asked how steps are given to ranks."""
+        plan = make_plan(sources)
+        page = check_page(plan_page(plan_report(plan, world_size=2, microbatch_size=1)))
+        found = [word.split()[:3] for word in page.shown.split(", rank ")[1:5]]
+        assert found == [
+            ["0,", "microbatch", "0"],
+            ["1,", "microbatch", "0"],
+            ["0,", "microbatch", "1"],
+            ["1,", "microbatch", "1"],
+        ]
+        assert ", rank " not in check_page(plan_page(plan_report(plan))).shown
+
+    def test_an_endless_plan(self, sources: dict) -> None:
+        """Its first steps, and that there is no end."""
+        page = check_page(plan_page(plan_report(make_plan(sources, num_steps=None))))
+        assert "10,000 steps of an endless plan" in page.shown
+        assert "From step 0 on" in page.shown
+
+    def test_samples_of_nothing(self, sources: dict) -> None:
+        """No text at all; and a number of samples nobody has is all there are."""
+        plan = make_plan(sources)
+        page = check_page(plan_page(plan_report(plan, samples=0)))
+        assert (page.boxes, "Samples" in page.shown) == ([], False)
+        assert len(plan_report(plan, samples=10**18).samples[0].rows) == 4
+        assert check_page(plan_page(plan_report(plan, max_tokens=0))).boxes == []
+
+    def test_many_sources(self, make_store: Callable[..., Path]) -> None:
+        """Eight and the others have lines; the page stays one that can be mailed."""
+        path = make_store("s", random_documents(1, 60, 20), order=True)
+        given = {f"source {i}": {"path": str(path), "weight": str(1 + i % 7)} for i in range(300)}
+        stages = [
+            {"from_step": 10 * k, "weights": {f"source {k}": "1", **dict.fromkeys(given, "0.01")}} for k in range(1, 20)
+        ]
+        source = plan_page(plan_report(make_plan(given, stages=stages, num_steps=200, global_batch_size=32)))
+        page = check_page(source)
+        assert all(len(chart["names"]) == LINES + 1 for chart in page.data)
+        assert page.data[0]["names"][-1] == "292 others"
+        assert len(source) < 1_500_000
+
+    def test_warnings_and_notes(self, tmp_path: Path, sources: dict) -> None:
+        """Those of the plan, as they are told elsewhere."""
+        (tmp_path / "plan.yaml").write_text(
+            json.dumps({"sequence_length": 16, "global_batch_size": 4, "num_steps": 900, "sources": sources})
+        )
+        plan, warned = load_plan(tmp_path / "plan.yaml")
+        report = plan_report(plan, warned=warned)
+        page = check_page(plan_page(report))
+        assert report.plan.warnings
+        assert all(f"Warning: {text}" in page.shown for text in report.plan.warnings)
+        assert all(f"Note: {text}" in page.shown for text in report.plan.notes)
+
+    def test_without_order_files(self, make_store: Callable[..., Path]) -> None:
+        """As windows of the stream need none: what is not known then is not shown."""
+        path = make_store("s", random_documents(1, 60, 20))
+        plan = make_plan({"s": {"path": str(path)}}, packing="concat")
+        assert "not known without an order file" in check_page(plan_page(plan_report(plan))).shown
+
+
+def test_the_same_again(hostile: Path, sources: dict) -> None:
+    """The same store and plan give the same bytes of a page."""
+    with open_store(hostile) as store:
+        assert store_page(store_report(store)) == store_page(store_report(store))
+    pages = {plan_page(plan_report(make_plan(sources))) for _ in range(2)}
+    assert len(pages) == 1
+
+
+@pytest.fixture
+def template(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Put a text in the place of the template `store.html`."""
+    from tokenstore.report import page
+
+    original = page._asset
+
+    def put(text: str) -> None:
+        monkeypatch.setattr(page, "_asset", lambda name: text if name == "store.html" else original(name))
+        page._environment.cache_clear()
+
+    yield put
+    monkeypatch.undo()
+    page._environment.cache_clear()
+
+
+def test_every_text_is_made_safe(template: Callable[[str], None]) -> None:
+    """Wherever it stands in a template, joined, formatted, in an attribute, or given to a part of another file."""
+    template('{% from "parts.html" import facts %}{{ a }}<p title="{{ a ~ 1 }}">{{ [a]|join(a) }}{{ facts([(a, a)]) }}')
+    made = render("store.html", a="<\u202e\x00\ud800'\"&")
+    assert is_harmless(made)
+    assert made.count("&lt;\\u202e\\x00\\ud800&#39;&#34;&amp;") == 5

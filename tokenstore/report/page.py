@@ -1,0 +1,53 @@
+"""The templates -> a page, and what makes any text safe in it."""
+
+import base64
+import hashlib
+import shlex
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from tokenstore import __version__
+from tokenstore.report.charts import SIZE
+from tokenstore.views.numbers import percentage, size
+from tokenstore.views.text import safe
+
+BEGINS = "<!doctype html>\n<!-- a page of `tokenstore report` -->"  # by which one is known that may be replaced
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of assets/ with `values`. Every str in it becomes `safe` and is escaped, whatever it holds."""
+    script = _asset("script.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = (
+        _environment()
+        .get_template(template)
+        .render(**values, begins=BEGINS, style=_asset("style.css"), script=script, script_digest=digest)
+    )
+    return page.encode("utf-8", "backslashreplace").decode()
+
+
+@cache
+def _environment() -> Any:
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FunctionLoader(_asset),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=lambda value: safe(value, lines=True) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.globals.update(tool_version=__version__, chart_size=SIZE)
+    environment.filters.update(count=lambda n: f"{n:,}", percent=_percent, bytes=size, shell=shlex.quote)
+    return environment
+
+
+def _percent(share: float) -> str:
+    return percentage(share).replace(" ", "\u00a0")  # the sign stays beside the number
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("tokenstore.report").joinpath("assets", name).read_text("utf-8")

@@ -1,0 +1,74 @@
+"""The page of a plan: its charts, and the colours of its sources."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from tokenstore.report.charts import Chart, line_chart
+from tokenstore.report.page import render
+from tokenstore.report.plan_report import PlanReport
+from tokenstore.views.plan_curves import MixturePoint
+
+LINES = 8  # sources with a line and a colour of their own, those with most sequences; the others are one
+
+
+def plan_page(report: PlanReport) -> str:
+    """The page of it, as HTML."""
+    sources = sorted(report.plan.sources, key=lambda row: (-row.sequences, row.name))
+    colours = {row.name: min(number, LINES) for number, row in enumerate(sources)}
+    return render(
+        "plan.html",
+        report=report,
+        plan=report.plan,
+        config=json.dumps(report.config, indent=2, ensure_ascii=False),  # what page.render escapes in it, YAML reads
+        sources=sources,
+        colours=colours,
+        stages=[(stage, _shares(stage.weights, colours)) for stage in report.plan.stages],
+        mixture=_mixture_chart(report.mixture, colours),
+        epochs=_epochs_chart(report.mixture, colours),
+    )
+
+
+def _mixture_chart(points: Sequence[MixturePoint], colours: dict[str, int]) -> Chart:
+    shares = _lines(points, colours, "shares", "{} others", sum)
+    weights = _lines(points, colours, "weights", "{} others", sum)
+    return line_chart(
+        [p.step for p in points], shares, _and_others(colours, shares), weights, stairs=True, percent=True
+    )
+
+
+def _epochs_chart(points: Sequence[MixturePoint], colours: dict[str, int]) -> Chart:
+    epochs = _lines(points, colours, "epochs", "most repeated of {} others", max)
+    return line_chart([p.step for p in points], epochs, _and_others(colours, epochs))
+
+
+def _lines(
+    points: Sequence[MixturePoint],
+    colours: dict[str, int],
+    field: str,
+    label: str,
+    together: Callable[[Iterable[float]], float],
+) -> dict[str, list[float]]:
+    """A field over points of each source with a colour of its own, and of the others `together`, under a name of their own."""
+    others = [name for name, colour in colours.items() if colour == LINES]
+    rows = {name: [getattr(p, field)[name] for p in points] for name in colours if colours[name] < LINES}
+    if others:
+        name = _named(others, label)
+        while name in rows:
+            name = f"({name})"
+        rows[name] = [together(getattr(p, field)[each] for each in others) for p in points]
+    return rows
+
+
+def _shares(weights: Mapping[str, float], colours: dict[str, int]) -> list[tuple[str, int, float]]:
+    """(name, colour, share) of each source that has one, those without a colour of their own together."""
+    alone = [(name, colours[name], share) for name, share in weights.items() if share > 0 and colours[name] < LINES]
+    others = {name: share for name, share in weights.items() if share > 0 and colours[name] == LINES}
+    return alone + ([(_named([*others], "{} others"), LINES, sum(others.values()))] if others else [])
+
+
+def _named(others: Sequence[str], label: str) -> str:
+    return others[0] if len(others) == 1 else label.format(f"{len(others):,}")
+
+
+def _and_others(colours: dict[str, int], names: Iterable[str]) -> dict[str, int]:
+    return {name: colours.get(name, LINES) for name in names}
