@@ -1,5 +1,6 @@
 """PlanConfig and what a Plan refuses: every mistake is named, all of them at once."""
 
+import json
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,16 @@ def test_a_bad_plan_file_is_named(tmp_path: Path, text: str, expected: str) -> N
     assert str(file) in str(error.value)
     with pytest.raises(ConfigError, match="No such file"):
         PlanConfig.load(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+def test_a_plan_file_may_be_json(tmp_path: Path, ascii_only: bool) -> None:
+    """Characters that JSON escapes in two halves are one, in names and in paths."""
+    fields = {**GOOD, "sources": {"🦊 é\n": {"path": "/👩‍👩‍👧", "weight": 0.5}}, "seed": -7}
+    (tmp_path / "plan.json").write_text(json.dumps(fields, ensure_ascii=ascii_only))
+    config = PlanConfig.load(tmp_path / "plan.json")
+    assert {name: source.path for name, source in config.sources.items()} == {"🦊 é\n": "/👩‍👩‍👧"}
+    assert config == PlanConfig(**fields)
 
 
 def test_a_source_shorter_than_a_sequence_is_refused(two: dict) -> None:

@@ -64,6 +64,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """The fields in a YAML (or JSON) file. A key that stands twice is refused; YAML itself keeps the last silently."""
     import yaml
 
+    def joined(text: str) -> str:
+        """JSON writes a character beyond 16 bits as two escapes, which YAML takes for two characters."""
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
     class Loader(yaml.SafeLoader):
         def construct_mapping(self, node: Any, deep: bool = False) -> dict:
             keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
@@ -72,6 +76,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
                     None, None, f"expected every key once, found twice: {twice}", node.start_mark
                 )
             return super().construct_mapping(node, deep)
+
+        def construct_scalar(self, node: Any) -> Any:
+            value = super().construct_scalar(node)
+            return joined(value) if isinstance(value, str) else value
 
     try:
         fields = yaml.load(path.read_text("utf-8"), Loader)
