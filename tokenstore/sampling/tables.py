@@ -29,8 +29,8 @@ ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED = range(4)
 # NOT_PACKED stream, epoch
 OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY, BAD_ORDER, NOT_PACKED = range(6)
 REPORT_SIZE = 5
-# How often held files are looked at: not more often than so many seconds, nor for more than a share of the time
-_CHECK_SECONDS, _CHECK_SHARE = 0.002, 0.01
+# How often held files are looked at: so seldom that it takes that share of the time, but within these seconds
+_CHECK_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.01, 0.002, 0.2
 _BOUNDARIES, _ORDER, _MASK = -1, -2, -3  # in place of a shard's number; _MASK less that of the shard it belongs to
 
 
@@ -79,7 +79,8 @@ class Tables:
             return
         for number, owner in map(self._owners.__getitem__, self._held):
             check_size(*_file_of(self._stores[number], owner))
-        self._next_check = now + max((monotonic() - now) / _CHECK_SHARE, _CHECK_SECONDS)
+        pause = min(max((monotonic() - now) / _CHECK_SHARE, _LEAST_SECONDS), _MOST_SECONDS)
+        self._next_check = now + pause
 
     def resolve(self, report: np.ndarray, clock: int) -> None:
         """Do what a kernel asked for in `report`: map a file; or raise for the damage it met."""
