@@ -14,7 +14,7 @@ from rich.table import Table
 
 from benches.scenes import Row
 
-BENCHES = ("throughput", "loading", "cold", "plan", "packing", "start", "build")
+BENCHES = ("throughput", "loading", "cold", "plan", "packing", "quality", "start", "build")
 RESULTS = Path(__file__).parent / "results"
 
 
