@@ -32,20 +32,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benches.run", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: do they run at all?")
     parser.add_argument("--only", choices=BENCHES, action="append", help="run these only")
-    parser.add_argument("--keep", action="store_true", help="write the table to benches/results/")
+    parser.add_argument("--keep", action="store_true", help="write rows to benches/results/, in place of older ones")
     arguments = parser.parse_args()
-    rows: list[Row] = []
+    table = Table("claim", "measured", "to reach", "beside it", title=machine())
     for name in arguments.only or BENCHES:
         with tempfile.TemporaryDirectory(prefix="tokenstore-bench-") as folder:
-            rows += import_module(f"benches.bench_{name}").run(Path(folder), arguments.smoke)
-    table = Table("claim", "measured", "to reach", "beside it", title=machine())
-    for row in rows:
-        table.add_row(row.claim, row.value, row.reach, row.beside)
+            rows = import_module(f"benches.bench_{name}").run(Path(folder), arguments.smoke)
+        for row in rows:
+            table.add_row(row.claim, row.value, row.reach, row.beside)
+        if arguments.keep:
+            keep(name, rows)
     Console().print(table)
-    if arguments.keep:
-        RESULTS.mkdir(exist_ok=True)
-        data = {"machine": machine(), "rows": [asdict(row) for row in rows]}
-        (RESULTS / "latest.json").write_text(json.dumps(data, indent=1) + "\n")
+
+
+def keep(name: str, rows: list[Row]) -> None:
+    """Write the rows of a bench, with where they were measured, beside those of the others."""
+    RESULTS.mkdir(exist_ok=True)
+    data = {"bench": name, "machine": machine(), "rows": [asdict(row) for row in rows]}
+    (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
 if __name__ == "__main__":
