@@ -2,6 +2,7 @@
 
 import logging
 import multiprocessing
+import signal
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -37,6 +38,17 @@ def loader_of(plan: Plan, workers: int, **options: Any) -> StatefulDataLoader:
     dataset = TokenDataset(plan, rank=1, world_size=2, microbatch_size=2, step=options.pop("step", 0))
     options |= {"multiprocessing_context": "fork"} if workers else {}
     return StatefulDataLoader(dataset, batch_size=None, num_workers=workers, **options)
+
+
+def end_workers() -> None:
+    """Terminate them: torchdata would wait seconds for each. Torch, told by SIGCHLD, would raise in whatever test is under way."""
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        for process in multiprocessing.active_children():
+            process.terminate()
+            process.join()
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
 
 
 def ids(batches: Any) -> list[list[list[int]]]:
@@ -121,8 +133,7 @@ def test_another_number_of_workers_is_refused(plan: Plan, before: int, after: in
         StateMismatchError, match=f"expected {before} .* found {after}; use num_workers={before}, or Tok"
     ):
         next(iter(again))
-    for process in multiprocessing.active_children():  # torchdata would wait seconds for each of them
-        process.terminate()
+    end_workers()
 
 
 def test_other_microbatches_are_refused(plan: Plan) -> None:
