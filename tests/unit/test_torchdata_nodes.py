@@ -1,6 +1,7 @@
 """TokenNode under the real torchdata.nodes: order, states, worlds, workers."""
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,18 @@ from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.torch_data.torchdata_nodes import TokenNode
 
 Wrap = Callable[[TokenNode], BaseNode]
+
+# torchdata's threads end where their mapper is collected; a collection in such a thread itself has it join itself.
+pytestmark = pytest.mark.filterwarnings(
+    r"ignore:Exception ignored in. <function _\w+Mapper\w*.__del__:pytest.PytestUnraisableExceptionWarning"
+)
+
+
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    """Pipelines a test gave up end with it, not in a later one."""
+    yield
+    gc.collect()
 
 
 def twice(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
