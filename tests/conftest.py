@@ -1,6 +1,7 @@
 """Fixtures every kind of test uses: small stores made by the real writer, a tiny BPE tokenizer trained here."""
 
 import json
+import signal
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,6 +22,9 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("ci")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as behind `&` in a shell; what tests start would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 EOS = 0
 

@@ -296,7 +296,6 @@ def test_a_process_ends_with_its_thread_at_work(plan: Plan, ending: str, code: i
     """A script that returns or is interrupted with an iteration open ends at once, also while it waits for a batch."""
     path = next(iter(plan.stores.values())).path
     script = (
-        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have had it ignored
         "import tokenstore\n"
         f"plan = tokenstore.Plan.of({str(path)!r}, 16, 12)\n"
         "iterator = iter(tokenstore.TokenLoader(plan, prefetch=4))\n"

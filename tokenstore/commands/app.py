@@ -74,8 +74,9 @@ def run(application: Any, arguments: list[str] | None = None) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C and a scheduler's SIGTERM are KeyboardInterrupt."""
-    before = {number: signal.signal(number, _interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    """Ctrl-C and a scheduler's SIGTERM are KeyboardInterrupt; Ctrl-C not where a shell has it ignored, as behind `&`."""
+    heard = [signal.SIGTERM] if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else [signal.SIGTERM, signal.SIGINT]
+    before = {number: signal.signal(number, _interrupt) for number in heard}
     try:
         yield
     finally:

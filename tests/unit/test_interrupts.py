@@ -1,0 +1,41 @@
+"""What a signal does to a command, and that nothing of it is left behind."""
+
+import signal
+from collections.abc import Iterator
+
+import cyclopts
+import pytest
+
+from tokenstore.commands.app import INTERRUPTED, run
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[None]:
+    """Those of the tests' own process."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def command(number: int) -> int:
+    """The exit code of a command that is sent a signal."""
+    application = cyclopts.App(suppress_keyboard_interrupt=False)
+    application.default(lambda: signal.raise_signal(number))
+    return run(application, [])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_interrupts_a_command_in_one_line(number: int, capsys: pytest.CaptureFixture) -> None:
+    """Only what resumes says so; handlers are those of before."""
+    before = signal.getsignal(number)
+    assert command(number) == INTERRUPTED
+    assert capsys.readouterr() == ("", "interrupted\n")
+    assert signal.getsignal(number) is before
+
+
+def test_an_interrupt_that_is_ignored_stays_ignored() -> None:
+    """A shell's job behind `&` is not ended by the Ctrl-C that is meant for another."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    assert command(signal.SIGINT) == 0
+    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
