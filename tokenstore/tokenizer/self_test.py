@@ -21,7 +21,7 @@ _CODE = (
     "def area(w: float, h: float) -> float:\n    # both in metres\n\tif w<0 or h<0:\n\t\traise ValueError(f'{w=} {h!r}')\n"
     "    return w*h\n\n\n\nclass Box(object):\n\n    N_MAX=10_000;__x__=None  \n",
     'for(int i=0;i<10;++i){sum+=a[i]->next;}//!!\r\n#include <stdio.h>\r\n\r\n  printf("%d\\n", x&&y||!z);\r\n',
-    '<p class="a">x &amp; y</p>\n<!-- {{TODO}} -->\n{"key": [1, 2.5e3, null], "k2": "v\\u00e9"}\n| a | b |\n|---|---|\n',
+    '<p class="a">x &amp; y</p>\n<!-- {{title}} -->\n{"key": [1, 2.5e3, null], "k2": "v\\u00e9"}\n| a | b |\n|---|---|\n',
     "camelCaseWord HTTPServerError snake_case_name SCREAMING_CASE iPhone15Pro v2.0.1-rc3 user@example.org /usr/lib64",
 )
 _SPACES = (
