@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import runpy
 import shutil
 import signal
 import subprocess
@@ -90,7 +91,7 @@ def run_here(example: ModuleType, *arguments: object) -> str:
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
         patch.setattr(sys, "argv", ["example", *map(str, arguments)])
-        example.main()
+        runpy.run_path(example.__file__, run_name="__main__")
     return printed.getvalue()
 
 

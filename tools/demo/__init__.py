@@ -2,6 +2,5 @@
 
 __main__.py  the story, step by step
 sources.py   two real corpora that every machine has
-train.py     the training script, run by one process or by several
-model.py     a small transformer
+train.py     the training script, run by one process or by several; its model is that of tools.examples
 """

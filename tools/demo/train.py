@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.nn import functional
 
 import tokenstore
-from tools.demo.model import Model
+from tools.examples.model import GPT, causal
 
 CHECKPOINT_EVERY = 10
 
@@ -28,9 +28,8 @@ def train(plan_file: Path, checkpoint: Path, log: Path, resume: bool) -> None:
     """Train from step 0, or from the step in the checkpoint; write a line a step and rank to `log`.rank."""
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     plan = tokenstore.Plan(tokenstore.PlanConfig.load(plan_file))
-    torch.manual_seed(0)
     vocabulary = next(iter(plan.stores.values())).vocab_size
-    model = Model(vocabulary, plan.config.sequence_length)
+    model = GPT(vocabulary, plan.config.sequence_length, width=96)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     step = 0
     if resume:
@@ -52,10 +51,11 @@ def train(plan_file: Path, checkpoint: Path, log: Path, resume: bool) -> None:
                 checkpoint.with_suffix(".tmp").replace(checkpoint)
 
 
-def _update(model: Model, optimizer: torch.optim.Optimizer, batch: dict, world_size: int) -> float:
+def _update(model: GPT, optimizer: torch.optim.Optimizer, batch: dict, world_size: int) -> float:
     """One step; the loss and the gradients are means over the tokens of all ranks."""
     targets = batch["targets"]
-    loss = functional.cross_entropy(model(batch["input_ids"]).flatten(0, 1), targets.flatten(), reduction="sum")
+    logits = model(batch["input_ids"], torch.arange(targets.shape[1]), causal)
+    loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
     total = torch.tensor([loss.detach(), (targets != -100).sum()], dtype=torch.float64)
     optimizer.zero_grad()
     loss.backward()

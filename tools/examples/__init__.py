@@ -6,5 +6,5 @@ train_fsdp.py  the same with FSDP2, a DeviceMesh and torch.distributed.checkpoin
 train_sft.py   conversations: templates, loss masks, packed rows whose documents do not see each other
 evaluate.py    every document once, the same number of batches on every rank
 model.py       a small GPT, and three ways to keep documents apart
-steps.py       what the scripts share: the process group, the loss, the end of a step
+steps.py       what the scripts share: the command line, the process group, the loss, the end of a step
 """

@@ -8,7 +8,6 @@ ranks are given equally many batches, nobody waits for a rank that has none, and
 that of a loop over the documents one by one, whatever the number of processes.
 """
 
-import argparse
 import json
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import torch.distributed as dist
 
 import tokenstore
 from tools.examples.model import GPT
-from tools.examples.steps import FIELDS, StepSums, loss_sum, make_model, process_group
+from tools.examples.steps import FIELDS, StepSums, loss_sum, main, make_model
 
 
 def load_model(checkpoint: Path, plan: tokenstore.Plan) -> GPT:
@@ -38,19 +37,13 @@ def evaluate(model: GPT, plan: tokenstore.Plan, device: torch.device, microbatch
     return {"loss": loss, "targets": num_targets, "batches": len(loader)}
 
 
-def main() -> None:
-    """Parse the command line and join the other processes, if there are any."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where train_gpt left its checkpoint")
-    parser.add_argument("--microbatch", type=int, help="sequences at once a process; left out: all its share of a step")
-    arguments = parser.parse_args()
-    plan = tokenstore.Plan(tokenstore.PlanConfig.load(arguments.folder / "evaluation.yaml"))
-    with process_group() as device:
-        model = load_model(arguments.folder / "checkpoint.pt", plan).to(device)
-        found = evaluate(model, plan, device, arguments.microbatch)
-        line = json.dumps({"rank": dist.get_rank(), **found}) + "\n"
-        print(line, end="", flush=True)  # in one write: the ranks share an output
+def work(folder: Path, device: torch.device, microbatch: int | None) -> None:
+    """Evaluate what train_gpt left; each rank prints what it has found."""
+    plan = tokenstore.Plan(tokenstore.PlanConfig.load(folder / "evaluation.yaml"))
+    found = evaluate(load_model(folder / "checkpoint.pt", plan).to(device), plan, device, microbatch)
+    line = json.dumps({"rank": dist.get_rank(), **found}) + "\n"
+    print(line, end="", flush=True)  # in one write: the ranks share an output
 
 
 if __name__ == "__main__":
-    main()
+    main(__doc__, work)

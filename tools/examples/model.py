@@ -58,13 +58,14 @@ def by_pieces(cu_seqlens: torch.Tensor, max_seqlen: int) -> Attend:
             out = varlen_attn(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, window_size=(-1, 0))
         else:
             pieces = zip(*(x.transpose(0, 1).split(sizes, 1) for x in (q, k, v)), strict=True)
-            out = torch.cat([_causal(*piece) for piece in pieces], 1).transpose(0, 1)
+            out = torch.cat([causal(*piece) for piece in pieces], 1).transpose(0, 1)
         return out.reshape(shape).transpose(1, 2)
 
     return attend
 
 
-def _causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Of rows that are one document each, or that need not be kept apart."""
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
@@ -96,7 +97,7 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, ids: torch.Tensor, position_ids: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """Ids and positions int64[B, L] -> logits of what follows, float[B, L, vocabulary]."""
+        """Ids int64[B, L] and positions, as many or int64[L] -> logits of what follows, float[B, L, vocabulary]."""
         x = self.tokens(ids) + self.positions(position_ids)
         for block in self.blocks:
             x = block(x, attend)

@@ -1,10 +1,12 @@
-"""What the training examples share: the process group, the loss, the end of a step."""
+"""What the examples share: the command line, the process group, the loss, the end of a step."""
 
+import argparse
 import json
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +17,19 @@ from torch.nn import functional
 from tokenstore import Plan
 from tools.examples.model import GPT, by_mask
 
+CHECKPOINT_EVERY = 10
 FIELDS = ("input_ids", "targets", "position_ids", "document_ids")
 Batch = dict[str, torch.Tensor]
+
+
+def main(description: str, work: Callable[[Path, torch.device, int | None], None]) -> None:
+    """Parse an example's command line, join the other processes if there are any, and do `work`."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where tools.examples.data put stores and plans")
+    parser.add_argument("--microbatch", type=int, help="sequences at once a process; left out: all its share of a step")
+    arguments = parser.parse_args()
+    with process_group() as device:
+        work(arguments.folder, device, arguments.microbatch)
 
 
 @contextmanager

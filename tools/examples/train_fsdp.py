@@ -9,7 +9,6 @@ loader's part of it is the same on every rank. Where a mesh has more dimensions,
 `DataRank.from_mesh` finds those over which the data is split: the others must be given the same batches.
 """
 
-import argparse
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import tokenstore
-from tools.examples.steps import FIELDS, StepSums, loss_sum, make_model, process_group, report, update
-
-CHECKPOINT_EVERY = 10
+from tools.examples.steps import CHECKPOINT_EVERY, FIELDS, StepSums, loss_sum, main, make_model, report, update
 
 
 class Training(Stateful):
@@ -80,15 +77,5 @@ def train(folder: Path, device: torch.device, microbatch: int | None) -> None:
                 dcp.save(state, checkpoint_id=folder / "checkpoints" / f"step-{loader.step:09}")
 
 
-def main() -> None:
-    """Parse the command line and join the other processes, if there are any."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where tools.examples.data put stores and plans")
-    parser.add_argument("--microbatch", type=int, help="sequences at once a process; left out: all its share of a step")
-    arguments = parser.parse_args()
-    with process_group() as device:
-        train(arguments.folder, device, arguments.microbatch)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, train)

@@ -12,7 +12,6 @@ torchrun --max-restarts 3 goes on by itself; set TORCH_DISABLE_SHARE_RDZV_TCP_ST
 the addresses of the dead ones (pytorch/pytorch#135712).
 """
 
-import argparse
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -22,9 +21,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import tokenstore
-from tools.examples.steps import FIELDS, StepSums, loss_sum, make_model, process_group, report, update
-
-CHECKPOINT_EVERY = 10
+from tools.examples.steps import CHECKPOINT_EVERY, FIELDS, StepSums, loss_sum, main, make_model, report, update
 
 
 def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: tokenstore.TokenLoader) -> None:
@@ -67,15 +64,5 @@ def train(folder: Path, device: torch.device, microbatch: int | None) -> None:
                 save(checkpoint, model.module, optimizer, loader)
 
 
-def main() -> None:
-    """Parse the command line and join the other processes, if there are any."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where tools.examples.data put stores and plans")
-    parser.add_argument("--microbatch", type=int, help="sequences at once a process; left out: all its share of a step")
-    arguments = parser.parse_args()
-    with process_group() as device:
-        train(arguments.folder, device, arguments.microbatch)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, train)
