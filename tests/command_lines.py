@@ -3,11 +3,14 @@
 import contextlib
 import io
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 from tokenstore.commands import app
 
@@ -15,6 +18,15 @@ ROOT = Path(__file__).resolve().parents[1]
 MAIN = [sys.executable, "-c", "from tokenstore.commands.app import main; main()"]
 WAIT_SECONDS = 60  # until what must happen has happened; only a hanging process reaches it
 Start = Callable[..., subprocess.Popen]
+INTERRUPTIONS = pytest.mark.parametrize(  # the signal, and how many workers it meets
+    ("name", "workers"),
+    [
+        ("SIGINT", 1),
+        ("SIGTERM", 2),
+        pytest.param("SIGINT", 2, marks=pytest.mark.deep),
+        pytest.param("SIGTERM", 1, marks=pytest.mark.deep),
+    ],
+)
 
 
 def environment() -> dict[str, str]:
@@ -28,6 +40,33 @@ def run(*command: object) -> subprocess.CompletedProcess:
     return subprocess.run(
         list(map(str, command)), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
     )  # fmt: skip
+
+
+def in_small_units(*command: object) -> list[object]:
+    """`tokenstore` with units of one small file, so that there is something to resume and work for two workers."""
+    code = (
+        "import functools as f, tokenstore.build.pipeline as p; p.cut_units = f.partial(p.cut_units, unit_bytes=200_000)\n"
+        "from tokenstore.commands.app import main\n"
+        "if __name__ == '__main__': main()"
+    )
+    return [sys.executable, "-c", code, *command]
+
+
+def interrupt(process: subprocess.Popen, parts: Path, name: str) -> None:
+    """Signal a build and its workers, as a terminal does, as soon as it writes parts; it says that it resumes, and no more."""
+    wait_until(lambda: process.poll() is not None or list(parts.glob("*.bad")))  # the last one opened
+    os.killpg(process.pid, getattr(signal, name))
+    out, err = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 130, err
+    assert (err, out) == ("interrupted; the same command resumes\n", "")
+    wait_until(lambda: not group_members(process.pid))
+
+
+def ok(*command: object) -> str:
+    """What `run_here` prints where all is well."""
+    done = run_here(*command)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
 
 
 def run_here(*command: object) -> subprocess.CompletedProcess:

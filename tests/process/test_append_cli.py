@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +11,15 @@ import pytest
 
 import tokenstore
 from tests.building import contents
-from tests.command_lines import MAIN, WAIT_SECONDS, Start, group_members, run, run_here, wait_until
+from tests.command_lines import (
+    INTERRUPTIONS,
+    MAIN,
+    Start,
+    in_small_units,
+    interrupt,
+    run,
+    run_here,
+)
 from tests.data.texts import TEXTS
 from tokenstore.build import BuildOptions, BuildResult, append_store, build_store
 from tokenstore.store.files import exclusive_lock
@@ -127,33 +134,16 @@ def test_more_bad_records_than_allowed_exit_3_and_are_listed(make: Make, jsonl: 
     assert contents(store) == before
 
 
-@pytest.mark.parametrize(
-    ("name", "workers"),
-    [
-        ("SIGINT", 2),
-        ("SIGTERM", 1),
-        pytest.param("SIGINT", 1, marks=pytest.mark.deep),
-        pytest.param("SIGTERM", 2, marks=pytest.mark.deep),
-    ],
-)
+@INTERRUPTIONS
 def test_an_interrupted_append_exits_130_and_resumes_to_the_same_bytes(
     start: Start, make: Make, many_texts: Path, tokenizer_file: Path, tmp_path: Path, name: str, workers: int
 ) -> None:
     """P8: Ctrl-C or a scheduler's SIGTERM leaves the store as it was and no process, and the same command goes on."""
-    # Units of one file, so that there is something to resume and work for two; the command line has no option for that.
-    small = "import functools as f, tokenstore.build.pipeline as p; p.cut_units = f.partial(p.cut_units, unit_bytes=200_000); from tokenstore.commands.app import main"  # fmt: skip
     store = make(tokenizer=str(tokenizer_file))
     before = contents(store)
-    command = [sys.executable, "-c", f"{small}\nif __name__ == '__main__': main()", "append", store, many_texts, "--workers", workers]  # fmt: skip
-    process = start(*command, start_new_session=True)
-    parts = tmp_path / "store.building" / "parts"
-    wait_until(lambda: process.poll() is not None or list(parts.glob("*.bad")))  # the last one opened
-    os.killpg(process.pid, getattr(signal, name))  # as a terminal does: to the workers too
-    out, err = process.communicate(timeout=WAIT_SECONDS)
-    assert process.returncode == 130, err
-    assert (err, out) == ("interrupted; the same command resumes\n", "")
+    command = in_small_units("append", store, many_texts, "--workers", workers)
+    interrupt(start(*command, start_new_session=True), tmp_path / "store.building" / "parts", name)
     assert contents(store) == before
-    wait_until(lambda: not group_members(process.pid))
     assert run(*command).returncode == 0
     undisturbed = build_store(
         BuildOptions((str(tmp_path / "in/a.jsonl"),), tmp_path / "other/store", str(tokenizer_file))

@@ -13,7 +13,18 @@ import pytest
 
 import tokenstore
 from tests.building import contents, counts
-from tests.command_lines import MAIN, WAIT_SECONDS, Start, environment, group_members, run, run_here, wait_until
+from tests.command_lines import (
+    INTERRUPTIONS,
+    MAIN,
+    WAIT_SECONDS,
+    Start,
+    environment,
+    in_small_units,
+    interrupt,
+    run,
+    run_here,
+    wait_until,
+)
 from tests.data.texts import TEXTS
 
 BUILDERS = {"tools": [sys.executable, "-m", "tools.build_store"], "tokenstore": [*MAIN, "build"]}
@@ -196,39 +207,14 @@ def test_the_command_without_arguments_lists_its_commands() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, tokenstore.__version__)
 
 
-@pytest.mark.parametrize(
-    ("name", "workers"),
-    [
-        ("SIGINT", 1),
-        ("SIGTERM", 2),
-        pytest.param("SIGINT", 2, marks=pytest.mark.deep),
-        pytest.param("SIGTERM", 1, marks=pytest.mark.deep),
-    ],
-)
+@INTERRUPTIONS
 def test_an_interrupted_build_exits_130_and_resumes_to_the_same_bytes(
     start: Start, slow_build: list[object], undisturbed: dict[str, bytes], tmp_path: Path, name: str, workers: int
 ) -> None:
     """P8: Ctrl-C or a scheduler's SIGTERM leaves no store and no process, says so, and the same command goes on."""
-    # Units of one file, so that there is something to resume and work for two; the command line has no option for that.
-    small = "import functools as f, tokenstore.build.pipeline as p; p.cut_units = f.partial(p.cut_units, unit_bytes=200_000); from tokenstore.commands.app import main"  # fmt: skip
-    command = [
-        sys.executable,
-        "-c",
-        f"{small}\nif __name__ == '__main__': main()",
-        "build",
-        *slow_build,
-        "--workers",
-        workers,
-    ]
-    process = start(*command, start_new_session=True)
-    parts = tmp_path / "store.building" / "parts"
-    wait_until(lambda: process.poll() is not None or list(parts.glob("*.bad")))  # the last one opened
-    os.killpg(process.pid, getattr(signal, name))  # as a terminal does: to the workers too
-    out, err = process.communicate(timeout=WAIT_SECONDS)
-    assert process.returncode == 130, err
-    assert (err, out) == ("interrupted; the same command resumes\n", "")
+    command = in_small_units("build", *slow_build, "--workers", workers)
+    interrupt(start(*command, start_new_session=True), tmp_path / "store.building" / "parts", name)
     assert not (tmp_path / "store").exists()
-    wait_until(lambda: not group_members(process.pid))
     assert run(*command).returncode == 0
     assert contents(tmp_path / "store") == undisturbed
     assert sorted(path.name for path in tmp_path.glob("store*")) == ["store"]

@@ -11,9 +11,14 @@ from tests.command_lines import run_here
 from tokenstore.build import BuildOptions, append_store
 from tokenstore.commands.append import append
 from tokenstore.commands.build import build
+from tokenstore.commands.index import index
+from tokenstore.commands.inspect import inspect as inspect_store
+from tokenstore.commands.plan import plan
+from tokenstore.commands.report import report
+from tokenstore.commands.trace import trace
 from tokenstore.commands.verify import verify
 
-COMMANDS = {"build": build, "append": append, "verify": verify}
+COMMANDS = {each.__name__: each for each in (build, append, index, verify, inspect_store, plan, trace, report)}
 
 
 def options_of(command: Callable) -> dict[str, object]:

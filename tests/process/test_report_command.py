@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_lines import run, run_here
+from tests.command_lines import ok, run, run_here
 from tests.conftest import random_documents
 from tests.grown import documents_of, grow, write
 from tests.report_pages import check_page
@@ -47,12 +47,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "here"
 
 
-def ok(*command: object) -> str:
-    done = run_here("report", *command)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return done.stdout
-
-
 def refused(code: int, message: str, *command: object) -> None:
     """Exit code and message; no page, no part of one, no traceback."""
     before = {path: path.read_bytes() for path in Path().iterdir() if path.is_file()}
@@ -67,23 +61,23 @@ class TestOutput:
     def test_its_name(self, store: Path, plan: Path, folder: Path) -> None:
         """That of the store or of the plan, in the folder we are in; its size is told."""
         for path, name in (store, "s.report.html"), (plan, "plan.report.html"):
-            out = ok(path)
+            out = ok("report", path)
             assert out == f"{name}: {(folder / name).stat().st_size / 1000:.3g} kB\n"
             check_page((folder / name).read_text("utf-8"))
         assert sorted(path.name for path in folder.iterdir()) == ["plan.report.html", "s.report.html"]
-        ok(store, "-o", "other.html")
+        ok("report", store, "-o", "other.html")
         assert (folder / "other.html").read_bytes() == (folder / "s.report.html").read_bytes()
 
     def test_the_folder_we_are_in(self, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """A store that is given as `.` has a name."""
         monkeypatch.chdir(store)
-        assert ok(".", "-o", "../here/x.html").startswith("../here/x.html")
+        assert ok("report", ".", "-o", "../here/x.html").startswith("../here/x.html")
         assert "<h1><bdi>s</bdi></h1>" in Path("../here/x.html").read_text("utf-8")
 
     def test_a_page_is_replaced(self, store: Path, plan: Path, folder: Path) -> None:
         """One of ours, whatever of."""
-        ok(store, "-o", "x.html")
-        ok(plan, "-o", "x.html")
+        ok("report", store, "-o", "x.html")
+        ok("report", plan, "-o", "x.html")
         assert "Plan " in (folder / "x.html").read_text("utf-8")
 
     @pytest.mark.parametrize("data", [b"", b"<!doctype html>\n<p>mine", b"x" * 1000, BEGINS.encode()[:-1]])
@@ -97,7 +91,7 @@ class TestOutput:
             "-o",
             "x.html",
         )
-        ok(store, "-o", "x.html", "--overwrite")
+        ok("report", store, "-o", "x.html", "--overwrite")
         check_page((folder / "x.html").read_text("utf-8"))
 
     def test_what_is_no_file(self, store: Path, folder: Path) -> None:
@@ -122,7 +116,7 @@ class TestOutput:
     @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EIO])
     def test_a_disk_that_fails(self, store: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         """No half page; the one of before is whole."""
-        ok(store, "-o", "x.html")
+        ok("report", store, "-o", "x.html")
         monkeypatch.setattr(files, "sync", raising(number))
         refused(1, r"output: expected to write it, found .* \(x.html\)", store, "-o", "x.html")
         refused(1, "output: expected to write it, found .*", store, "-o", "y.html")
@@ -130,7 +124,7 @@ class TestOutput:
 
     def test_names_that_act_on_a_terminal(self, store: Path) -> None:
         """Are told as escapes."""
-        assert ok(store, "-o", "\x1b[31m\u202e[red].html").startswith(r"\x1b[31m\u202e[red].html: ")
+        assert ok("report", store, "-o", "\x1b[31m\u202e[red].html").startswith(r"\x1b[31m\u202e[red].html: ")
 
 
 def raising(number: int) -> Callable:
@@ -155,11 +149,11 @@ class TestJson:
     def test_keys(self, store: Path, plan: Path, folder: Path) -> None:
         """They stay: scripts depend on them. No page is written, and none is in the way."""
         (folder / "s.report.html").write_text("mine")
-        found = json.loads(ok(store, "--json"))
+        found = json.loads(ok("report", store, "--json"))
         assert set(found) == {f.name for f in fields(store_report.StoreReport)} == {"store", "samples", "no_text"}
         assert len(found["samples"]) == 6
         assert set(found["samples"][0]) == {"number", "id", "origin", "num_tokens", "num_learned", "excerpt"}
-        found = json.loads(ok(plan, "--json"))
+        found = json.loads(ok("report", plan, "--json"))
         assert (
             set(found)
             == {f.name for f in fields(plan_report.PlanReport)}
@@ -178,13 +172,13 @@ class TestJson:
 
     def test_limits(self, store: Path, plan: Path) -> None:
         """Of samples, tokens, steps, ranks; a version."""
-        found = json.loads(ok(store, "--json", "--samples", 2, "--max-tokens", 3, "--version", 1))
+        found = json.loads(ok("report", store, "--json", "--samples", 2, "--max-tokens", 3, "--version", 1))
         assert (len(found["samples"]), found["samples"][0]["excerpt"]["stop"], found["store"]["version"]) == (2, 3, 1)
         more = ("--steps", 10, "--step", 59, "--step", 3, "--samples", 1, "--world-size", 2, "--microbatch-size", 1)
-        found = json.loads(ok(plan, "--json", *more))
+        found = json.loads(ok("report", plan, "--json", *more))
         assert [sample["step"]["step"] for sample in found["samples"]] == [59, 3]
         assert (found["plan"]["steps"], found["split"]["world_size"]) == (10, 2)
-        assert json.loads(ok(plan, "--json", "--samples", 0))["samples"] == []
+        assert json.loads(ok("report", plan, "--json", "--samples", 0))["samples"] == []
 
 
 class TestMistakes:
@@ -233,5 +227,5 @@ def test_the_tool_is_the_same_command(plan: Path, folder: Path) -> None:
     assert all(option in done.stdout for option in ("--output", "--samples", "--steps", "--overwrite", "--json"))
     done = run(sys.executable, "-m", "tools.report", plan, "-o", folder / "tool.html")
     assert (done.returncode, done.stderr) == (0, "")
-    ok(plan, "-o", "command.html")
+    ok("report", plan, "-o", "command.html")
     assert (folder / "tool.html").read_bytes() == (folder / "command.html").read_bytes()

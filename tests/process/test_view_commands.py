@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_lines import MAIN, ROOT, environment, run, run_here
+from tests.command_lines import MAIN, ROOT, environment, ok, run, run_here
 from tests.conftest import random_documents
 from tests.grown import documents_of, write
 from tests.masked import SMALL, write_masked
@@ -45,12 +45,6 @@ def plan(make_store: Callable[..., Path], tmp_path: Path) -> Path:
         "stages:\n  - {from_step: 40, weights: {a: 0.3, b: 0.7}, global_batch_size: 8}\nskip_steps: [[4, 6]]\n"
     )
     return tmp_path / "plan.yaml"
-
-
-def ok(*command: object) -> str:
-    done = run_here(*command)
-    assert (done.returncode, done.stderr) == (0, ""), done.stderr
-    return done.stdout
 
 
 def keys(words: str) -> set[str]:
