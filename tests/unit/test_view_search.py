@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import write_store
@@ -117,7 +117,6 @@ def phrases(text: str) -> st.SearchStrategy[str]:
 @pytest.mark.parametrize("kind", KINDS)
 class TestText:
     @given(data=st.data())
-    @settings(max_examples=40)
     @pytest.mark.usefixtures("small_blocks")
     def test_against_all_documents(self, stores: dict[str, Store], kind: str, data: st.DataObject) -> None:
         """Every document whose text holds the phrase and no other, however its characters are cut into tokens."""
@@ -126,6 +125,11 @@ class TestText:
             phrases("".join(TEXTS)) | st.text(min_size=1, max_size=3) | st.sampled_from([" ", "e", "\n"])
         )
         self.check(store, phrase)
+
+    @pytest.mark.usefixtures("small_blocks")
+    def test_a_place_behind_a_cut_character(self, stores: dict[str, Store], kind: str) -> None:
+        """A character of several tokens before the phrase reads as several while it is not whole, and is none of the hit."""
+        self.check(stores[kind], "🇺")
 
     @staticmethod
     def check(store: Store, phrase: str) -> None:

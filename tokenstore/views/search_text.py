@@ -118,7 +118,13 @@ class _Search:
 
     def tokens_of(self, ids: np.ndarray, at: int) -> tuple[int, int]:
         """The tokens [start, stop) that hold characters at, at + 1, ... of the phrase in the text of `ids`."""
-        start = _last(lambda n: len(self.decoder.text(ids[:n])) <= at, 0, len(ids))
+
+        def before(n: int) -> bool:
+            return len(self.decoder.text(ids[:n])) <= at
+
+        found = _last(before, 0, len(ids))
+        # a character that is cut may count as several, so that this may be inside of one that comes before the phrase
+        start = max(n for n in range(found, min(found + _MARGIN, len(ids)) + 1) if before(n))
         end = at + len(self.phrase)
         stop = 1 + _last(lambda n: len(self.decoder.text(ids[:n]).rstrip(BROKEN)) < end, start, len(ids))
         return start, min(stop, len(ids))
