@@ -21,9 +21,9 @@ Start = Callable[..., subprocess.Popen]
 INTERRUPTIONS = pytest.mark.parametrize(  # the signal, and how many workers it meets
     ("name", "workers"),
     [
-        ("SIGINT", 1),
-        ("SIGTERM", 2),
-        pytest.param("SIGINT", 2, marks=pytest.mark.deep),
+        ("SIGINT", 2),
+        pytest.param("SIGINT", 1, marks=pytest.mark.deep),
+        pytest.param("SIGTERM", 2, marks=pytest.mark.deep),
         pytest.param("SIGTERM", 1, marks=pytest.mark.deep),
     ],
 )

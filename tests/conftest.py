@@ -14,14 +14,15 @@ from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.store.order_file import add_order
 from tokenstore.store.writer import StoreWriter
 
-settings.register_profile(
-    "ci",
-    derandomize=True,
-    deadline=None,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
-settings.load_profile("ci")
+for name, examples in ("quick", 25), ("thorough", 150):  # thorough: pytest --hypothesis-profile=thorough
+    settings.register_profile(
+        name,
+        derandomize=True,
+        deadline=None,
+        max_examples=examples,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+settings.load_profile("quick")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as behind `&` in a shell; what tests start would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -103,10 +103,11 @@ deep = pytest.mark.deep
 @pytest.mark.parametrize(
     ("options", "for_good", "step"),
     [
-        pytest.param({}, False, 1, id="store, once"),
-        pytest.param({}, True, 3, id="store, for good"),
+        pytest.param({}, False, 2, id="store, once"),
+        pytest.param({}, False, 1, id="store, once, all", marks=deep),
+        pytest.param({}, True, 5, id="store, for good"),
         pytest.param({}, True, 1, id="store, for good, all", marks=deep),
-        pytest.param(SPLIT, False, 5, id="splits without equal documents"),
+        pytest.param(SPLIT, False, 11, id="splits without equal documents"),
         pytest.param(SPLIT, False, 1, id="splits without equal documents, all", marks=deep),
     ],
 )
@@ -123,9 +124,9 @@ def test_a_disk_that_fails_at_any_call_leaves_no_store_and_the_build_resumes(
 @pytest.mark.parametrize(
     ("split", "for_good", "step"),
     [
-        pytest.param(None, True, 3, id="store, for good"),
+        pytest.param(None, True, 5, id="store, for good"),
         pytest.param(None, True, 1, id="store, for good, all", marks=deep),
-        pytest.param("a=0.5,b=0.5", False, 7, id="splits, once"),
+        pytest.param("a=0.5,b=0.5", False, 17, id="splits, once"),
         pytest.param("a=0.5,b=0.5", False, 1, id="splits, once, all", marks=deep),
     ],
 )

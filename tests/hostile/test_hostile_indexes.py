@@ -25,7 +25,10 @@ ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(120)  # a hang is a failure long before the suite's own limit
 
 
-@pytest.mark.parametrize(("name", "what"), RUNS)
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [pytest.param(*run, marks=[pytest.mark.deep] * (run == ("small", "flipped-boundaries"))) for run in RUNS],
+)
 def test_damaged_indexes_and_tokens_are_found_and_never_followed(name: str, what: str, tmp_path: Path) -> None:
     """P9: verify names the file; documents and batches are sane, or an error names the file and what to do."""
     assert SWEEPS[what](STORES[name](tmp_path / name)) > 10

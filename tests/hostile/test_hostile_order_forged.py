@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.forge import forge, replace
@@ -97,7 +97,6 @@ def test_find_of_a_document_longer_than_every_run_is_told(tmp_path: Path) -> Non
             assert list(plan.find("s", document, epoch=0))
 
 
-@settings(max_examples=60)
 @given(data=st.data())
 def test_an_order_of_any_integers_is_never_followed(data: st.DataObject) -> None:
     """P9: hypothesis looks for numbers and runs that a plan would follow out of the file, or choke on."""

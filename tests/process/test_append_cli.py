@@ -39,7 +39,7 @@ def make(tmp_path: Path, jsonl: Callable[..., Path]) -> Make:
     return build
 
 
-@pytest.mark.parametrize("entry", APPENDERS)
+@pytest.mark.parametrize("entry", ["tools", pytest.param("tokenstore", marks=pytest.mark.deep)])
 def test_an_append_exits_0_and_tells_what_there_is_now(make: Make, jsonl: Callable[..., Path], entry: str) -> None:
     """Both ways to run it tell documents, tokens, digest and bad records; the same again says that nothing was done."""
     store = make()

@@ -48,7 +48,7 @@ def slow_build(many_texts: Path, tokenizer_file: Path, tmp_path: Path) -> list[o
     return [many_texts, "--tokenizer", tokenizer_file, "--output", tmp_path / "store"]
 
 
-@pytest.mark.parametrize("entry", BUILDERS)
+@pytest.mark.parametrize("entry", ["tools", pytest.param("tokenstore", marks=pytest.mark.deep)])
 def test_a_build_exits_0_and_tells_what_it_wrote(jsonl: Callable[..., Path], tmp_path: Path, entry: str) -> None:
     """Both ways to run it build the store and print its path, documents, tokens and digest on standard output."""
     source = jsonl("in.jsonl", [*TEXTS, "", {"no": "text"}])
@@ -65,7 +65,7 @@ def test_a_build_exits_0_and_tells_what_it_wrote(jsonl: Callable[..., Path], tmp
         assert [text for text in (*shown, store.digest, "store.rejects.jsonl") if text not in done.stdout] == []
 
 
-@pytest.mark.parametrize("entry", VERIFIERS)
+@pytest.mark.parametrize("entry", ["tokenstore", pytest.param("tools", marks=pytest.mark.deep)])
 def test_verify_exits_0_for_a_sound_store_and_4_for_a_damaged_one(make_store: Callable[..., Path], entry: str) -> None:
     """P9: damage is found, named by file and place, and told by the exit code; --json has the same for machines."""
     path = make_store("store", [[1, 2, 3]] * 100)

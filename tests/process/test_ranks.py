@@ -25,6 +25,7 @@ def rows_of(plan: Plan, first: int) -> list[list[list[int]]]:
     return [[row] for row in rows[first:]]
 
 
+@pytest.mark.deep
 def test_two_ranks_in_a_mesh(plan: Plan, tmp_path: Path) -> None:
     """P2: data-parallel ranks split every step, tensor-parallel ones are given the same."""
     (first, one), (second, other) = run_ranks(2, two_by_one, tmp_path, plan)

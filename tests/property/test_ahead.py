@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents, write_store
@@ -46,7 +46,6 @@ def walk(loader: TokenLoader, most: int) -> Iterator[tuple]:
     taken=st.integers(0, 60),
     waits=st.booleans(),
 )
-@settings(max_examples=50)
 def test_what_runs_ahead_changes_nothing(
     plans: dict[str, Plan], packing: str, microbatch: int | None, before: dict, after: dict, taken: int, waits: bool
 ) -> None:

@@ -116,7 +116,6 @@ def check(result: BuildResult, expected: Built) -> None:
     assert [(row["file"], row["record"]) for row in rejects] == expected.rejects
 
 
-@settings(max_examples=60)
 @given(files=inputs(), options=OPTIONS, sizes=SIZES)
 def test_a_build_is_its_twin(tmp_path_factory: pytest.TempPathFactory, files: dict, options: dict, sizes: dict) -> None:
     """P8, P9: whatever is asked for together: the documents, masks, ids, origins, counts and bad records one expects."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import _utils
 
@@ -52,7 +52,6 @@ def in_turn(dataset: TokenDataset, count: int, stops: list[int]) -> list[list[li
     return given
 
 
-@settings(max_examples=40)
 @given(data=st.data(), case=cases(packings=ALL))
 def test_workers_and_stops_change_nothing(stores: Stores, data: st.DataObject, case: dict) -> None:
     """P1, P2: any number of workers, stopped and restored anywhere, gives what TokenLoader gives, and len() of it."""
@@ -68,7 +67,6 @@ def test_workers_and_stops_change_nothing(stores: Stores, data: st.DataObject, c
     assert in_turn(dataset, data.draw(st.integers(1, 4)), stops) == expected
 
 
-@settings(max_examples=40)
 @given(data=st.data(), case=cases(packings=ALL))
 def test_every_sequence_has_its_number(stores: Stores, data: st.DataObject, case: dict) -> None:
     """P2: sequence n of the run, asked for with any others, is the row of plan.batch that is n-th over all steps."""

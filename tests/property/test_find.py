@@ -4,7 +4,7 @@ from collections import defaultdict
 from itertools import islice, takewhile
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.packed_cases import HORIZON, SIZES, Stores, Twin, cases, limited, make_stores, plan_of
@@ -54,7 +54,6 @@ def ask(plan: Plan, source: str, document: int, **bounds: object) -> list[tuple]
     return found
 
 
-@settings(max_examples=80)
 @given(case=cases(PACKINGS), data=st.data())
 def test_find_is_a_scan(stores: Stores, case: dict, data: st.DataObject) -> None:
     """Every piece of a document with its epoch, step, row and tokens; nothing of skipped steps or behind the end."""
@@ -67,7 +66,6 @@ def test_find_is_a_scan(stores: Stores, case: dict, data: st.DataObject) -> None
         assert sorted(ask(plan, source, document)) == sorted(found[source, document])
 
 
-@settings(max_examples=60)
 @given(case=cases(PACKINGS), data=st.data())
 def test_find_in_one_epoch_or_some_steps(stores: Stores, case: dict, data: st.DataObject) -> None:
     """With epoch or steps or both: what a scan finds there and nothing else, whether steps are a range or a pair."""
@@ -89,7 +87,6 @@ def test_find_in_one_epoch_or_some_steps(stores: Stores, case: dict, data: st.Da
         assert sorted(both) == [row for row in in_epoch if row in in_steps]
 
 
-@settings(max_examples=60)
 @given(case=cases(PACKINGS), data=st.data())
 def test_find_in_a_plan_without_end(stores: Stores, case: dict, data: st.DataObject) -> None:
     """Bounded by steps, taken from lazily, or asked for one epoch far away: an endless plan ends no question of these."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
@@ -98,7 +98,6 @@ def check_rows(rows: Rows, batch: dict, numbers: slice | list[int] = slice(None)
     assert (batch["labels"][:, 1:] == batch["shift_labels"][:, :-1]).all()
 
 
-@settings(max_examples=50)
 @given(case=cases())
 def test_targets_and_labels_are_those_of_the_twin(case: Case) -> None:
     """FMT-10: a target is left out where the token to predict is masked, also in another row; a label where its own is."""
@@ -113,7 +112,6 @@ def test_targets_and_labels_are_those_of_the_twin(case: Case) -> None:
             assert (ours["targets"] == rows.targets).all()
 
 
-@settings(max_examples=25)
 @given(case=cases(), data=st.data())
 def test_any_rank_and_any_resume_give_the_same(case: Case, data: st.DataObject) -> None:
     """P1, P2, FMT-10: split over ranks, in microbatches, gone on with inside a step by a plan made anew."""

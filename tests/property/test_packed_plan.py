@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
@@ -37,7 +37,6 @@ def limited_plan(stores: Stores, case: dict) -> tuple | None:
     return plan, Twin(plan.config, documents)
 
 
-@settings(max_examples=80)
 @given(case=cases())
 def test_every_batch_equals_the_slow_twin(stores: Stores, case: dict) -> None:
     """P6, ORD-12..15: tokens, targets, padding and pieces of every step are those of packing by hand."""
@@ -52,7 +51,6 @@ def test_every_batch_equals_the_slow_twin(stores: Stores, case: dict) -> None:
         assert (batch["targets"] == targets).all()
 
 
-@settings(max_examples=80)
 @given(case=cases(most_steps=8), data=st.data())
 def test_runs_that_end_are_those_of_counting_by_hand(stores: Stores, case: dict, data: st.DataObject) -> None:
     """P3, P5, ORD-5, ORD-11: drop, stop and the two words, with and without a padded last step, across stages."""
@@ -69,7 +67,6 @@ def test_runs_that_end_are_those_of_counting_by_hand(stores: Stores, case: dict,
         assert (batch["targets"] == targets).all()
 
 
-@settings(max_examples=80)
 @given(case=cases(stages=False, skips=False), data=st.data())
 def test_a_padded_step_loses_nothing(stores: Stores, case: dict, data: st.DataObject) -> None:
     """P5, P3, ORD-11: the last step of a padded plan holds all that is left, rows of padding and nothing else; drop leaves it out."""
@@ -96,7 +93,6 @@ def test_a_padded_step_loses_nothing(stores: Stores, case: dict, data: st.DataOb
         assert (shorter.batch(step)["input_ids"] == plan.batch(step)["input_ids"]).all()
 
 
-@settings(max_examples=80)
 @given(case=cases(), data=st.data())
 def test_any_split_over_ranks_gives_the_same_step(stores: Stores, case: dict, data: st.DataObject) -> None:
     """P2, P5: world size and microbatch size change who is given a row, not which rows there are; padded steps too."""
@@ -116,7 +112,6 @@ def test_any_split_over_ranks_gives_the_same_step(stores: Stores, case: dict, da
         assert plan.documents(step, rank, world, size) == [pieces[row] for row in rows]
 
 
-@settings(max_examples=80)
 @given(case=cases(most_steps=5), data=st.data())
 def test_resuming_at_any_microbatch_gives_the_rest(stores: Stores, case: dict, data: st.DataObject) -> None:
     """P1, P2, P5: from every state, inside a step or a padded one, with another split, comes what would have come."""
@@ -154,7 +149,6 @@ def test_resuming_at_any_microbatch_gives_the_rest(stores: Stores, case: dict, d
         )
 
 
-@settings(max_examples=80)
 @given(case=cases(stages=False, skips=False), epochs=st.integers(1, 4))
 def test_an_epoch_gives_every_token_exactly_once(stores: Stores, case: dict, epochs: int) -> None:
     """P3, ORD-12: after E epochs every token of every document was given E times, in a pool floor or ceil of E p / q times."""

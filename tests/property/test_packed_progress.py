@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents
@@ -31,7 +31,6 @@ def tokens_of(twin: Twin, sequences: list[tuple[str, int]]) -> Counter:
     return counts
 
 
-@settings(max_examples=60)
 @given(case=cases(), data=st.data())
 def test_progress_is_what_a_scan_counts(stores: Stores, case: dict, data: st.DataObject) -> None:
     """P3, P5: sequences, epochs and realised weight at every step, those of skipped steps counted, to the padded end."""
@@ -53,7 +52,6 @@ def test_progress_is_what_a_scan_counts(stores: Stores, case: dict, data: st.Dat
             counts.update(name for name, _ in filter(None, twin.sequences(step)))
 
 
-@settings(max_examples=60)
 @given(case=cases(stages=False, skips=False), epochs=st.integers(1, 3))
 def test_tokens_and_padding_are_exact_at_whole_epochs(stores: Stores, case: dict, epochs: int) -> None:
     """P3: where tokens_exact is said they are those of a scan; so they are where every repeat factor has come round."""
@@ -88,7 +86,6 @@ def test_tokens_of_half_a_pool_are_not_called_exact(stores: Stores) -> None:
             assert not row.tokens_exact or row.tokens == tokens_of(twin, twin.run[:step])["p"]
 
 
-@settings(max_examples=40)
 @given(case=cases(stages=False, skips=False))
 def test_tokens_inside_an_epoch_are_within_its_padding(stores: Stores, case: dict) -> None:
     """P3: what SourceProgress.tokens promises inside an epoch, without fractional repeats."""
@@ -104,7 +101,6 @@ def test_tokens_inside_an_epoch_are_within_its_padding(stores: Stores, case: dic
             assert abs(row.tokens - found[name]) <= row.padding * places + 1
 
 
-@settings(max_examples=60)
 @given(case=cases(), data=st.data())
 def test_epochs_begin_where_a_scan_finds_them(stores: Stores, case: dict, data: st.DataObject) -> None:
     """P3: epoch_start is the step that holds the epoch's first sequence; None where the plan never comes so far."""

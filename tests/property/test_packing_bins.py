@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from benches.scenes import web_lengths
@@ -100,7 +100,6 @@ class TestNumSequences:
 class TestBestFit:
     """ORD-14: the bins."""
 
-    @settings(max_examples=120)
     @given(documents(), SEEDS, EPOCHS)
     def test_bins_equal_the_twin(self, case: tuple, seed: int, epoch: int) -> None:
         """P6: bin for bin, slot for slot, on the twin's rung, shuffled in several epochs and unshuffled."""
@@ -110,7 +109,6 @@ class TestBestFit:
         for e, shuffle in ((0, True), (epoch, True), (epoch, False)):
             assert_same_bins(classes, num_bins, seed, e, shuffle)
 
-    @settings(max_examples=120)
     @given(documents(most=120), SEEDS, st.fractions(0, 1))
     def test_any_number_of_bins_equals_the_twin(self, case: tuple, seed: int, share: Fraction) -> None:
         """From as many as best-fit decreasing needs to one a piece: pieces that may not join go into empty bins."""
@@ -122,7 +120,6 @@ class TestBestFit:
             assert_same_bins(classes, num_bins, seed, 3, shuffle)
             assert_whole(pack(classes, num_bins, jitter(seed), 3, shuffle), classes, num_bins)
 
-    @settings(max_examples=25)
     @given(st.integers(1000, 20_000), st.integers(10, 400), st.integers(0, 9999), EPOCHS)
     def test_long_sub_entries_equal_the_twin(self, length: int, count: int, seed: int, epoch: int) -> None:
         """Long sequences and few lengths: a sub-entry has several slots, and leaves groups in part."""
@@ -205,7 +202,7 @@ class TestBestFit:
         assert_whole(made, classes, classes.num_pieces)
         assert_whole_by_groups(made, classes, classes.num_pieces)
 
-    @pytest.mark.parametrize("length", [8, 2047, 2048, 4096, 32768, 131072])
+    @pytest.mark.parametrize("length", [8, 2047, 2048, pytest.param(4096, marks=pytest.mark.deep), 32768, 131072])
     @pytest.mark.parametrize("shape", ["web", "sft", "uniform", "halves", "thirds", "constant", "multiples of 64"])
     def test_fills_its_bins_at_any_size(self, shape: str, length: int) -> None:
         """P3: exactly N bins, none empty or above L, every slot once, with 10**4 to 10**6 documents."""

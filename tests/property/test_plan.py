@@ -122,7 +122,6 @@ def split(data: st.DataObject, *sizes: int) -> tuple[int, int]:
     return world, block // world
 
 
-@settings(max_examples=40)
 @given(case=configs())
 def test_every_batch_equals_the_slow_twin(pool: dict, case: dict) -> None:
     """P6: kernels, maps and arithmetic give what walking the run by hand gives."""
@@ -135,7 +134,6 @@ def test_every_batch_equals_the_slow_twin(pool: dict, case: dict) -> None:
             assert (batch["targets"] == targets).all()
 
 
-@settings(max_examples=40)
 @given(case=configs(packings=ALL), data=st.data())
 def test_any_split_over_ranks_gives_the_same_step(pool: dict, case: dict, data: st.DataObject) -> None:
     """P2, P5: world size and microbatch size change who is given a row, not which rows there are; all get as many."""
@@ -177,7 +175,6 @@ def test_resuming_at_any_microbatch_gives_the_rest(pool: dict, case: dict, data:
         assert all((a == b).all() for a, b in zip(rest, expected, strict=True))
 
 
-@settings(max_examples=25)
 @given(case=configs(most_sources=50, least_weight="1e-6", packings=ALL))
 def test_the_mixture_is_within_one_after_every_step(pool: dict, case: dict) -> None:
     """P4: up to 50 sources with weights from 1e-6 to 1, at every step, counted in the batches' documents."""
@@ -197,7 +194,6 @@ def test_the_mixture_is_within_one_after_every_step(pool: dict, case: dict) -> N
                     assert abs(count * period - share * (plan.schedule.cursor(step + 1) - segment.start)) < period
 
 
-@settings(max_examples=40)
 @given(case=configs(packings=ALL))
 def test_documents_tell_where_every_token_is_from(pool: dict, case: dict) -> None:
     """plan.documents names the pieces whose tokens are the batch; behind them is padding, in `concat` none."""
@@ -324,7 +320,6 @@ class TestIdentity:
             TokenLoader(plan, microbatch_size=2).load_state_dict(loader.state_dict())
 
 
-@settings(max_examples=60)
 @given(case=configs(least_weight="0.2", packings=("best_fit", "concat")), data=st.data())
 def test_limits_end_and_drop_as_counting_does(pool: dict, case: dict, data: st.DataObject) -> None:
     """P3: max_epochs with drop or stop, and the two words: the run is that of counting by hand, no source passes its limit."""

@@ -184,7 +184,6 @@ def test_a_store_holds_what_a_boring_reader_and_tokenizer_give(
 
 @pytest.mark.deep
 @pytest.mark.parametrize("name", FORMATS)
-@settings(max_examples=60)
 @given(made=records, num_units=st.sampled_from([1, 3, 8]))
 def test_the_same_for_many_more(
     name: str, made: Records, num_units: int, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import EOS
@@ -60,7 +60,6 @@ def given_by_loader(plan: Plan, step: int, rank: int, world_size: int, size: int
 
 
 @given(case=cases(PACKINGS), data=st.data())
-@settings(max_examples=60)
 def test_a_trace_is_what_a_loader_gives(stores: Stores, case: dict, data: st.DataObject) -> None:
     """Every packing, pool, stage and split: the rows of a rank, in its order, token by token, and their sources."""
     try:
@@ -86,7 +85,6 @@ def test_a_trace_is_what_a_loader_gives(stores: Stores, case: dict, data: st.Dat
 
 
 @given(case=cases(PACKINGS), data=st.data())
-@settings(max_examples=30)
 def test_ranks_are_parts_of_the_step(stores: Stores, case: dict, data: st.DataObject) -> None:
     """All ranks together hold every row of the step once; places are those of their microbatches; one row is that row."""
     plan, _ = plan_of(stores, {**case, "skip_steps": []})
@@ -114,7 +112,6 @@ def test_ranks_are_parts_of_the_step(stores: Stores, case: dict, data: st.DataOb
 
 
 @given(case=cases(PACKINGS), data=st.data())
-@settings(max_examples=30)
 def test_appearances_are_where_the_trace_shows_them(stores: Stores, case: dict, data: st.DataObject) -> None:
     """Every place told for a document holds it, for the rank told."""
     plan, documents = plan_of(stores, case)

@@ -291,7 +291,14 @@ _ENDINGS = {
 }
 
 
-@pytest.mark.parametrize(("ending", "code"), [("return", 0), ("interrupt", -2), ("waiting", -2)])
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [
+        pytest.param("return", 0, marks=pytest.mark.deep),
+        pytest.param("interrupt", -2, marks=pytest.mark.deep),
+        ("waiting", -2),
+    ],
+)
 def test_a_process_ends_with_its_thread_at_work(plan: Plan, ending: str, code: int) -> None:
     """A script that returns or is interrupted with an iteration open ends at once, also while it waits for a batch."""
     path = next(iter(plan.stores.values())).path

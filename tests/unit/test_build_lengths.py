@@ -8,7 +8,7 @@ from typing import BinaryIO, ClassVar
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.building import left_behind
@@ -38,7 +38,6 @@ def naive_lengths(lengths: list[int], low: int, high: int | None, keep_empty: bo
     return kept, dropped
 
 
-@settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(0, 6), min_size=1, max_size=15),
     low=st.integers(0, 4),
@@ -127,7 +126,6 @@ def test_the_longest_line_allowed_is_read_and_one_byte_more_is_bad(tmp_path: Pat
             assert all(row["start"] == line(size).decode()[:41] for row in rejects)
 
 
-@settings(max_examples=150)
 @given(
     sizes=st.lists(st.sampled_from([0, 13, 20, 39, 40, 41, 42, 55, 80, 81, 82, 200]), min_size=1, max_size=12),
     unit=st.integers(1, 130),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reading import document_reader
@@ -212,7 +212,6 @@ def naive_ends(ids: list[int], mask: list[bool], start: int | None, end: int | N
     return [*before, *ids, *after], [*([False] * len(before)), *mask, *([learned] * len(after))]
 
 
-@settings(max_examples=25)
 @given(st.data())
 def test_special_tokens_are_put_where_they_are_missing(tmp_path_factory: pytest.TempPathFactory, data: object) -> None:
     """Against a twin: any ids, special ones anywhere in them, any start and end, masked or not."""

@@ -184,7 +184,10 @@ def test_updates_are_converted_to_steps(plan: Plan) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-@pytest.mark.parametrize(("workers", "method"), [(0, None), (1, "fork"), (2, "fork"), (3, "fork"), (2, "spawn")])
+@pytest.mark.parametrize(
+    ("workers", "method"),
+    [(0, None), (1, "fork"), (2, "fork"), (3, "fork"), pytest.param(2, "spawn", marks=pytest.mark.deep)],
+)
 def test_workers_do_not_change_the_order(plan: Plan, workers: int, method: str | None) -> None:
     """P2: DataLoader over TokenDataset gives the same batches for any number of workers, forked or spawned."""
     dataset = TokenDataset(plan, rank=0, world_size=2, microbatch_size=2, step=1)

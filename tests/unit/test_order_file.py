@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenstore
@@ -63,7 +63,6 @@ def test_the_worked_example(tmp_path: Path) -> None:
     assert (path / "order.bin").read_bytes() == struct.pack("<2I4q", 0, 1, 2, 0, 3, 1) == expected_bytes([2, 3])
 
 
-@settings(max_examples=40)
 @given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=80), block=st.sampled_from([1, 7, 1 << 22]))
 def test_random_stores_are_sorted(lengths: list[int], block: int) -> None:
     """FMT-9: the file is the sorted list, whatever the number of documents handled at once; verify agrees."""

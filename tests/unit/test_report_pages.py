@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents
@@ -97,7 +97,6 @@ class TestStores:
             assert any(len(ids) > 1 for box in boxes for ids in box.ids)
 
     @given(texts=st.lists(st.text(min_size=1, max_size=40).map("a b {}".format), min_size=1, max_size=4))
-    @settings(max_examples=30)
     def test_any_text(self, tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
         """Bytes of any text, each of its own mask; lone surrogates as what takes their place."""
         texts = [text.encode("utf-8", "replace").decode() for text in texts]
@@ -198,7 +197,7 @@ class TestPlans:
             assert mixture["targets"][number] == [percentage(point.weights[name]) for point in points]
         for number, name in enumerate(epochs["names"]):
             told = [float(value.replace(",", "")) for value in epochs["values"][number]]
-            assert told == pytest.approx([point.epochs[name] for point in points], abs=0.0005)
+            assert told == pytest.approx([point.epochs[name] for point in points], abs=0.000501)
 
     def check_reproduces(self, plan: Plan, page: Page, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """What is printed makes the same plan, wherever it is saved, by the lines that are printed."""
@@ -215,7 +214,6 @@ class TestPlans:
                 exec(lines, {})
 
     @given(case=cases(PACKINGS), data=st.data())
-    @settings(max_examples=30)
     def test_any_plan(
         self, stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: dict, data: st.DataObject
     ) -> None:

@@ -6,7 +6,7 @@ from decimal import Decimal, localcontext
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import naive
@@ -291,14 +291,12 @@ def check_refusal(paths: dict[str, str], case: dict) -> None:
     assert one_more.startswith(f"source {name}: expected it to last, found that it runs out in step {step}:")
 
 
-@settings(max_examples=80)
 @given(case=mixtures())
 def test_a_mixture_that_runs_out_is_refused_with_what_works(paths: dict[str, str], case: dict) -> None:
     """P5, ORD-5: over random plans; last_batch drop."""
     check_refusal(paths, {**case, "last_batch": "drop"})
 
 
-@settings(max_examples=80)
 @given(case=mixtures(), last=st.sampled_from(["pad", None]))
 def test_the_same_where_the_last_batch_is_padded(paths: dict[str, str], case: dict, last: str | None) -> None:
     """P5, ORD-11: a padded step is a step of a plan that ends, not of one that may not end."""

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.filterwarnings(
 )
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def ended() -> Iterator[None]:
-    """Pipelines a test gave up end with it, not in a later one."""
+    """Pipelines that tests gave up end here, not in another module's test."""
     yield
     gc.collect()
 

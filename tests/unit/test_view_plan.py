@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents, write_store
@@ -66,7 +66,6 @@ def counted(plan: Plan, steps: int) -> Counter:
 
 class TestSummary:
     @given(case=cases(PACKINGS), data=st.data())
-    @settings(max_examples=40)
     def test_against_counting(self, stores: Stores, case: dict, data: st.DataObject) -> None:
         """Sequences, epochs, weights given, and the first steps of epochs are those of the rows of all steps."""
         try:
@@ -168,7 +167,6 @@ class TestWarnings:
 
 class TestEpochs:
     @given(epochs=st.decimals("0.01", "9", places=2), case=cases(PACKINGS, most_steps=30))
-    @settings(max_examples=40)
     def test_fewest_steps(self, stores: Stores, case: dict, epochs: Decimal) -> None:
         """After so many steps so many epochs have been given, after one less not; where the plan ends before, None."""
         plan, _ = plan_of(stores, case)
@@ -274,7 +272,6 @@ class TestDifference:
         assert found.fields == (FieldDifference("num_steps", 20, 30),)
 
     @given(case=cases(PACKINGS, most_steps=12), data=st.data())
-    @settings(max_examples=30)
     def test_steps_before_it_are_the_same(self, stores: Stores, case: dict, data: st.DataObject) -> None:
         """P10: what is said to be common is, token by token."""
         other = {**case, **data.draw(st.sampled_from([{"stages": []}, {"skip_steps": []}, {"num_steps": 7}]))}

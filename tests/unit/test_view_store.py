@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents, write_store
@@ -24,7 +24,6 @@ def lengths_store(folder: Path, lengths: list[int]) -> Store:
 
 
 class TestLengths:
-    @settings(max_examples=25)
     @given(st.lists(st.integers(1, 40) | st.integers(1, 3000), min_size=1, max_size=60))
     def test_against_all_documents(self, tmp_path_factory: pytest.TempPathFactory, lengths: list[int]) -> None:
         """Every figure is that of a look at each document."""
