@@ -244,9 +244,8 @@ def test_a_part_whose_last_bytes_find_no_room_does_not_count(
 @pytest.mark.parametrize(
     ("workers", "limit"),
     [
-        (1, 150_000),
         (2, 150_000),
-        *[pytest.param(*each, marks=deep) for each in ((1, 100), (1, 250_000), (2, 100), (2, 250_000))],
+        *[pytest.param(*each, marks=deep) for each in ((1, 150_000), (1, 100), (1, 250_000), (2, 100), (2, 250_000))],
     ],
 )
 def test_a_limit_on_file_size_ends_the_command_with_exit_code_1_and_it_resumes(

@@ -123,19 +123,14 @@ def check_kills(commands: Sequence[Command], folder: Path, seed: int, kills: int
     assert any(resumed)  # else the moments missed the work, and this test proves little
 
 
-def test_a_build_killed_at_random_moments_gives_the_bytes_of_an_undisturbed_one(
-    build: Command, build_splits: Command, tmp_path: Path
-) -> None:
-    """P8: kill -9 at any moment leaves no store or a whole one and no worker, and the same command ends in the same bytes."""
-    check_kills([build, build_splits], tmp_path, seed=1, kills=2, workers=[2, 1])
-
-
 @pytest.mark.deep
 @pytest.mark.timeout(1800)
 def test_a_build_killed_at_200_random_moments_gives_the_bytes_of_an_undisturbed_one(
     build: Command, build_splits: Command, tmp_path: Path
 ) -> None:
-    """P8: the same at 200 moments, with 1 to 4 workers (few, as each takes its time to start), plain and with splits, ids and equal documents left out."""
+    """P8: kill -9 at any moment leaves no store or a whole one and no worker, and the same command ends in the same bytes;
+    with 1 to 4 workers (few, as each takes its time to start), plain and with splits, ids and equal documents left out.
+    """
     check_kills([build, build_splits], tmp_path, seed=2, kills=200, workers=[1, 2, 1, 3, 1, 4, 1, 2])
 
 

@@ -134,6 +134,7 @@ def test_more_bad_records_than_allowed_exit_3_and_are_listed(make: Make, jsonl: 
     assert contents(store) == before
 
 
+@pytest.mark.deep
 @INTERRUPTIONS
 def test_an_interrupted_append_exits_130_and_resumes_to_the_same_bytes(
     start: Start, make: Make, many_texts: Path, tokenizer_file: Path, tmp_path: Path, name: str, workers: int

@@ -37,6 +37,7 @@ def test_two_ranks_in_a_mesh(plan: Plan, tmp_path: Path) -> None:
         assert batches == expected
 
 
+@pytest.mark.deep
 def test_a_checkpoint_of_two_ranks_goes_on_in_any_number(plan: Plan, tmp_path: Path) -> None:
     """P1, P2: torch.distributed.checkpoint keeps one state for all; 1 and 4 ranks go on from it, inside a step."""
     count = 6

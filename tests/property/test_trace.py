@@ -79,7 +79,10 @@ def test_a_trace_is_what_a_loader_gives(stores: Stores, case: dict, data: st.Dat
     assert [ids_of(row, length) for row in rows] == ids.tolist()
     assert [targets_of(row, plan) for row in rows] == targets.tolist()
     assert [names.index(row.source) if row.source else -1 for row in rows] == sources.tolist()
-    assert all((row.rank, row.padding == length) == (rank, row.source is None) for row in rows)
+    assert {row.rank for row in rows} <= {rank}
+    assert all(
+        row.padding == length for row in rows if row.source is None
+    )  # of a pool's too, where all ranks are empty
     for row in rows:
         assert all(list(documents[p.source][p.document])[p.start : p.stop] for p in row.pieces)
 

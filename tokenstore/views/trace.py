@@ -40,7 +40,7 @@ class TracedRow:
     Attributes:
         row: in the step, from 0.
         rank, microbatch, place: who is given it, in which of its microbatches, and where in that.
-        source: the source it is of, a pool's name for a pool; None for a row of padding only.
+        source: the source it is of, a pool's name for a pool; None for a row behind the end of the run.
         sequence, epoch: its number in the source over the whole run, and the pass that is; None for padding.
         pieces: in order.
         padding: positions behind them.
