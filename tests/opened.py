@@ -1,4 +1,4 @@
-"""The documents of the store that tests of reading open, and how many files are open below a folder."""
+"""The documents of the store that tests of reading open; how many files are open and mapped below a folder."""
 
 from pathlib import Path
 
@@ -16,3 +16,9 @@ def open_files(below: Path) -> int:
         except FileNotFoundError:  # the descriptor with which we read the folder
             continue
     return count
+
+
+def maps_of(below: Path) -> int:
+    """Maps of this process of files below a folder."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return sum(line.split(maxsplit=5)[-1].startswith(str(below)) for line in lines)

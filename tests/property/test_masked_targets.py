@@ -168,7 +168,7 @@ def test_masks_that_do_not_stay_mapped(
     maps: int,
 ) -> None:
     """FMT-10: with far fewer maps than files, those of tokens and of masks drive each other out, and batches are the same."""
-    monkeypatch.setattr("tokenstore.sampling.tables.max_maps", lambda: maps)
+    monkeypatch.setattr("tokenstore.sampling.tables.MAX_MAPS", maps)
     plan, documents = many_shards(packing, cross)
     for step, batch in enumerate(TokenLoader(plan, format="hf")):
         check_rows(rows_by_hand(plan, step, {"s": documents}), batch)

@@ -1,5 +1,6 @@
 """The lock of a build: one builder at a time, and free whenever its holder is gone."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tokenstore.errors import StoreBusyError
+from tests.opened import open_files
+from tokenstore.errors import StoreBusyError, TokenStoreError
 from tokenstore.store import files
 from tokenstore.store.files import exclusive_lock
 
@@ -105,3 +107,20 @@ def test_a_lock_file_removed_between_opening_and_locking_is_not_trusted(
         with pytest.raises(StoreBusyError), exclusive_lock(lock):
             pytest.fail("two holders")
     assert not lock.exists()
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_is_told_and_nothing_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """P8: as some network file systems are; two builders at once could not see one another there."""
+
+    def refuse(descriptor: int, operation: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(files.fcntl, "flock", refuse)
+    before = open_files(tmp_path)
+    message = r"lock: expected a file system with locks, found .*web\.lock\); write the store on a local disk"
+    with pytest.raises(TokenStoreError, match=message), exclusive_lock(tmp_path / "web.lock"):
+        pytest.fail("a lock that is none")
+    assert open_files(tmp_path) == before

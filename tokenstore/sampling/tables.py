@@ -15,7 +15,7 @@ from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME, mask_name
 from tokenstore.order.keys import as_bits, base_key
 from tokenstore.sampling.streams import Stream
 from tokenstore.store import Store
-from tokenstore.store.files import check_size, max_maps
+from tokenstore.store.files import MAX_MAPS, check_size
 
 # Columns of `stores`; P / Q is the repeat factor; ORDER_FILE and FIRST_MASK are -1 where there is none
 NUM_TOKENS, NUM_DOCUMENTS, FIRST_FILE, NUM_SHARDS, ITEM_BYTES, VOCAB_SIZE, ORDER_FILE, FIRST_MASK, P, Q = range(10)
@@ -68,7 +68,7 @@ class Tables:
             for member in stream.members:
                 self.stores[numbers[member.name], P : Q + 1] = member.repeat.numerator, member.repeat.denominator
         self._held: dict[int, np.ndarray] = {}
-        self._most_held = max_maps()
+        self._most_held = MAX_MAPS
         self._all_used = -1
         self._next_check = 0.0
 

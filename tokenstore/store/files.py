@@ -14,7 +14,6 @@ import os
 import resource
 import shutil
 import stat
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,10 +24,9 @@ import numpy as np
 
 from tokenstore.errors import CorruptionError, StoreBusyError, TokenStoreError
 
-_MOST_DESCRIPTORS = 1 << 16
-_MAX_MAPS = 512  # mapped files a process keeps by itself, if its descriptor limit allows
+MAX_MAPS = 4096  # files that are kept mapped, by all readers together and by each loader; the system allows 65,530
 _PAGE_BYTES = mmap.PAGESIZE
-_MMAP_OPTIONS = {"trackfd": False} if sys.version_info >= (3, 13) else {}  # before 3.13 a map holds a descriptor
+_MAP_FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 
 
 def regular_size(path: Path) -> int:
@@ -77,34 +75,38 @@ def check_size(path: Path, num_bytes: int) -> None:
 def map_array(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
     """Read-only dtype[count] view of the whole file, which must have exactly that size. Unmapped when garbage."""
     check_size(path, count * dtype.itemsize)
-    while True:
-        try:
-            with open(path, "rb") as file:
-                data = mmap.mmap(file.fileno(), count * dtype.itemsize, access=mmap.ACCESS_READ, **_MMAP_OPTIONS)
-            return np.frombuffer(data, dtype)
-        except (OSError, ValueError) as error:
-            if getattr(error, "errno", None) == errno.EMFILE and _raise_descriptor_limit():
-                continue
-            raise TokenStoreError(
-                f"file: expected to map {path.name}, found {error} ({path});"
-                " check limits on maps and open files (ulimit -n)"
-            ) from error
+    try:
+        with open(path, "rb") as file:
+            return np.asarray(_Map(file.fileno(), dtype, count))
+    except OSError as error:
+        advice = "check limits on maps (sysctl vm.max_map_count), memory (ulimit -v) and open files (ulimit -n)"
+        if error.errno == errno.ENODEV:
+            advice = "its file system cannot map files into memory: copy the store to one that can"
+        raise TokenStoreError(f"file: expected to map {path.name}, found {error} ({path}); {advice}") from error
 
 
-def _raise_descriptor_limit() -> bool:
-    """Use what the system allows this process anyway; a batch over many shards needs them all at once."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
-    if soft == resource.RLIM_INFINITY or wanted <= soft:
-        return False
-    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return True
+class _Map:
+    """A file in memory, to read, for as long as an array of it lives.
 
+    Not by Python's mmap, which before 3.13 keeps a descriptor for each: a corpus has more shards than a process may open.
+    """
 
-def max_maps() -> int:
-    """Mapped files a process may keep: an eighth of its descriptor limit, at most 512."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MAX_MAPS if soft == resource.RLIM_INFINITY else max(8, min(_MAX_MAPS, soft // 8))
+    def __init__(self, descriptor: int, dtype: np.dtype, count: int):
+        self._num_bytes, self._unmap = count * dtype.itemsize, _library().munmap
+        self._address = _library().mmap(None, self._num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        if self._address == _MAP_FAILED:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": dtype.str,
+            "shape": (count,),
+            "data": (self._address, True),  # read-only
+        }
+
+    def __del__(self) -> None:
+        if getattr(self, "_address", _MAP_FAILED) != _MAP_FAILED:
+            self._unmap(self._address, self._num_bytes)
 
 
 def call_for_pages(ranges: Iterable[tuple[int, int]]) -> None:
@@ -123,7 +125,10 @@ def call_for_pages(ranges: Iterable[tuple[int, int]]) -> None:
 @functools.cache
 def _library() -> ctypes.CDLL:
     """The C library, as it takes addresses: a map of Python's knows offsets only."""
-    library = ctypes.CDLL(None)
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    library.mmap.restype = ctypes.c_void_p
+    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     return library
 
@@ -136,8 +141,8 @@ def waits_for_disk() -> int:
 class MapCache:
     """The most recently used maps of this process. Who holds an array keeps it mapped; the cache only forgets it."""
 
-    def __init__(self, capacity: int | None = None):
-        self.capacity = capacity if capacity is not None else max_maps()
+    def __init__(self, capacity: int = MAX_MAPS):
+        self.capacity = capacity
         self._maps: OrderedDict[Path, np.ndarray] = OrderedDict()
         self._renew_lock()
         os.register_at_fork(after_in_child=self._renew_lock)
@@ -274,6 +279,12 @@ def exclusive_lock(path: Path) -> Iterator[None]:
                 f"store: expected to write it alone, found process {holder} at work on it ({path});"
                 " wait for it, or work on another store"
             ) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise TokenStoreError(
+                f"lock: expected a file system with locks, found {error.strerror} ({path});"
+                " write the store on a local disk and copy it, reading needs no lock"
+            ) from error
         except BaseException:
             os.close(descriptor)
             raise
