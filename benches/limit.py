@@ -1,6 +1,7 @@
-"""The machine's limit for loading: a C loop that reads uint16 and writes two int64 blocks that stay in cache.
+"""The machine's limits. Loading: a C loop that reads uint16 and writes two int64 blocks that stay in cache.
 
 `run` reads in order, which no shuffled loader can; `run_random` reads whole sequences at random places of a mapped file.
+Checking files: `read_all` reads them and does nothing else.
 """
 
 import ctypes
@@ -60,3 +61,12 @@ class Limit:
         batches, rows = starts.shape
         args = (tokens.ctypes.data, starts.ctypes.data, batches, rows, ids.size // rows)
         self._random(*args, ids.ctypes.data, targets.ctypes.data)
+
+
+def read_all(folder: Path) -> None:
+    """Read every file of a folder once, 4 MiB at a time."""
+    buffer = bytearray(1 << 22)
+    for path in sorted(folder.iterdir()):
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from benches.scenes import Row
 
-BENCHES = ("throughput", "loading", "cold", "plan", "packing", "quality", "start", "build")
+BENCHES = ("throughput", "loading", "cold", "plan", "packing", "quality", "scale", "build")
 RESULTS = Path(__file__).parent / "results"
 
 
@@ -42,7 +42,7 @@ def main() -> None:
             table.add_row(row.claim, row.value, row.reach, row.beside)
         if arguments.keep:
             keep(name, rows)
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def keep(name: str, rows: list[Row]) -> None:

@@ -51,14 +51,17 @@ def token_store(path: Path, seed: int, num_tokens: int) -> Path:
     return path
 
 
-def sparse_store(path: Path, num_documents: int) -> Path:
-    """A store of any size whose shards are sparse files (all ids 0): real maps, boundaries and order, no tokens on the disk."""
+def sparse_store(path: Path, num_documents: int, times: int = 1) -> Path:
+    """A store of any size whose shards are sparse files (all ids 0): real maps, boundaries and order, no tokens on the disk.
+
+    times: so many times as long as web-like documents.
+    """
     path.mkdir(parents=True)
     checksum = xxhash.xxh3_128().hexdigest()
     block, shards, token = 1 << 19, [], 0
     with open(path / BOUNDARIES_NAME, "wb") as file, open(path / "lookup.part", "w+b") as lookup:
         for number, first in enumerate(range(0, num_documents, block)):  # a shard each, of about half a GB of tokens
-            lengths = web_lengths(number, min(block, num_documents - first))
+            lengths = times * web_lengths(number, min(block, num_documents - first))
             starts = token + np.cumsum(lengths) - lengths
             size = int(lengths.sum())
             with open(path / shard_name(number), "wb") as shard:

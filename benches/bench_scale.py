@@ -1,0 +1,169 @@
+"""Claims: the first batch comes at once, and memory and a step cost the same, whatever the size, the sources and the step.
+
+Four resources: CPU: loading compiled kernels; disk: a manifest, some pages; memory: a row a shard; network none.
+Every figure is taken in a fresh process, after its imports. The stores of 10^4 to 10^9 documents and 10^13 tokens are sparse
+files: real maps, boundaries and order, no tokens on the disk. The 10 GB one has its tokens.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from shutil import disk_usage
+from statistics import median
+
+from benches.limit import read_all
+from benches.scenes import Row, ratio, rounds, sparse_store, token_store
+from tokenstore.store import verify
+from tokenstore.store.order_file import add_order
+
+FAR = 10**7
+_SIZES = {"10^4": (10**4, 1), "10^6": (10**6, 1), "10^8": (10**8, 1), "10^9, 10^13 tokens": (10**9, 10)}
+_GB_NEEDED = 45  # boundaries, order and lookup of the largest, and the store with tokens
+_BAR = 10  # characters
+
+_SCRIPT = """
+import json, os, random, sys, time
+import torch, tokenstore
+from tokenstore import Plan, TokenLoader
+
+if sys.argv[4] == "bare":  # without what other packages add to numba when it begins
+    import numba.core.entrypoints
+    numba.core.entrypoints.init_all = lambda: None
+
+def anonymous():
+    rows = open("/proc/self/smaps_rollup").read().splitlines()
+    return sum(int(row.split()[1]) for row in rows if row.startswith("Anonymous:"))
+
+def timed(action):
+    start = time.perf_counter()
+    action()
+    return time.perf_counter() - start
+
+paths, packing, step = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+before, start = anonymous(), time.perf_counter()
+plan = Plan.of(paths, sequence_length=2048, global_batch_size=8, packing=packing)
+opened = time.perf_counter() - start
+loader = iter(TokenLoader(plan, step=step))
+next(loader)
+first = time.perf_counter() - start
+for _ in range(200):
+    next(loader)
+grown = (anonymous() - before) / 1024
+steps = random.Random(0).sample(range(10**7), 40)
+jumps = sorted(timed(lambda: plan.batch(step)) for step in steps)
+in_turn = sorted(timed(lambda: next(loader)) for _ in range(1000))
+maps, files = len(open("/proc/self/maps").readlines()), len(os.listdir("/proc/self/fd"))
+figures = {"open": opened, "first": first, "jump": jumps[20], "batch": in_turn[500]}
+print(json.dumps({**figures, "grown": grown, "maps": maps, "files": files}))
+"""
+
+Figures = dict[str, float]
+
+
+def measure(paths: dict[str, str], packing: str, step: int, count: int, how: str = "as installed") -> Figures:
+    """Medians over fresh processes: seconds to open the plan, to the first batch, of a step far away and of one in turn; MB
+    grown; maps and open files.
+    """
+    command = [sys.executable, "-W", "ignore", "-c", _SCRIPT, json.dumps(paths), packing, str(step), how]
+    found = [
+        json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout) for _ in range(count)
+    ]
+    return {name: median(each[name] for each in found) for name in found[0]}
+
+
+def show(value: float, unit: str = "") -> str:
+    """Three digits, and no powers of ten."""
+    return f"{value:,.0f} {unit}".strip() if value >= 100 else f"{value:.3g} {unit}".strip()
+
+
+def bars(values: dict[str, float], unit: str) -> str:
+    """Each size with its value and a bar in proportion."""
+    most = max(values.values()) or 1
+    return "\n".join(f"{name} {'█' * round(_BAR * value / most)} {show(value, unit)}" for name, value in values.items())
+
+
+def run(folder: Path, smoke: bool) -> list[Row]:
+    """Sparse stores of every size, a thousand sources, and a store of 10 GB."""
+    if not smoke and disk_usage(folder).free < _GB_NEEDED << 30:
+        raise SystemExit(f"scale: expected {_GB_NEEDED} GB of room in {folder}, found less; set TMPDIR")
+    sizes = {"10^3": (10**3, 1), "10^4": (10**4, 1)} if smoke else _SIZES
+    stores = {name: sparse_store(folder / f"{number}", *size) for number, (name, size) in enumerate(sizes.items())}
+    for path in stores.values():
+        add_order(path)
+    rows = []
+    for packing in ("concat", "best_fit"):
+        rows += _sizes(stores, packing, 1 if smoke else 3)
+    rows += _extensions(next(iter(stores.values())), 1 if smoke else 3)
+    rows += _sources(folder / "sources", 20 if smoke else 1000, 1 if smoke else 3)
+    return rows + _real(folder / "real", 10**6 if smoke else 5 * 10**9)
+
+
+def _sizes(stores: dict[str, Path], packing: str, count: int) -> list[Row]:
+    """What a rank waits for and holds, by the size of its store."""
+    measure({"a": str(next(iter(stores.values())))}, packing, 0, 1)  # compile
+    near, far = (
+        {name: measure({"a": str(path)}, packing, step, count) for name, path in stores.items()} for step in (0, FAR)
+    )
+    largest = list(stores)[-1]
+
+    def row(claim: str, figures: dict[str, Figures], key: str, unit: str, scale: float, reach: str) -> Row:
+        values = {name: figures[name][key] * scale for name in stores}
+        return Row(f"{claim}, {packing}, {largest}", show(values[largest], unit), reach, bars(values, unit))
+
+    return [
+        row("first batch after imports, step 0", near, "first", "s", 1, "0.5 s"),
+        row("first batch after imports, step 10^7", far, "first", "s", 1, "0.5 s"),
+        row("memory grown by opening and 200 batches", far, "grown", "MB", 1, "32 MB"),
+        row("a step in turn", far, "batch", "us", 1e6, "flat"),
+        row("a step far away, new to the process", far, "jump", "us", 1e6, "flat"),
+    ]
+
+
+def _extensions(path: Path, count: int) -> list[Row]:
+    """A start without what other installed packages hang into numba."""
+    found = measure({"a": str(path)}, "concat", FAR, count, "bare")
+    beside = "packages that extend numba (awkward, of gigatoken) not loaded, as where [fast] is not installed"
+    return [
+        Row("first batch after imports, numba alone, concat", f"{found['first']:.2f} s", "0.5 s", beside),
+        Row("memory grown, numba alone, concat", f"{found['grown']:.0f} MB", "32 MB", ""),
+    ]
+
+
+def _sources(folder: Path, number: int, count: int) -> list[Row]:
+    """A mixture of many sources, each a store of its own, against one source."""
+    paths = {f"s{i:04d}": str(sparse_store(folder / f"{i}", 1000)) for i in range(number)}
+    for path in paths.values():
+        add_order(Path(path))
+    rows = []
+    for packing in ("concat", "best_fit"):
+        many, one = (measure(some, packing, FAR, count) for some in (paths, {"s0000": paths["s0000"]}))
+        for key, what, unit, scale in (
+            ("first", "first batch after imports", "s", 1.0),
+            ("grown", "memory grown", "MB", 1.0),
+            ("batch", "a step in turn", "us", 1e6),
+            ("maps", "maps of the process", "", 1.0),
+            ("files", "open files", "", 1.0),
+        ):
+            beside = f"one source: {show(one[key] * scale, unit)}"
+            rows.append(Row(f"{number:,} sources, {packing}: {what}", show(many[key] * scale, unit), "", beside))
+    return rows
+
+
+def _real(path: Path, num_tokens: int) -> list[Row]:
+    """A store with its tokens on the disk: opened, read at random steps, verified, as a share of reading its files."""
+    token_store(path, 1, num_tokens)
+    size = sum(file.stat().st_size for file in path.iterdir()) / 1e9
+    found = measure({"a": str(path)}, "concat", FAR, 1)
+    times = rounds({"read": lambda: read_all(path), "verify": lambda: verify(path)}, 1 if num_tokens > 10**8 else 2)
+    speed = size / median(times["verify"])
+    return [
+        Row(f"a store of {size:.1f} GB: first batch, step 10^7", f"{found['first']:.2f} s", "0.5 s", ""),
+        Row("the same: a step far away, new to the process", f"{found['jump'] * 1e6:.0f} us", "", ""),
+        Row(
+            "the same: verify, as a share of reading its files",
+            ratio(times["read"], times["verify"]),
+            "",
+            f"{speed:.2f} GB/s",
+        ),
+    ]
