@@ -15,7 +15,7 @@ import pytest
 from tests.opened import maps_of, open_files
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.store import files, open_store, reader
-from tokenstore.store.files import MapCache, map_array
+from tokenstore.store.files import MapCache, map_array, new_mapped_file
 
 
 def test_ten_thousand_shards_need_no_descriptor_each(
@@ -159,3 +159,15 @@ def test_a_fork_while_a_thread_maps_does_not_hang_the_child() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.strip() == "7", done.stderr
+
+
+def test_a_file_system_that_maps_nothing_to_write_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: an order file is filled in place; where that cannot be, the message says what to do instead."""
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr(files.mmap, "mmap", refuse)
+    message = r"file: expected a file system that can map files to write, found none \(.*\); write the store on a local"
+    with pytest.raises(TokenStoreError, match=message), new_mapped_file(tmp_path / "order.bin", 64):
+        pytest.fail("no memory to fill")

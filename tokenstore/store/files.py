@@ -89,11 +89,12 @@ class _Map:
     """A file in memory, to read, for as long as an array of it lives.
 
     Not by Python's mmap, which before 3.13 keeps a descriptor for each: a corpus has more shards than a process may open.
+    Private, as some network file systems map no other way; of what is only read there is one copy in memory all the same.
     """
 
     def __init__(self, descriptor: int, dtype: np.dtype, count: int):
         self._num_bytes, self._unmap = count * dtype.itemsize, _library().munmap
-        self._address = _library().mmap(None, self._num_bytes, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, 0)
+        self._address = _library().mmap(None, self._num_bytes, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
         if self._address == _MAP_FAILED:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
@@ -210,7 +211,15 @@ def new_mapped_file(path: Path, num_bytes: int) -> Iterator[np.ndarray]:
     """
     with open(path, "w+b") as file:
         os.posix_fallocate(file.fileno(), 0, num_bytes)
-        data = mmap.mmap(file.fileno(), num_bytes)  # goes when the last array of it goes
+        try:
+            data = mmap.mmap(file.fileno(), num_bytes)  # goes when the last array of it goes
+        except OSError as error:
+            if error.errno != errno.ENODEV:
+                raise
+            raise TokenStoreError(
+                f"file: expected a file system that can map files to write, found none ({path});"
+                " write the store on a local disk and copy it"
+            ) from error
         yield np.frombuffer(data, np.uint8)
         data.flush()
         sync(file)
