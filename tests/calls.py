@@ -57,9 +57,10 @@ def permute_consecutive(first: int, count: int, n: int, key: int) -> list[int]:
 @njit
 def _window_start(k: int, num_tokens: int, length: int, sequence: int, offset: int, shuffle: bool) -> int:
     count = num_tokens // length
-    return windows.window_start(
-        k // count, k % count, num_tokens, length, np.uint64(sequence), np.uint64(offset), shuffle
-    )
+    epoch, window = k // count, k % count
+    if shuffle:
+        window = permutation.permute(window, count, counted_key(np.uint64(sequence), epoch))
+    return windows.window_start(epoch, window, num_tokens, length, np.uint64(offset), shuffle)
 
 
 def window_start(seed: int, name: str, num_tokens: int, length: int, k: int, shuffle: bool = True) -> int:

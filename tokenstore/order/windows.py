@@ -4,7 +4,6 @@ import numpy as np
 
 from tokenstore.jit import inline_kernel
 from tokenstore.order.keys import counted_key
-from tokenstore.order.permutation import permute
 
 
 def num_windows(num_tokens: int, sequence_length: int) -> int:
@@ -19,12 +18,12 @@ def window_offset(epoch: int, num_tokens: int, offset_base: np.uint64) -> int:
 
 
 @inline_kernel
-def window_start(
-    epoch: int, i: int, num_tokens: int, length: int, sequence_base: np.uint64, offset_base: np.uint64, shuffle: bool
-) -> int:
-    """Stream position of the first token of sequence `i` of `epoch`. Unchecked: 0 <= i < num_tokens div length."""
+def window_start(epoch: int, window: int, num_tokens: int, length: int, offset_base: np.uint64, shuffle: bool) -> int:
+    """Stream position of the first token of a window of `epoch`. Unchecked: 0 <= window < num_tokens div length.
+
+    window: what the shuffle of the epoch makes of a sequence's number in it.
+    """
     if not shuffle:
-        return i * length
-    window = permute(i, num_tokens // length, counted_key(sequence_base, epoch))
+        return window * length
     start = window_offset(epoch, num_tokens, offset_base) + window * length
     return start - num_tokens if start >= num_tokens else start

@@ -24,7 +24,6 @@ from tokenstore.sampling.tables import (
     NUM_SEQUENCES,
     NUM_TOKENS,
     OFFSET_KEY,
-    SEQUENCE_KEY,
     STORE,
 )
 
@@ -51,6 +50,7 @@ def _document_of(token: int, starts: np.ndarray, num_documents: int, num_tokens:
 def concat_spans(
     source: int,
     number: int,
+    window: int,
     length: int,
     more: int,
     shuffle: bool,
@@ -63,7 +63,7 @@ def concat_spans(
 ) -> int:
     """Spans of sequence `number` of `source` under `concat` (ORD-7); returns how many, or -1 with `report` filled.
 
-    more: tokens wanted behind the sequence. out: int64[at least length + more, 7].
+    window: which one of its epoch it is. more: tokens wanted behind the sequence. out: int64[at least length + more, 7].
     """
     stream = streams[source]
     store = stream[STORE]
@@ -74,9 +74,7 @@ def concat_spans(
     num_tokens, num_documents = row[NUM_TOKENS], row[NUM_DOCUMENTS]
     starts = boundaries_of(row, files)
     epoch = number // stream[NUM_SEQUENCES]
-    i = number - epoch * stream[NUM_SEQUENCES]
-    keys = np.uint64(stream[SEQUENCE_KEY]), np.uint64(stream[OFFSET_KEY])
-    token = window_start(epoch, i, num_tokens, length, keys[0], keys[1], shuffle)
+    token = window_start(epoch, window, num_tokens, length, np.uint64(stream[OFFSET_KEY]), shuffle)
     document = _document_of(token, starts, num_documents, num_tokens)
     count = 0
     left = length + more

@@ -12,6 +12,7 @@ from tokenstore.intrinsics import prefetch, uint16_at, uint32_at
 from tokenstore.jit import inline_kernel, kernel
 from tokenstore.sampling.concat_spans import concat_spans
 from tokenstore.sampling.packed_spans import packed_spans
+from tokenstore.sampling.shuffled import NUMBERS, shuffle_numbers
 from tokenstore.sampling.spans import DOCUMENT_START, GOES_ON, LENGTH, MEMORY, SPAN_STORE, START
 from tokenstore.sampling.tables import BAD_ID, ITEM_BYTES, OK, VOCAB_SIZE
 
@@ -73,12 +74,14 @@ def _lay_spans(
         return packed_spans(
             rows, length, shuffle, clock, stores, streams, packings, files, report, work, keys, firsts, spans
         )
+    shuffle_numbers(rows, shuffle, streams, keys)
     count = 0
     for r in range(rows.shape[0]):
         firsts[r] = count
         if rows[r, 0] >= 0:
+            source, number, window = rows[r, 0], rows[r, 1], np.int64(keys[NUMBERS, r])
             more = concat_spans(
-                rows[r, 0], rows[r, 1], length, cross, shuffle, clock, stores, streams, files, report, spans[count:]
+                source, number, window, length, cross, shuffle, clock, stores, streams, files, report, spans[count:]
             )
             if more < 0:
                 return -1
@@ -135,7 +138,7 @@ def gather(
     """Fill a microbatch.
 
     rows: int64[B, 2], source and sequence number; source -1 for a row of padding. work: int64[7, B * L] and keys:
-    uint64[3, B * L], scratch. firsts: int64[B + 1], filled: each row's first span. spans: int64[B * (L + 1) + 1, 7],
+    uint64[3, B * L], scratch; with `concat` none and uint64[3, B]. firsts: int64[B + 1], filled: each row's first span. spans: int64[B * (L + 1) + 1, 7],
     filled. report: int64[5], report[0] is OK or why not. ids, targets: int64[B, L], filled: tokens, and the token after
     each in its document or IGNORE; with `cross` (concat only), the token after each in the stream.
     """

@@ -30,6 +30,7 @@ from tokenstore.sampling.packings import (
     PACKING_CLOCK,
     STREAM,
 )
+from tokenstore.sampling.shuffled import KEYS, NUMBERS, SIZES, shuffle_numbers
 from tokenstore.sampling.spans import (
     DOCUMENT,
     DOCUMENT_START,
@@ -55,7 +56,6 @@ from tokenstore.sampling.tables import (
     ORDER_FILE,
     PACKING,
     ROW_KEY,
-    SEQUENCE_KEY,
     P,
     Q,
 )
@@ -64,8 +64,6 @@ from tokenstore.sampling.tables import (
 # number in the document; its store; how many whole pieces of L its rank has room for. A column a row: its packing and bin
 ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_OF_RANK, _PACKING, _BIN = range(7)
 WORK_ROWS = 7
-_NUMBERS, _SIZES, _KEYS = range(3)  # rows of the uint64 scratch
-KEY_ROWS = 3
 
 
 @inline_kernel
@@ -89,6 +87,7 @@ def _packing_of(
 @inline_kernel
 def _lay_bins(
     rows: np.ndarray,
+    shuffle: bool,
     clock: int,
     streams: np.ndarray,
     packings: np.ndarray,
@@ -96,20 +95,16 @@ def _lay_bins(
     work: np.ndarray,
     keys: np.ndarray,
 ) -> bool:
-    """The packing of each row and the permutation that gives its bin; False with `report` asking for a packing."""
+    """The packing of each row, and its bin in that; False with `report` asking for a packing."""
     for r in range(rows.shape[0]):
-        source, number = rows[r, 0], rows[r, 1]
-        keys[_SIZES, r], keys[_NUMBERS, r], keys[_KEYS, r] = 1, 0, 0
-        if source < 0:  # behind the end of the run
-            continue
-        stream = streams[source]
-        epoch = number // stream[NUM_SEQUENCES]
-        work[_PACKING, r] = _packing_of(source, epoch, clock, streams, packings, report)
-        if work[_PACKING, r] < 0:
-            return False
-        keys[_SIZES, r] = np.uint64(stream[NUM_SEQUENCES])
-        keys[_NUMBERS, r] = np.uint64(number - epoch * stream[NUM_SEQUENCES])
-        keys[_KEYS, r] = counted_key(np.uint64(stream[SEQUENCE_KEY]), epoch)
+        if rows[r, 0] >= 0:
+            epoch = rows[r, 1] // streams[rows[r, 0], NUM_SEQUENCES]
+            work[_PACKING, r] = _packing_of(rows[r, 0], epoch, clock, streams, packings, report)
+            if work[_PACKING, r] < 0:
+                return False
+    shuffle_numbers(rows, shuffle, streams, keys)
+    for r in range(rows.shape[0]):
+        work[_BIN, r] = np.int64(keys[NUMBERS, r])
     return True
 
 
@@ -127,13 +122,9 @@ def _lay_slots(
     firsts: np.ndarray,
 ) -> int:
     """The slots of all rows, in row order, as places in their class in this epoch; returns how many, -1 for `report`."""
-    if not _lay_bins(rows, clock, streams, packings, report, work, keys):
+    if not _lay_bins(rows, shuffle, clock, streams, packings, report, work, keys):
         return -1
     num_rows = rows.shape[0]
-    if shuffle:
-        permute_each(keys[_SIZES, :num_rows], keys[_KEYS, :num_rows], keys[_NUMBERS, :num_rows])
-    for r in range(num_rows):
-        work[_BIN, r] = np.int64(keys[_NUMBERS, r])
     count = 0
     for r in range(num_rows):
         firsts[r] = count
@@ -151,15 +142,15 @@ def _lay_slots(
             shuffle_slots(row_key, more, work[ROOM, count:], work[PLACE, count:])
             class_key = counted_key(np.uint64(stream[CLASS_KEY]), packing[EPOCH])
             for j in range(count, count + more):
-                keys[_NUMBERS, j] = np.uint64(work[PLACE, j])
-                keys[_SIZES, j] = np.uint64(counts[work[ROOM, j]])
-                keys[_KEYS, j] = counted_key(class_key, work[ROOM, j])
+                keys[NUMBERS, j] = np.uint64(work[PLACE, j])
+                keys[SIZES, j] = np.uint64(counts[work[ROOM, j]])
+                keys[KEYS, j] = counted_key(class_key, work[ROOM, j])
         count += more
     firsts[num_rows] = count
     if shuffle:
-        permute_each(keys[_SIZES, :count], keys[_KEYS, :count], keys[_NUMBERS, :count])
+        permute_each(keys[SIZES, :count], keys[KEYS, :count], keys[NUMBERS, :count])
         for j in range(count):
-            work[PLACE, j] = np.int64(keys[_NUMBERS, j])
+            work[PLACE, j] = np.int64(keys[NUMBERS, j])
     return count
 
 

@@ -14,8 +14,9 @@ from tokenstore.order.rows import SegmentTables, locate_rows, segment_tables
 from tokenstore.order.schedule import Schedule
 from tokenstore.sampling.gather import IGNORE, annotate, gather, lay_spans
 from tokenstore.sampling.masks import mask
-from tokenstore.sampling.packed_spans import KEY_ROWS, WORK_ROWS
+from tokenstore.sampling.packed_spans import WORK_ROWS
 from tokenstore.sampling.packings import Packings
+from tokenstore.sampling.shuffled import KEY_ROWS
 from tokenstore.sampling.spans import GOES_ON, LENGTH, MEMORY, SPAN_COLUMNS, SPAN_STORE
 from tokenstore.sampling.tables import FIRST_MASK, ITEM_BYTES, NOT_PACKED, OK, REPORT_SIZE, Tables
 from tokenstore.store.files import call_for_pages
@@ -122,7 +123,7 @@ class Sampler:
         self._room = 0  # until there is room: memory may run out in between
         self._spans = np.empty((size, SPAN_COLUMNS), np.int64)
         self._firsts = np.zeros(num_rows + 1, np.int64)
-        columns = size if self._order.packed else 0
+        columns = size if self._order.packed else num_rows
         self._work, self._keys = np.empty((WORK_ROWS, columns), np.int64), np.empty((KEY_ROWS, columns), np.uint64)
         self._room = num_rows
 

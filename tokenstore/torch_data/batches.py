@@ -58,7 +58,7 @@ class BatchMaker:
         self._num_taken = 0
         ids, targets = self._empty(len(located)), self._empty(len(located))
         self.sampler.fill(located, ids, targets)
-        rows = Rows(ids, targets, located[:, 0].copy(), lambda: self._annotate(ids), self._max_documents)
+        rows = Rows(ids, targets, located[:, 0], lambda: self._annotate(ids), self._max_documents)
         return self._pack({name: self._tensor(make(rows)) for name, make in self._makers.items()})
 
     def _annotate(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

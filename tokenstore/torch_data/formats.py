@@ -52,7 +52,7 @@ class Rows:
 
     Attributes:
         ids, targets: int64[B, L].
-        sources: int64[B].
+        sources: int64[B], a view of what is not to be changed.
         max_documents: see the module; None: as many as there are.
     """
 
@@ -184,7 +184,7 @@ def _flat_labels(rows: Rows) -> np.ndarray:
 
 _OF_ROWS: dict[str, Field] = {
     "document_ids": lambda rows: rows.documents,
-    "source_ids": lambda rows: rows.sources,
+    "source_ids": lambda rows: rows.sources.copy(),
 }
 _MORE: dict[str, Field] = {
     "position_ids": lambda rows: rows.positions,
@@ -231,7 +231,7 @@ FORMATS: dict[str, Format] = {
             "max_length_q": _max_seqlen,
             "max_length_k": _max_seqlen,
             "document_ids": lambda rows: _one_row(rows.documents),
-            "source_ids": lambda rows: rows.sources,
+            "source_ids": lambda rows: rows.sources.copy(),
         },
         by_row=False,
     ),

@@ -70,15 +70,17 @@ class Split:
 
     def places(self, step: int, given: int) -> Iterator[tuple[int, int, int, int, int]]:
         """(step, this rank's first row, its rows, next step, rows given there) of every microbatch from a position on."""
-        plan = self.plan
+        schedule, end, place = self.plan.schedule, self.plan.num_steps, self.place
         while True:
             if given == 0:
-                step = plan.schedule.next_step(step)
-            if plan.num_steps is not None and step >= plan.num_steps:
+                step = schedule.next_step(step)
+            if end is not None and step >= end:
                 return
-            size, rows, block = plan.global_batch_size(step), self.rows_a_rank(step), self.rows_a_microbatch(step)
+            size = schedule.stage(step).global_batch_size
+            rows = self.microbatch_size or size // place.world_size
+            block = rows * place.world_size
             while given < size:
-                first = given + self.place.rank * rows
+                first = given + place.rank * rows
                 given += block
                 yield (step, first, rows, step, given) if given < size else (step, first, rows, step + 1, 0)
             step, given = step + 1, 0
