@@ -5,7 +5,8 @@ Work: 8 x 2048 tokens from 3 sources at .6/.3/.1, shuffled, ids and targets as i
 Peer: a hand-written memmap data set in a plain DataLoader, no workers, its fastest form (a block of rows at once).
 """
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +39,12 @@ class MemmapRows(Dataset):
         return block[:-1], block[1:]
 
 
-def _loader(paths: dict[str, Path], packing: str) -> Iterator:
+def _plan(paths: dict[str, Path], packing: str) -> tokenstore.Plan:
     fields = {"sequence_length": LENGTH, "global_batch_size": BATCH, "weights": WEIGHTS, "packing": packing}
-    plan = tokenstore.Plan.of(paths, **fields)
+    return tokenstore.Plan.of(paths, **fields)
+
+
+def _loader(plan: tokenstore.Plan) -> Iterator:
     expected = plan.batch(0)["input_ids"]
     loader = iter(tokenstore.TokenLoader(plan))
     assert (next(loader)["input_ids"].numpy() == expected).all(), "checked before it is timed"
@@ -51,7 +55,8 @@ def run(folder: Path, smoke: bool) -> list[Row]:
     """Throughput as a share of the limit."""
     tokens, batches, count = (300_000, 20, 2) if smoke else (66_000_000, 1000, 7)
     paths = {name: token_store(folder / name, i, tokens) for i, name in enumerate(WEIGHTS)}
-    concat, best_fit = (_loader(paths, packing) for packing in ("concat", "best_fit"))
+    plans = {packing: _plan(paths, packing) for packing in ("concat", "best_fit")}
+    concat, best_fit = map(_loader, plans.values())
     peer = iter(_forever(DataLoader(MemmapRows([p / "tokens-00000.bin" for p in paths.values()], 1 << 16), BATCH)))
     limit = Limit()
     source = np.random.default_rng(0).integers(0, VOCABULARY, batches * BATCH * LENGTH + 1).astype(np.uint16)
@@ -84,7 +89,40 @@ def run(folder: Path, smoke: bool) -> list[Row]:
         Row("the same, times a hand-written memmap DataLoader", ratio(times["peer"], times["concat"]), "3", ""),
         Row("warm throughput, best_fit, share of the limit", shares["best_fit"], "0.30", "2.9 documents a sequence"),
         Row("the same, times a hand-written memmap DataLoader", ratio(times["peer"], times["best_fit"]), "", ""),
+        *(_profile(plan, batches, count) for plan in plans.values()),
     ]
+
+
+def _profile(plan: tokenstore.Plan, batches: int, count: int) -> Row:
+    """Where the time of a batch goes: the whole of it less what a part takes that does less."""
+    loader, sampler = iter(tokenstore.TokenLoader(plan)), plan.sampler()
+    rows = [sampler.locate(step, 0, BATCH) for step in range(batches)]
+    ids, targets = np.empty((2, BATCH, LENGTH), np.int64)
+    none = np.empty((0, 2), np.int64)
+
+    def repeat(action: Callable[[np.ndarray], object], rows: list[np.ndarray]) -> Callable[[], object]:
+        return lambda: deque(map(action, rows), maxlen=0)
+
+    def fill(located: np.ndarray) -> None:
+        sampler.fill(located, ids, targets)
+
+    taken = rounds(
+        {
+            "all": repeat(lambda _: next(loader), rows),
+            "kernel": repeat(fill, rows),
+            "cached": repeat(fill, rows[:1] * batches),
+            "planned": repeat(sampler.lay, rows[:1] * batches),
+            "called": repeat(sampler.lay, [none] * batches),
+        },
+        count,
+    )
+    us = {name: float(np.median(each)) / batches * 1e6 for name, each in taken.items()}
+    beside = (
+        f"Python and tensors {us['all'] - us['kernel']:.1f}, calling the kernel {us['called']:.1f}, planning"
+        f" {us['planned'] - us['called']:.1f}, copying {us['cached'] - us['planned']:.1f}, waiting for memory"
+        f" {us['kernel'] - us['cached']:.1f}"
+    )
+    return Row(f"a batch of {plan.config.packing}, and where its time goes", f"{us['all']:.1f} us", "", beside)
 
 
 def _forever(loader: DataLoader) -> Iterator:

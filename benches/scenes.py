@@ -1,6 +1,5 @@
 """What the benches work on, with fixed seeds: stores with tokens in them, and huge ones that are sparse files."""
 
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -59,7 +58,8 @@ def sparse_store(path: Path, num_documents: int, times: int = 1) -> Path:
     path.mkdir(parents=True)
     checksum = xxhash.xxh3_128().hexdigest()
     block, shards, token = 1 << 19, [], 0
-    with open(path / BOUNDARIES_NAME, "wb") as file, open(path / "lookup.part", "w+b") as lookup:
+    with open(path / BOUNDARIES_NAME, "wb") as file, open(path / BOUNDARIES_NAME, "r+b") as lookup:
+        lookup.seek(8 * (num_documents + 1))  # behind the boundaries
         for number, first in enumerate(range(0, num_documents, block)):  # a shard each, of about half a GB of tokens
             lengths = times * web_lengths(number, min(block, num_documents - first))
             starts = token + np.cumsum(lengths) - lengths
@@ -71,9 +71,6 @@ def sparse_store(path: Path, num_documents: int, times: int = 1) -> Path:
             lookup_entries(starts, token, token + size, first).astype("<i8").tofile(lookup)
             token += size
         np.array([token], "<i8").tofile(file)
-        lookup.seek(0)
-        shutil.copyfileobj(lookup, file)
-    (path / "lookup.part").unlink()
     (path / INPUTS_NAME).write_bytes(b"")
     files = {
         BOUNDARIES_NAME: FileEntry((path / BOUNDARIES_NAME).stat().st_size, checksum),
