@@ -95,8 +95,10 @@ def run(folder: Path, smoke: bool) -> list[Row]:
 
 def _profile(plan: tokenstore.Plan, batches: int, count: int) -> Row:
     """Where the time of a batch goes: the whole of it less what a part takes that does less."""
-    loader, sampler = iter(tokenstore.TokenLoader(plan)), plan.sampler()
-    rows = [sampler.locate(step, 0, BATCH) for step in range(batches)]
+    sampler, steps = plan.sampler(), batches * (count + 1)
+    loader = iter(tokenstore.TokenLoader(plan, step=steps))  # other pages than the kernel's, and as new
+    rows = [sampler.locate(step, 0, BATCH) for step in range(steps)]
+    fresh = iter(rows)
     ids, targets = np.empty((2, BATCH, LENGTH), np.int64)
     none = np.empty((0, 2), np.int64)
 
@@ -108,8 +110,8 @@ def _profile(plan: tokenstore.Plan, batches: int, count: int) -> Row:
 
     taken = rounds(
         {
-            "all": repeat(lambda _: next(loader), rows),
-            "kernel": repeat(fill, rows),
+            "all": repeat(lambda _: next(loader), rows[:batches]),
+            "kernel": repeat(lambda _: fill(next(fresh)), rows[:batches]),
             "cached": repeat(fill, rows[:1] * batches),
             "planned": repeat(sampler.lay, rows[:1] * batches),
             "called": repeat(sampler.lay, [none] * batches),
