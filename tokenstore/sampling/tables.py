@@ -134,9 +134,12 @@ def _array_of(store: Store, owner: int) -> np.ndarray:
 
 
 def _file_of(store: Store, owner: int) -> tuple[Path, int]:
-    """Path and bytes."""
+    """Path and bytes of a file."""
     if owner >= 0:
         shard = store.shards()[owner]
         return store.path / shard.file, shard.num_bytes
-    name = mask_name(_MASK - owner) if owner <= _MASK else ORDER_NAME if owner == _ORDER else BOUNDARIES_NAME
+    if owner <= _MASK:  # of one shard, so of the same name in all versions
+        name = mask_name(_MASK - owner)
+        return store.path / name, store.manifest.files[name].num_bytes
+    name = ORDER_NAME if owner == _ORDER else BOUNDARIES_NAME
     return store.file(name), store.entry(name).num_bytes
