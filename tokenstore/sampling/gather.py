@@ -137,10 +137,11 @@ def gather(
 ) -> None:
     """Fill a microbatch.
 
-    rows: int64[B, 2], source and sequence number; source -1 for a row of padding. work: int64[7, B * L] and keys:
-    uint64[3, B * L], scratch; with `concat` none and uint64[3, B]. firsts: int64[B + 1], filled: each row's first span. spans: int64[B * (L + 1) + 1, 7],
-    filled. report: int64[5], report[0] is OK or why not. ids, targets: int64[B, L], filled: tokens, and the token after
-    each in its document or IGNORE; with `cross` (concat only), the token after each in the stream.
+    rows: int64[B, 2], source and sequence number; source -1 for a row of padding. work: int64[7, n] and keys: uint64[3, n],
+    scratch; n is B * (L + 1) + 1 where documents are packed, else B. firsts: int64[B + 1], filled: each row's first span.
+    spans: int64[B * (L + 1) + 1, 7], filled. report: int64[5], report[0] is OK or why not. ids, targets: int64[B, L], filled:
+    tokens, and the token after each in its document or IGNORE; with `cross` (concat only), the token after each in the
+    stream.
     """
     length = ids.shape[1]
     count = _lay_spans(
