@@ -43,7 +43,6 @@ def timed(action):
 paths, packing, step = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 before, start = anonymous(), time.perf_counter()
 plan = Plan.of(paths, sequence_length=2048, global_batch_size=8, packing=packing)
-opened = time.perf_counter() - start
 loader = iter(TokenLoader(plan, step=step))
 next(loader)
 first = time.perf_counter() - start
@@ -54,7 +53,7 @@ steps = random.Random(0).sample(range(10**7), 40)
 jumps = sorted(timed(lambda: plan.batch(step)) for step in steps)
 in_turn = sorted(timed(lambda: next(loader)) for _ in range(1000))
 maps, files = len(open("/proc/self/maps").readlines()), len(os.listdir("/proc/self/fd"))
-figures = {"open": opened, "first": first, "jump": jumps[20], "batch": in_turn[500]}
+figures = {"first": first, "jump": jumps[20], "batch": in_turn[500]}
 print(json.dumps({**figures, "grown": grown, "maps": maps, "files": files}))
 """
 
@@ -62,7 +61,7 @@ Figures = dict[str, float]
 
 
 def measure(paths: dict[str, str], packing: str, step: int, count: int, how: str = "as installed") -> Figures:
-    """Medians over fresh processes: seconds to open the plan, to the first batch, of a step far away and of one in turn; MB
+    """Medians over fresh processes: seconds to the first batch, of a step far away and of one in turn; MB
     grown; maps and open files.
     """
     command = [sys.executable, "-W", "ignore", "-c", _SCRIPT, json.dumps(paths), packing, str(step), how]

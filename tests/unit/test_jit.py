@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tokenstore import jit
 from tokenstore.order import interleave, inverse, packing, rows, sorting
 from tokenstore.sampling import gather, masks
@@ -86,3 +88,11 @@ def test_kernels_are_called_with_one_set_of_types(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _USE_ALL, str(tmp_path)]  # tests call kernels with types of their own
     done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("\n", "")
+
+
+def test_kernels_that_check_indexes_have_a_stamp_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NUMBA_BOUNDSCHECK=1 takes none from the cache that do not check, nor the other way round."""
+    monkeypatch.setattr(jit.config, "BOUNDSCHECK", 1)
+    checked = jit._source_stamp.__wrapped__()
+    monkeypatch.setattr(jit.config, "BOUNDSCHECK", None)
+    assert jit._source_stamp.__wrapped__() != checked
