@@ -23,7 +23,7 @@ def _measure(path: Path, length: int, steps: int, packing: str = "best_fit") -> 
         for step in range(steps):
             sampler.lay(sampler.locate_next(step, 0, BATCH))
 
-    return f"{min(rounds({'ours': work}, 3)['ours']) / steps / BATCH * 1e9:.0f} ns"
+    return f"{min(rounds({'ours': work}, 9)['ours']) / steps / BATCH * 1e9:.0f} ns"
 
 
 def run(folder: Path, smoke: bool) -> list[Row]:

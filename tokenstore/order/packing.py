@@ -32,7 +32,6 @@ PARENT, OFFSET, FIRST_SLOT, LENGTH, COPIES, BINS, TAKEN, BELOW = range(8)
 _LENGTH, _FIRST, _STOP = range(3)  # columns of an entry
 _NO_BIN, _NO_ROOM = -1, -2
 _ALL_JOIN = 1 << 62
-_LAST = 1 << 60
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,20 @@ def _entries(classes: LengthClasses, parts: int, jitter: int, cut: int, base: np
     entries = np.empty((int(sizes.sum()), 3), np.int64)
     sort_keys = np.empty(len(entries), np.int64)
     used = _cut_classes(classes.counts, parts, jitter, cut, as_bits(base), epoch, entries, sort_keys)
-    return entries[:used][np.argsort(-sort_keys[:used], kind="stable")]
+    return entries.take(greatest_first(sort_keys[:used]), axis=0)
+
+
+def greatest_first(keys: np.ndarray) -> np.ndarray:
+    """Where the greatest of int64 `keys` >= 0 is, the next one and so on, equal ones in order.
+
+    Each key with its place behind it is sorted as one number: a fifth of the time of a stable argsort.
+    """
+    bits = len(keys).bit_length()
+    if int(keys.max(initial=0)) >> (63 - bits):  # no room for both: sequences of half a million tokens
+        return np.argsort(-keys, kind="stable")
+    both = (-keys << bits) + np.arange(len(keys))
+    both.sort()
+    return both & ((1 << bits) - 1)
 
 
 @kernel
@@ -149,6 +161,7 @@ def _cut_classes(
     """Fill entries and sort keys, the longest class first; return how many."""
     used = 0
     longest = counts.size - 1
+    most = counts.size << (JITTER_BITS + 1)  # above every length with its jitter
     key = counted_key(np.uint64(base_bits), epoch)
     for length in range(longest, 0, -1):
         count = counts[length]
@@ -159,9 +172,9 @@ def _cut_classes(
             entries[used, _FIRST] = i * count // pieces
             entries[used, _STOP] = (i + 1) * count // pieces
             u = np.int64(counted_key(class_key, i) >> np.uint64(48)) - 32768
-            sort_keys[used] = length * ((1 << JITTER_BITS) + jitter * u) + (_LAST >> 1 if length >= cut else 0)
+            sort_keys[used] = length * ((1 << JITTER_BITS) + jitter * u) + (most if length >= cut else 0)
             if length == longest:
-                sort_keys[used] = _LAST
+                sort_keys[used] = 2 * most
             used += 1
     return used
 

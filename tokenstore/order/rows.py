@@ -69,13 +69,14 @@ def locate_rows(
     behind it there is no sequence: the source is -1.
     """
     for k in range(out.shape[0]):
-        places = out[k, :, 1]
+        # Side by side, so that the loop of the shuffle becomes vector instructions; spread from the last one on
+        places = out[k].reshape(2 * out.shape[1])[: out.shape[1]]
         if shuffle:
             permute_run(first_row, batch_size, counted_key(np.uint64(key_bits), step + k), places)
         else:
             for row in range(places.size):
                 places[row] = first_row + row
-        for row in range(places.size):
+        for row in range(places.size - 1, -1, -1):
             n = cursor + k * batch_size + places[row]
             if n >= end:
                 out[k, row, 0], out[k, row, 1] = -1, 0
