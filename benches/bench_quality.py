@@ -88,7 +88,9 @@ def _rows(size: int, repeats: int, tables: int) -> Iterator[Row]:
             f"places that are the same: {np.mean(equal):.2f} an order, by chance 1" if name.startswith("two") else ""
         )
         claim = f"shuffle of {size:,} sequences, {name}: smallest of {tables} chances"
-        yield Row(claim, f"{min(chances):.4f}", f"above {0.05 / tables:.4f}", beside.removesuffix("; "))
+        reach = f"above {0.05 / tables:.4f}"
+        found = tuple(round(each, 4) for each in sorted(chances))
+        yield Row(claim, f"{min(chances):.4f}", reach, beside.removesuffix("; "), chances=found)
 
 
 def run(folder: Path, smoke: bool) -> list[Row]:

@@ -13,14 +13,13 @@ from shutil import disk_usage, rmtree
 from statistics import median
 
 from benches.limit import read_all
-from benches.scenes import Row, ratio, rounds, sparse_store, token_store
+from benches.scenes import Row, ratio, rounds, show, sparse_store, token_store
 from tokenstore.store import verify
 from tokenstore.store.order_file import add_order
 
 FAR = 10**7
 _SIZES = {"10^4": (10**4, 1), "10^6": (10**6, 1), "10^8": (10**8, 1), "10^9, 10^13 tokens": (10**9, 10)}
 _GB_NEEDED = 36  # boundaries, lookup and order of the largest store
-_BAR = 10  # characters
 
 _SCRIPT = """
 import json, os, random, sys, time
@@ -71,17 +70,6 @@ def measure(paths: dict[str, str], packing: str, step: int, count: int, how: str
     return {name: median(each[name] for each in found) for name in found[0]}
 
 
-def show(value: float, unit: str = "") -> str:
-    """Three digits, and no powers of ten."""
-    return f"{value:,.0f} {unit}".strip() if value >= 100 else f"{value:.3g} {unit}".strip()
-
-
-def bars(values: dict[str, float], unit: str) -> str:
-    """Each size with its value and a bar in proportion."""
-    most = max(values.values()) or 1
-    return "\n".join(f"{name} {'█' * round(_BAR * value / most)} {show(value, unit)}" for name, value in values.items())
-
-
 def run(folder: Path, smoke: bool) -> list[Row]:
     """Sparse stores of every size, a thousand sources, and a store of 10 GB."""
     if not smoke and disk_usage(folder).free < _GB_NEEDED << 30:
@@ -110,7 +98,7 @@ def _sizes(stores: dict[str, Path], packing: str, count: int) -> list[Row]:
 
     def row(claim: str, figures: dict[str, Figures], key: str, unit: str, scale: float, reach: str) -> Row:
         values = {name: figures[name][key] * scale for name in stores}
-        return Row(f"{claim}, {packing}, {largest}", show(values[largest], unit), reach, bars(values, unit))
+        return Row(f"{claim}, {packing}, {largest}", show(values[largest], unit), reach, "", values, unit)
 
     return [
         row("first batch after imports, step 0", near, "first", "s", 1, "0.5 s"),

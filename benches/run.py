@@ -1,4 +1,7 @@
-"""Run the benches and print their table: `python -m benches.run [--smoke] [--only throughput] [--keep]`."""
+"""Run the benches and print their table: `python -m benches.run [--smoke] [--only throughput] [--keep]`.
+
+`python -m benches.page benches.html` makes a page of what was kept, with costs by size and chances drawn.
+"""
 
 import argparse
 import json
@@ -12,10 +15,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benches.scenes import Row
+from benches.scenes import Row, show
 
 BENCHES = ("throughput", "loading", "cold", "plan", "packing", "quality", "scale", "build")
 RESULTS = Path(__file__).parent / "results"
+_BAR = 10  # characters
 
 
 def machine() -> str:
@@ -39,10 +43,18 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="tokenstore-bench-") as folder:
             rows = import_module(f"benches.bench_{name}").run(Path(folder), arguments.smoke)
         for row in rows:
-            table.add_row(row.claim, row.value, row.reach, row.beside)
+            table.add_row(row.claim, row.value, row.reach, "\n".join(filter(None, [row.beside, drawn(row)])))
         if arguments.keep:
             keep(name, rows)
     Console(markup=False).print(table)
+
+
+def drawn(row: Row) -> str:
+    """Each of the bars of a row, as text."""
+    most = max(row.bars.values(), default=0) or 1
+    return "\n".join(
+        f"{name} {'█' * round(_BAR * value / most)} {show(value, row.unit)}" for name, value in row.bars.items()
+    )
 
 
 def keep(name: str, rows: list[Row]) -> None:

@@ -1,8 +1,8 @@
 """What the benches work on, with fixed seeds: stores with tokens in them, and huge ones that are sparse files."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
@@ -20,12 +20,28 @@ VOCABULARY = 50_257
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: what, how much, and what design and peers have."""
+    """One line of the table.
+
+    Attributes:
+        claim, value: what, and how much.
+        reach: what is to be reached.
+        beside: what else was found in the same run.
+        bars: the value by size, in `unit`, to be drawn.
+        chances: probabilities that are to lie evenly between 0 and 1, to be drawn.
+    """
 
     claim: str
     value: str
     reach: str
     beside: str
+    bars: Mapping[str, float] = field(default_factory=dict)
+    unit: str = ""
+    chances: tuple[float, ...] = ()
+
+
+def show(value: float, unit: str = "") -> str:
+    """Three digits, and no powers of ten."""
+    return f"{value:,.0f} {unit}".strip() if value >= 100 else f"{value:.3g} {unit}".strip()
 
 
 def web_lengths(seed: int, count: int) -> np.ndarray:

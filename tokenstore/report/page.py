@@ -16,12 +16,17 @@ BEGINS = "<!doctype html>\n<!-- a page of `tokenstore report` -->"  # by which o
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of assets/ with `values`. Every str in it becomes `safe` and is escaped, whatever it holds."""
+    """A template of assets/ with `values`, see `render_source`."""
+    return render_source(_asset(template), **values)
+
+
+def render_source(source: str, **values: Any) -> str:
+    """The text of a template with `values`. Every str in it becomes `safe` and is escaped, whatever it holds."""
     script = _asset("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = (
         _environment()
-        .get_template(template)
+        .from_string(source)
         .render(**values, begins=BEGINS, style=_asset("style.css"), script=script, script_digest=digest)
     )
     return page.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,29 @@
+"""The page of what the benches found: every row that was kept, its bars and its chances."""
+
+from benches.page import Section, kept, page
+from benches.scenes import Row, show
+from tests.report_pages import check_page
+
+
+def test_page_shows_every_row_that_was_kept() -> None:
+    sections = list(kept())
+    found = check_page(page(sections)).text
+    assert {"throughput", "scale", "quality"} <= {section.name for section in sections}
+    for row in (row for section in sections for row in section.rows):
+        assert row.claim in found
+        assert row.value in found
+        assert all(show(value, row.unit) in found for value in row.bars.values())
+
+
+def test_bars_are_in_proportion_and_chances_drawn() -> None:
+    rows = [Row("cost", "4 us", "flat", "", {"10^4": 1.0, "10^6": 4.0}, "us")]
+    source = page([Section("scale", "a machine", rows, [])])
+    assert ["width:25.00%" in source, "width:100.00%" in source, "<svg" in source] == [True, True, False]
+
+
+def test_chances_are_drawn_beside_even_ones() -> None:
+    sections = [section for section in kept() if section.name == "quality"]
+    assert [len(section.charts) for section in sections] == [10]
+    for _, chart in sections[0].charts:
+        assert len(chart.points["values"][0]) == len(chart.points["targets"][0]) == 50
+    assert page(sections).count("<svg") == 10
