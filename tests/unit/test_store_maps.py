@@ -70,6 +70,24 @@ def test_the_map_used_longest_ago_goes_first(tmp_path: Path) -> None:
     assert a.tobytes() == b"aaaa"
 
 
+def test_maps_are_forgotten_by_folder(tmp_path: Path) -> None:
+    """Those of one folder and no others, also after some have gone by themselves; what is kept about folders goes with them."""
+    files = [tmp_path / folder / name for folder in "xyz" for name in "ab"]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"1234")
+    cache = MapCache(5)
+    for file in files:  # the first one has to go for the last
+        cache.get(file, np.dtype("<u2"), 2)
+    cache.forget(tmp_path / "y")
+    cache.forget(tmp_path / "never seen")
+    assert list(cache._maps) == [files[1], *files[4:]]
+    assert cache._folders == {files[1].parent: {files[1]}, files[4].parent: set(files[4:])}
+    for folder in "xz":
+        cache.forget(tmp_path / folder)
+    assert (len(cache._maps), cache._folders) == (0, {})
+
+
 def test_a_failed_map_leaves_the_cache_as_it_was(tmp_path: Path) -> None:
     """A file of the wrong size is refused every time it is asked for, and is never kept."""
     (tmp_path / "a").write_bytes(b"123")
@@ -77,7 +95,7 @@ def test_a_failed_map_leaves_the_cache_as_it_was(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(CorruptionError, match="expected 4 bytes, found 3"):
             cache.get(tmp_path / "a", np.dtype("<u2"), 2)
-    assert not cache._maps
+    assert (len(cache._maps), cache._folders) == (0, {})
 
 
 @pytest.mark.parametrize(

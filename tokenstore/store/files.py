@@ -145,6 +145,7 @@ class MapCache:
     def __init__(self, capacity: int = MAX_MAPS):
         self.capacity = capacity
         self._maps: OrderedDict[Path, np.ndarray] = OrderedDict()
+        self._folders: dict[Path, set[Path]] = {}  # which of them lie where: a thousand stores forget a thousand times
         self._renew_lock()
         os.register_at_fork(after_in_child=self._renew_lock)
 
@@ -154,19 +155,30 @@ class MapCache:
 
     def get(self, path: Path, dtype: np.dtype, count: int) -> np.ndarray:
         with self._lock:
-            array = self._maps.pop(path, None)
-            if array is None:
-                while len(self._maps) >= self.capacity:
-                    self._maps.popitem(last=False)
-                array = map_array(path, dtype, count)
+            array = self._maps.get(path)
+            if array is not None:
+                self._maps.move_to_end(path)
+                return array
+            while len(self._maps) >= self.capacity:
+                self._drop(next(iter(self._maps)))
+            array = map_array(path, dtype, count)
+            self._folders.setdefault(path.parent, set()).add(
+                path
+            )  # first: an interrupt must leave no map it does not know
             self._maps[path] = array
             return array
 
     def forget(self, folder: Path) -> None:
         """Forget the maps of all files in `folder`."""
         with self._lock:
-            for path in [path for path in self._maps if path.parent == folder]:
-                del self._maps[path]
+            for path in tuple(self._folders.get(folder, ())):
+                self._drop(path)
+
+    def _drop(self, path: Path) -> None:
+        self._maps.pop(path, None)
+        self._folders[path.parent].discard(path)
+        if not self._folders[path.parent]:
+            del self._folders[path.parent]
 
 
 def sync(file: BinaryIO) -> None:
