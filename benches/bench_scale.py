@@ -13,7 +13,7 @@ from shutil import disk_usage, rmtree
 from statistics import median
 
 from benches.limit import read_all
-from benches.scenes import Row, ratio, rounds, show, sparse_store, token_store
+from benches.scenes import CannotRun, Row, ratio, rounds, show, sparse_store, token_store
 from tokenstore.store import verify
 from tokenstore.store.order_file import add_order
 
@@ -73,7 +73,8 @@ def measure(paths: dict[str, str], packing: str, step: int, count: int, how: str
 def run(folder: Path, smoke: bool) -> list[Row]:
     """Sparse stores of every size, a thousand sources, and a store of 10 GB."""
     if not smoke and disk_usage(folder).free < _GB_NEEDED << 30:
-        raise SystemExit(f"scale: expected {_GB_NEEDED} GB of room in {folder}, found less; set TMPDIR")
+        free = disk_usage(folder).free >> 30
+        raise CannotRun(f"expected {_GB_NEEDED} GB of room in {folder.parent}, found {free}; set TMPDIR")
     sizes = {"10^3": (10**3, 1), "10^4": (10**4, 1)} if smoke else _SIZES
     stores = {name: sparse_store(folder / f"{number}", *size) for number, (name, size) in enumerate(sizes.items())}
     for path in stores.values():

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benches.scenes import CannotRun
+
 _SOURCE = """
 #include <stdint.h>
 static void widen(const uint16_t *restrict tokens, int64_t n, int64_t *restrict ids, int64_t *restrict targets) {
@@ -40,7 +42,7 @@ class Limit:
     def __init__(self) -> None:
         self.compiler = next((name for name in ("gcc", "cc", "clang") if shutil.which(name)), None)
         if self.compiler is None:
-            raise SystemExit("benches: expected a C compiler (gcc, cc or clang) for the machine's limit, found none")
+            raise CannotRun("expected a C compiler (gcc, cc or clang) for the machine's limit, found none")
         with tempfile.TemporaryDirectory() as folder:
             source, library = Path(folder, "limit.c"), Path(folder, "limit.so")
             source.write_text(_SOURCE)

@@ -1,4 +1,4 @@
-"""Run the benches and print their table: `python -m benches.run [--smoke] [--only throughput] [--keep]`.
+"""Run the benches and print a table of each: `python -m benches.run [--smoke] [--only throughput] [--keep]`.
 
 `python -m benches.page benches.html` makes a page of what was kept, with costs by size and chances drawn.
 """
@@ -6,6 +6,7 @@
 import argparse
 import json
 import platform
+import sys
 import tempfile
 from dataclasses import asdict
 from importlib import import_module
@@ -15,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benches.scenes import Row, show
+from benches.scenes import CannotRun, Row, show
 
 BENCHES = ("throughput", "loading", "cold", "plan", "packing", "quality", "scale", "build")
 RESULTS = Path(__file__).parent / "results"
@@ -31,22 +32,36 @@ def machine() -> str:
     return f"{len(names)} cores of {names[0] if names else platform.processor()}; Python {platform.python_version()}, {libraries}"
 
 
-def main() -> None:
-    """Parse the command line, run, print, keep."""
+def main() -> int:
+    """Parse the command line, run, print, keep; 1 where a bench could not be run."""
     parser = argparse.ArgumentParser(prog="python -m benches.run", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: do they run at all?")
     parser.add_argument("--only", choices=BENCHES, action="append", help="run these only")
     parser.add_argument("--keep", action="store_true", help="write rows to benches/results/, in place of older ones")
     arguments = parser.parse_args()
-    table = Table("claim", "measured", "to reach", "beside it", title=machine())
+    console = Console(markup=False)
+    console.print(machine())
+    status = 0
     for name in arguments.only or BENCHES:
-        with tempfile.TemporaryDirectory(prefix="tokenstore-bench-") as folder:
-            rows = import_module(f"benches.bench_{name}").run(Path(folder), arguments.smoke)
+        print(f"{name}: measuring", file=sys.stderr, flush=True)
+        try:
+            rows = measured(name, arguments.smoke, arguments.keep)
+        except CannotRun as error:
+            rows, status = [Row(name, "not run", "", str(error))], 1
+        table = Table("claim", "measured", "to reach", "beside it", title=name)
         for row in rows:
             table.add_row(row.claim, row.value, row.reach, "\n".join(filter(None, [row.beside, drawn(row)])))
-        if arguments.keep:
-            keep(name, rows)
-    Console(markup=False).print(table)
+        console.print(table)
+    return status
+
+
+def measured(name: str, smoke: bool, kept: bool) -> list[Row]:
+    """The rows of a bench, kept if told so."""
+    with tempfile.TemporaryDirectory(prefix="tokenstore-bench-") as folder:
+        rows = import_module(f"benches.bench_{name}").run(Path(folder), smoke)
+    if kept:
+        keep(name, rows)
+    return rows
 
 
 def drawn(row: Row) -> str:
@@ -65,4 +80,4 @@ def keep(name: str, rows: list[Row]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,6 +18,10 @@ TOKENIZER = TokenizerEntry("bytes", None, None, None, None, None, "benches", "1"
 VOCABULARY = 50_257
 
 
+class CannotRun(Exception):
+    """What a bench needs is not on this machine."""
+
+
 @dataclass(frozen=True)
 class Row:
     """One line of the table.
