@@ -8,7 +8,8 @@
         ...                                    # {"input_ids": int64[64, 2048], "targets": int64[64, 2048]}
 
 Floors, each importing only lower ones (`tests/unit/test_floors.py` holds them):
-    errors, jit   0  every error raised on purpose; the policy for numba kernels
+    errors, paths 0  every error raised on purpose; what is at a path
+    jit           0  the policy for numba kernels
     format/       1  values <-> bytes. Its docstring is the specification of the store
     order/        1  integers -> integers. Its docstring is the specification of the order
     tokenizer/    1  text <-> ids

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import random_documents, write_store
+from tests.privileges import NOBODY
 from tokenstore.errors import TokenStoreError
 from tokenstore.store import open_store, order_file, verify
 from tokenstore.store.order_file import add_order
-
-NOBODY = 65_534
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,11 +1,8 @@
 """Files of a store of a wrong size, no regular files, or not to be read (P9): told by name; never waited for."""
 
-import contextlib
 import errno
 import os
-import shutil
 import socket
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,10 +10,10 @@ import pytest
 
 from tests.forge import replace
 from tests.hostile_stores import make_fifo, make_small, refused, tells
+from tests.privileges import open_folder, unprivileged
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.store import open_store, verify
 
-NOBODY = 65_534
 pytestmark = pytest.mark.timeout(120)  # a hang is a failure long before the suite's own limit
 
 
@@ -86,27 +83,11 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path,
             assert len(list(store)) == 30
 
 
-@contextlib.contextmanager
-def unprivileged() -> Iterator[None]:
-    """Without root's right to read everything."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 @pytest.fixture
 def public_store() -> Iterator[Path]:
-    """A small store in a folder that anybody may enter (pytest's own may not)."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o755)
-    yield make_small(folder / "s")
-    (folder / "s").chmod(0o755)
-    shutil.rmtree(folder)
+    """A small store in a folder that anybody may enter."""
+    with open_folder() as folder:
+        yield make_small(folder / "s")
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "boundaries.bin", "tokens-00000.bin"])

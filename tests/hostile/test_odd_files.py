@@ -1,8 +1,6 @@
 """Inputs that are no files, cannot be read, have odd names, go away or change during a build: told, never a smaller corpus."""
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,9 +8,9 @@ import pytest
 
 from tests.building import contents
 from tests.odd_builds import Bad, Run, arguments_of, check_built, check_refused, command, run_outside, write_all
+from tests.privileges import NOBODY, open_folder
 
 __all__ = ["command"]
-NOBODY = 65_534
 pytestmark = pytest.mark.timeout(120)  # a pipe that is waited for is a failure long before the suite's own limit
 LINE = b'{"text": "%s"}\n'
 
@@ -110,15 +108,10 @@ def test_a_name_that_is_no_utf8_is_told_like_others(command: Run, tmp_path: Path
 
 
 @pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that anybody may use (pytest's own may not)."""
-    folder = Path(tempfile.mkdtemp())
-    folder.chmod(0o777)
-    yield folder
-    for path in folder.rglob("*"):
-        if path.is_dir() and not path.is_symlink():
-            path.chmod(0o755)
-    shutil.rmtree(folder)
+def anybodys() -> Iterator[Path]:
+    """A folder that anybody may use."""
+    with open_folder() as folder:
+        yield folder
 
 
 @pytest.fixture
@@ -136,17 +129,17 @@ def as_nobody() -> None:
 
 
 @pytest.mark.parametrize("locked", ["in/b.jsonl", "in/sub", "in"])
-def test_what_may_not_be_read_is_told(command: Run, open_folder: Path, nobody: None, locked: str) -> None:
+def test_what_may_not_be_read_is_told(command: Run, anybodys: Path, nobody: None, locked: str) -> None:
     """P9: a file, a folder inside and the folder itself: no store of the others is made; root alone may read all."""
     files = {"a.jsonl": LINE % b"a", "b.jsonl": LINE % b"b", "sub/c.jsonl": LINE % b"c"}
-    folder = write_all(open_folder / "in", files)
-    (open_folder / locked).chmod(0)
+    folder = write_all(anybodys / "in", files)
+    (anybodys / locked).chmod(0)
     as_nobody()
     code = 1 if "." in locked else 2
-    parts = ("error: input: expected", "Permission denied", str(open_folder / locked))
-    check_refused(command, folder, open_folder / "store", code, *parts)
+    parts = ("error: input: expected", "Permission denied", str(anybodys / locked))
+    check_refused(command, folder, anybodys / "store", code, *parts)
     if locked == "in":  # a file in a folder that may not be entered
-        check_refused(command, folder / "a.jsonl", open_folder / "store", 2, *parts)
+        check_refused(command, folder / "a.jsonl", anybodys / "store", 2, *parts)
 
 
 DURING: dict[str, tuple[str, str]] = {  # what happens to b.jsonl when a record of a.jsonl or b.jsonl is read

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count, islice
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -144,6 +145,14 @@ def test_an_error_comes_behind_the_items_before_it() -> None:
     with pytest.raises(Stopped) as raised:
         next(given)
     assert raised.traceback[-1].name == "items"
+    with pytest.raises(ThreadGone):
+        next(given)
+
+
+def test_who_asks_behind_the_end_does_not_wait_for_a_thread_that_is_slow_to_go() -> None:
+    given = Ahead(iter([1]), 2)
+    assert list(given) == [1]
+    given._thread = SimpleNamespace(is_alive=lambda: True)
     with pytest.raises(ThreadGone):
         next(given)
 

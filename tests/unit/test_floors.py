@@ -12,6 +12,7 @@ FLOORS = {
     "errors": 0,
     "jit": 0,
     "intrinsics": 0,
+    "paths": 0,
     "format": 1,
     "order": 1,
     "tokenizer": 1,
@@ -170,3 +171,14 @@ def test_every_public_name_is_there() -> None:
     assert set(tokenstore.__all__) <= set(dir(tokenstore))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = tokenstore.nonsense
+
+
+@pytest.mark.parametrize("path", MODULES, ids=place)
+def test_what_is_at_a_path_is_asked_in_one_place(path: Path) -> None:
+    """From Python 3.14 on Path.exists and its like call missing what may not be looked at."""
+    called = {
+        node.func.attr
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+    }
+    assert not called & {"exists", "is_file", "is_dir"}

@@ -30,6 +30,7 @@ from tokenstore.build.split import parse_split
 from tokenstore.errors import BuildError, ConfigError
 from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME
 from tokenstore.format.manifest import Manifest
+from tokenstore.paths import is_folder, is_there
 from tokenstore.store.append import commit_append
 from tokenstore.store.files import exclusive_lock, remove_tree
 from tokenstore.store.order_file import LOCK_SUFFIX, write_order
@@ -88,13 +89,13 @@ def append_store(
         job = replace(job, rejects=rejects_of_append(path, version))
         is_done = all(target.is_done for target in targets) or not _append(job, targets, progress, note)
         remove_tree(job.building)
-        rejects = None if is_done or not job.rejects.exists() else job.rejects
+        rejects = None if is_done or not is_there(job.rejects) else job.rejects
         return _result(job, folders, rejects, was_there=is_done)
 
 
 def _folders(path: Path) -> list[Path]:
     """The store at `path`, or the stores of its splits, in the order they were asked for."""
-    if (path / MANIFEST_NAME).exists() or not path.is_dir():
+    if is_there(path / MANIFEST_NAME) or not is_folder(path):
         with open_store(path) as store:
             if name := store.manifest.options.get("split_name"):
                 raise ConfigError(
@@ -102,7 +103,7 @@ def _folders(path: Path) -> list[Path]:
                 )
         return [path]
     for folder in sorted(path.iterdir()):
-        if (folder / MANIFEST_NAME).exists():
+        if is_there(folder / MANIFEST_NAME):
             with open_store(folder) as store:
                 options = store.manifest.options
             if options.get("split_name"):

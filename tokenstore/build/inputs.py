@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenstore.errors import ConfigError
+from tokenstore.paths import is_file, is_folder, is_there
 
 TABLES = (".parquet", ".arrow")  # compressed inside, so never a .gz or .zst of their own
 FORMATS = (".jsonl", ".txt", ".csv", ".tsv", *TABLES)
@@ -77,17 +78,17 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
 def _named_by(argument: str, formats: dict[str, str], written: Sequence[Path], passed_over: Counter[str]) -> list[Path]:
     """The files an argument names, or what stands in the place of one."""
     path = Path(argument)
-    if path.is_dir():
+    if is_folder(path):
         return _of_folder(path, formats, written, passed_over)
-    if path.exists() or path.is_symlink():
+    if is_there(path) or path.is_symlink():
         return [path]
-    return _sorted(p for p in map(Path, glob.glob(argument, recursive=True)) if not p.is_dir())
+    return _sorted(p for p in map(Path, glob.glob(argument, recursive=True)) if not is_folder(p))
 
 
 def _of_folder(folder: Path, formats: dict[str, str], written: Sequence[Path], passed_over: Counter[str]) -> list[Path]:
     paths = _sorted(p for p in _walk(folder) if not _below(_absolute(p), written))
     wanted = {p: _is_wanted(p, formats) for p in paths}
-    passed_over.update("link to a folder" if p.is_dir() else p.suffix or "no ending" for p in paths if not wanted[p])
+    passed_over.update("link to a folder" if is_folder(p) else p.suffix or "no ending" for p in paths if not wanted[p])
     return [p for p in paths if wanted[p]] + [lost for p in paths if p.name == _STATE for lost in _lost(p)]
 
 
@@ -96,7 +97,7 @@ def _walk(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         if path.name.startswith("."):
             continue
-        if path.is_dir() and not path.is_symlink():
+        if is_folder(path) and not path.is_symlink():
             yield from _walk(path)
         else:
             yield path
@@ -104,11 +105,11 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 def _fault(path: Path, formats: dict[str, str], known: str) -> str:
     """Why this is no input; "" if it is one."""
-    if not path.exists():
+    if not is_there(path):
         link = path.is_symlink()
         found, do = ("a link to nothing", "mend or remove it") if link else ("nothing", "fetch its folder again")
         return f"input: expected a file, found {found} ({path}); {do}"
-    if not path.is_file():
+    if not is_file(path):
         return f"input: expected a file or folder, found something else ({path}); write what it gives into a file"
     return "" if _format_of(path, formats) else f"input: expected {known}, found {path.name!r} ({path}){_HINT}"
 
@@ -144,14 +145,14 @@ def _format_of(path: Path, formats: dict[str, str]) -> tuple[str, str] | None:
 
 def _is_wanted(path: Path, formats: dict[str, str]) -> bool:
     """Whether a folder gives this file."""
-    known = _format_of(path, formats) is not None and path.suffix.lower() != ".json" and not path.is_dir()
+    known = _format_of(path, formats) is not None and path.suffix.lower() != ".json" and not is_folder(path)
     return known and _is_listed(path)
 
 
 def _is_listed(path: Path) -> bool:
     """Whether a `save_to_disk` folder lists this .arrow file as data: there may be caches of other tables beside it."""
     state = path.parent / _STATE
-    if path.suffix != ".arrow" or not state.is_file():
+    if path.suffix != ".arrow" or not is_file(state):
         return True
     try:
         listed = _listed(state)
@@ -174,7 +175,7 @@ def _listed(state: Path) -> list[str] | None:
 def _lost(state: Path) -> list[Path]:
     """Files that are listed and not there; without them the corpus would be smaller, and nobody would know."""
     try:
-        return [path for name in _listed(state) or () if not (path := state.parent / name).is_file()]
+        return [path for name in _listed(state) or () if not is_file(path := state.parent / name)]
     except ValueError:
         return []  # the state of something else, as no .arrow file lies beside it
 

@@ -35,6 +35,7 @@ from tokenstore.build.workers import run_units
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, CorruptionError, FormatError, TokenStoreError
 from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME, MAX_MANIFEST_BYTES
 from tokenstore.format.manifest import Manifest, TokenizerEntry, canonical_json
+from tokenstore.paths import is_file, is_folder, is_there
 from tokenstore.store.files import (
     commit_directory,
     exclusive_lock,
@@ -97,7 +98,7 @@ def build_store(
         BuildError: an input is damaged, the disk is full, a worker died. The same command resumes.
     """
     output = Path(options.output).absolute()
-    if output.is_file():
+    if is_file(output):
         raise ConfigError(_NO_STORE.format(output))
     if output.is_symlink():  # the work is done beside the store, on the same disk
         output = output.resolve()
@@ -231,11 +232,11 @@ def _finished(job: Job) -> BuildResult | None:
                 " use --overwrite or another output, or `tokenstore append` to add inputs"
             )
         write_order(folder)  # one that an older version made has none
-    return _result(job, job.rejects if job.rejects.exists() else None, was_there=True)
+    return _result(job, job.rejects if is_there(job.rejects) else None, was_there=True)
 
 
 def _is_free(output: Path) -> bool:
-    return not output.exists() or (output.is_dir() and not any(output.iterdir()))
+    return not is_there(output) or (is_folder(output) and not any(output.iterdir()))
 
 
 def _check_replaceable(output: Path) -> None:
@@ -274,7 +275,7 @@ def open_work(
 ) -> None:
     """Make the work folder, or take up an unfinished one made by the same recipe. One without a finished part is no loss."""
     recipe_file, parts = building / "recipe.json", building / "parts"
-    if recipe_file.exists() and (different := differences(read_recipe(building), recipe)):
+    if is_there(recipe_file) and (different := differences(read_recipe(building), recipe)):
         if any(parts.glob("*.json")):
             raise ConfigError(
                 f"output: expected to resume this command, found an unfinished build of another ({building}): {different}; {advice}"
@@ -288,7 +289,7 @@ def open_work(
 def read_recipe(building: Path) -> dict[str, Any]:
     """The recipe of an unfinished build; {} where there is none."""
     recipe_file = building / "recipe.json"
-    return next(iter(_read_json_lines(recipe_file)), {}) if recipe_file.exists() else {}
+    return next(iter(_read_json_lines(recipe_file)), {}) if is_there(recipe_file) else {}
 
 
 def _commit(made: Path, output: Path) -> None:

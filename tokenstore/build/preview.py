@@ -14,6 +14,7 @@ from tokenstore.build.pipeline import prepare
 from tokenstore.build.records import Bad, SliceReader
 from tokenstore.build.units import Slice, cut_units, slice_bytes
 from tokenstore.format.layout import boundaries_bytes, mask_bytes, order_ids_bytes, token_dtype
+from tokenstore.paths import is_folder
 from tokenstore.store.files import free_bytes
 from tokenstore.tokenizer import Tokenizer
 
@@ -84,7 +85,7 @@ def preview_build(options: BuildOptions) -> BuildPreview:
         num_bad=bad,
         store_bytes=store_bytes,
         disk_bytes=store_bytes + part_bytes(documents, tokens, dtype, options),
-        free_bytes=free_bytes(next(folder for folder in output.parents if folder.is_dir())),
+        free_bytes=free_bytes(next(folder for folder in output.parents if is_folder(folder))),
     )
 
 

@@ -3,12 +3,14 @@
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from stat import S_ISDIR, S_ISREG
 from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
 from tokenstore.commands.screen import screen, write_json
 from tokenstore.errors import BuildError, ConfigError
+from tokenstore.paths import is_folder, is_there, mode_of
 from tokenstore.report.page import BEGINS
 from tokenstore.store import open_store
 from tokenstore.store.files import remove, write_atomically
@@ -76,11 +78,11 @@ def report(
     of_plan = _given(
         steps=steps, sampled=tuple(step or ()) or None, world_size=world_size, microbatch_size=microbatch_size
     )
-    output = output or Path(f"{path.resolve().name if path.is_dir() else path.stem}.report.html")
+    output = output or Path(f"{path.resolve().name if is_folder(path) else path.stem}.report.html")
     if not as_json:
         _check_output(output, overwrite)
     shown, page = (
-        _of_store(path, version, limits, of_plan) if path.is_dir() else _of_plan(path, version, limits | of_plan)
+        _of_store(path, version, limits, of_plan) if is_folder(path) else _of_plan(path, version, limits | of_plan)
     )
     if as_json:
         write_json(shown)
@@ -105,7 +107,7 @@ def _of_store(path: Path, version: int | None, limits: dict[str, int], of_plan: 
 
 
 def _of_plan(path: Path, version: int | None, options: dict[str, Any]) -> tuple[Any, Callable]:
-    if version is not None and path.exists():
+    if version is not None and is_there(path):
         raise ConfigError(f"report: expected a store's folder for --version, found a file ({path})")
     from tokenstore.report.plan_page import plan_page
     from tokenstore.report.plan_report import plan_report
@@ -118,13 +120,13 @@ def _of_plan(path: Path, version: int | None, options: dict[str, Any]) -> tuple[
 def _check_output(output: Path, overwrite: bool) -> None:
     """ConfigError for what is no file, and for a file that is no page of ours."""
     try:
-        is_there, is_file = output.exists(), output.is_file()
+        mode = mode_of(output)
     except OSError:  # a name that cannot be; writing will say why
         return
-    if not is_there:
+    if not mode:
         return
-    if not is_file:
-        found = "a folder" if output.is_dir() else "something else"
+    if not S_ISREG(mode):
+        found = "a folder" if S_ISDIR(mode) else "something else"
         raise ConfigError(f"output: expected a file, found {found} ({output}); name another output")
     if not (overwrite or _begins_as_ours(output)):
         raise ConfigError(

@@ -5,6 +5,7 @@ from pathlib import Path
 from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
 from tokenstore.format.layout import MANIFEST_NAME, MAX_MANIFEST_BYTES, manifest_name, manifest_version
 from tokenstore.format.manifest import Manifest, decode_manifest
+from tokenstore.paths import is_folder, is_there
 from tokenstore.store.files import read_bytes
 
 BUILDING_SUFFIX = ".building"  # `<store>.building` is where an unfinished build works
@@ -22,15 +23,15 @@ def read_manifest(path: Path, version: int | None = None) -> tuple[Path, Manifes
     """The manifest of a version and the file it stands in: the newest is always in manifest.json."""
     newest = path / MANIFEST_NAME
     try:
-        if path.is_dir() and newest.exists():
+        if is_folder(path) and is_there(newest):
             manifest = decode_manifest(read_bytes(newest, MAX_MANIFEST_BYTES), str(newest))
             return (newest, manifest) if version in (None, manifest.version) else _older_manifest(path, version)
-        if Path(f"{path}{BUILDING_SUFFIX}").is_dir():
+        if is_folder(Path(f"{path}{BUILDING_SUFFIX}")):
             raise FormatError(
                 f"store: expected a finished store, found an unfinished build ({path});"
                 " run the same build command again"
             )
-        found = "a directory without manifest.json" if path.is_dir() else "a file" if path.exists() else "nothing"
+        found = "a directory without manifest.json" if is_folder(path) else "a file" if is_there(path) else "nothing"
     except OSError as error:
         raise TokenStoreError(
             f"store: expected a token store, found {error.strerror} ({path}); check the path and its permissions"

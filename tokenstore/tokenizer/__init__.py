@@ -11,6 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from tokenstore.errors import ConfigError
+from tokenstore.paths import is_file
 from tokenstore.tokenizer.request import PLAIN, SPECIAL, Request
 
 __all__ = ["AUTO", "FAST", "PLAIN", "REFERENCE", "SPECIAL", "EngineMismatch", "Tokenizer", "load_tokenizer"]
@@ -126,11 +127,11 @@ def _reference(spec: str, request: Request) -> Tokenizer:
     if spec == "bytes":
         return _byte_tokenizer(request)
     path = Path(spec)
-    if not path.is_file():
-        raise ConfigError(
-            f"tokenizer: expected 'bytes' or the path of a tokenizer file, found {spec!r}; check the path"
-        )
     try:
+        if not is_file(path):
+            raise ConfigError(
+                f"tokenizer: expected 'bytes' or the path of a tokenizer file, found {spec!r}; check the path"
+            )
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(

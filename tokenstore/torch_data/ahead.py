@@ -71,6 +71,7 @@ class Ahead(Iterator[Any]):
     def __init__(self, items: Iterator[Any], most: int):
         self._ready: SimpleQueue[tuple[int, Any]] = SimpleQueue()
         self._places: SimpleQueue[None] = SimpleQueue()  # one a free place, and one more to wake the thread to its end
+        self._ended = False
         closing = threading.Event()
         for _ in range(most):
             self._places.put(None)
@@ -80,12 +81,13 @@ class Ahead(Iterator[Any]):
         self._thread.start()
 
     def __next__(self) -> Any:
-        if not self._thread.is_alive() and self._ready.empty():
+        if self._ended or (not self._thread.is_alive() and self._ready.empty()):
             raise ThreadGone
         kind, value = self._ready.get()
         if kind == _ITEM:
             self._places.put(None)
             return value
+        self._ended = True  # nothing comes behind it, though the thread may take its time to go
         if kind == _ERROR:
             raise value
         raise StopIteration if kind == _END else ThreadGone

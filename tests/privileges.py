@@ -1,0 +1,35 @@
+"""Tests mostly run as root, who may read and write everything: here is how to do without."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+NOBODY = 65_534
+
+
+@contextlib.contextmanager
+def unprivileged() -> Iterator[None]:
+    """Without root's right to read everything."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that anybody may use (pytest's own may not), whatever has been closed in it."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    yield folder
+    for path in folder.rglob("*"):
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o755)
+    shutil.rmtree(folder)

@@ -1,0 +1,35 @@
+"""Floor 0: what is at a path.
+
+Not `Path.exists` and its like: from Python 3.14 on they call missing what may not be looked at, and a name that is too long.
+"""
+
+from errno import EBADF, ELOOP, ENOENT, ENOTDIR
+from pathlib import Path
+from stat import S_ISDIR, S_ISREG
+
+
+def mode_of(path: Path) -> int:
+    """The mode of what is at `path`, links followed; 0 where nothing is. OSError where that cannot be known."""
+    try:
+        return path.stat().st_mode
+    except ValueError:  # a zero byte: no name of anything
+        return 0
+    except OSError as error:
+        if error.errno in (ENOENT, ENOTDIR, EBADF, ELOOP):
+            return 0
+        raise
+
+
+def is_there(path: Path) -> bool:
+    """Whether anything is at `path`."""
+    return mode_of(path) != 0
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is at `path`."""
+    return S_ISDIR(mode_of(path))
+
+
+def is_file(path: Path) -> bool:
+    """Whether a regular file is at `path`."""
+    return S_ISREG(mode_of(path))
