@@ -61,12 +61,12 @@ Figures = dict[str, float]
 
 def measure(paths: dict[str, str], packing: str, step: int, count: int, how: str = "as installed") -> Figures:
     """Medians over fresh processes: seconds to the first batch, of a step far away and of one in turn; MB
-    grown; maps and open files.
+    grown; maps and open files. The first process only brings into memory what all of them read.
     """
     command = [sys.executable, "-W", "ignore", "-c", _SCRIPT, json.dumps(paths), packing, str(step), how]
     found = [
-        json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout) for _ in range(count)
-    ]
+        json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout) for _ in range(count + 1)
+    ][1:]
     return {name: median(each[name] for each in found) for name in found[0]}
 
 
