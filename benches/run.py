@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benches.scenes import CannotRun, Row, show
+from tokenstore.errors import ConfigError
 
 BENCHES = ("throughput", "loading", "cold", "plan", "packing", "quality", "scale", "build")
 RESULTS = Path(__file__).parent / "results"
@@ -46,7 +47,7 @@ def main() -> int:
         print(f"{name}: measuring", file=sys.stderr, flush=True)
         try:
             rows = measured(name, arguments.smoke, arguments.keep)
-        except CannotRun as error:
+        except (CannotRun, ConfigError, ImportError) as error:  # no compiler, no room; an extra that is not installed
             rows, status = [Row(name, "not run", "", str(error))], 1
         table = Table("claim", "measured", "to reach", "beside it", title=name)
         for row in rows:

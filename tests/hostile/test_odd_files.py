@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.building import contents
+from tests.command_lines import run_here
 from tests.odd_builds import Bad, Run, arguments_of, check_built, check_refused, command, run_outside, write_all
 from tests.privileges import NOBODY, open_folder
 
@@ -180,3 +181,40 @@ def test_an_input_that_changes_during_the_build_is_told_and_again_builds(
     check_built(command, folder, tmp_path / "store", records, "--filter", f"{module}:keep")
     assert command(arguments_of(folder, tmp_path / "fresh", "--filter", f"{module}:keep"))[0] == 0
     assert contents(tmp_path / "store") == contents(tmp_path / "fresh")
+
+
+@pytest.mark.parametrize("output", ["closed/s", "closed/a/s", "x" * 300, "x" * 300 + "/s"])
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)], ids=["build", "dry run"])
+def test_an_output_that_may_not_be_looked_at_is_told(
+    command: Run, anybodys: Path, nobody: None, output: str, dry_run: tuple
+) -> None:
+    """A closed folder, a name too long: exit code 2 with the name, not a traceback; also before anything is written."""
+    file = write_all(anybodys / "in", {"a.jsonl": LINE % b"a"}) / "a.jsonl"
+    (anybodys / "closed").mkdir(0o700)
+    as_nobody()
+    code, out, err = command(arguments_of(file, anybodys / output, *dry_run))
+    found = "Permission denied" if "closed" in output else "File name too long"
+    assert (code, out, "Traceback" in err) == (2, "", False), err
+    assert f"error: output: expected a path that may be used, found {found}" in err
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (("append", "closed/s", "a.jsonl"), "append: expected a store or a folder of splits"),
+        (("report", "closed/s"), "report: expected a store's folder or a plan's file"),
+        (("report", "x" * 300), "report: expected a store's folder or a plan's file"),
+    ],
+    ids=["append", "report", "report, a name too long"],
+)
+def test_a_store_that_may_not_be_looked_at_is_told(
+    anybodys: Path, nobody: None, monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...], message: str
+) -> None:
+    """Not as a failing disk, of which something was kept, and not as a traceback."""
+    monkeypatch.chdir(anybodys)
+    (anybodys / "closed").mkdir(0o700)
+    as_nobody()
+    done = run_here(*line)
+    found = "Permission denied" if "closed/s" in line else "File name too long"
+    assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False), done.stderr
+    assert f"error: {message}, found {found}" in done.stderr

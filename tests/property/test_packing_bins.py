@@ -29,7 +29,7 @@ from tokenstore.order.packing import TAKEN, greatest_first, num_best_fit, pack, 
 
 
 @given(st.lists(st.integers(0, 9) | st.integers(0, 1 << 62), max_size=40))
-def test_pieces_are_takengreatest_first(keys: list[int]) -> None:
+def test_pieces_are_taken_greatest_first(keys: list[int]) -> None:
     """Equal ones in their order, whether or not a key and its place fit into one number."""
     expected = sorted(range(len(keys)), key=lambda place: -keys[place])
     assert greatest_first(np.array(keys, np.int64)).tolist() == expected

@@ -76,8 +76,8 @@ def append_store(
         StoreBusyError, BadRecordsError, BuildError: as in `build_store`; the same command resumes.
     """
     path = Path(path).resolve()
+    folders = _folders(path)
     with resumable(path), contextlib.ExitStack() as stack:
-        folders = _folders(path)
         stack.enter_context(exclusive_lock(beside(path, LOCK_SUFFIX)))
         newest = [stack.enter_context(open_store(folder)) for folder in folders]
         options = replace(_options(newest[0], path, tuple(map(str, inputs)), workers, max_bad), output=path)
@@ -94,6 +94,15 @@ def append_store(
 
 
 def _folders(path: Path) -> list[Path]:
+    try:
+        return _stores(path)
+    except OSError as error:
+        raise ConfigError(
+            f"append: expected a store or a folder of splits, found {error.strerror} ({path}); check the path and its permissions"
+        ) from error
+
+
+def _stores(path: Path) -> list[Path]:
     """The store at `path`, or the stores of its splits, in the order they were asked for."""
     if is_there(path / MANIFEST_NAME) or not is_folder(path):
         with open_store(path) as store:

@@ -35,7 +35,7 @@ from tokenstore.build.workers import run_units
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, CorruptionError, FormatError, TokenStoreError
 from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME, MAX_MANIFEST_BYTES
 from tokenstore.format.manifest import Manifest, TokenizerEntry, canonical_json
-from tokenstore.paths import is_file, is_folder, is_there
+from tokenstore.paths import is_file, is_folder, is_there, mode_of
 from tokenstore.store.files import (
     commit_directory,
     exclusive_lock,
@@ -97,7 +97,7 @@ def build_store(
         BadRecordsError: more bad records than allowed; they stand in the rejects file.
         BuildError: an input is damaged, the disk is full, a worker died. The same command resumes.
     """
-    output = Path(options.output).absolute()
+    output = output_path(options)
     if is_file(output):
         raise ConfigError(_NO_STORE.format(output))
     if output.is_symlink():  # the work is done beside the store, on the same disk
@@ -113,6 +113,18 @@ def build_store(
                 remove_tree(job.building)
                 return found
             return _build(job, progress, note)
+
+
+def output_path(options: BuildOptions) -> Path:
+    """The output, absolute; ConfigError where it cannot be known what is there."""
+    output = Path(options.output).absolute()
+    try:
+        mode_of(output)
+    except OSError as error:
+        raise ConfigError(
+            f"output: expected a path that may be used, found {error.strerror} ({output}); check the path and its permissions"
+        ) from error
+    return output
 
 
 def prepare(options: BuildOptions, output: Path, entry: TokenizerEntry | None, note: Note) -> Job:

@@ -3,14 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from tokenstore.build.documents import Document, DocumentReader, reading
 from tokenstore.build.encode import encode_documents, has_masks
 from tokenstore.build.inputs import TABLES, InputFile
 from tokenstore.build.options import BuildOptions
 from tokenstore.build.part import part_bytes
-from tokenstore.build.pipeline import prepare
+from tokenstore.build.pipeline import output_path, prepare
 from tokenstore.build.records import Bad, SliceReader
 from tokenstore.build.units import Slice, cut_units, slice_bytes
 from tokenstore.format.layout import boundaries_bytes, mask_bytes, order_ids_bytes, token_dtype
@@ -52,7 +51,7 @@ class BuildPreview:
 
 def preview_build(options: BuildOptions) -> BuildPreview:
     """What `build_store` would do where the output is free; the same ConfigError for inputs, tokenizer or options."""
-    output = Path(options.output).absolute()
+    output = output_path(options)
     job = prepare(options, output, None, lambda text: None)
     options, files, tokenizer = job.options, job.files, job.tokenizer
     reader = DocumentReader(options, tokenizer)

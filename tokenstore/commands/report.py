@@ -78,12 +78,11 @@ def report(
     of_plan = _given(
         steps=steps, sampled=tuple(step or ()) or None, world_size=world_size, microbatch_size=microbatch_size
     )
-    output = output or Path(f"{path.resolve().name if is_folder(path) else path.stem}.report.html")
+    of_store = _is_store(path)
+    output = output or Path(f"{path.resolve().name if of_store else path.stem}.report.html")
     if not as_json:
         _check_output(output, overwrite)
-    shown, page = (
-        _of_store(path, version, limits, of_plan) if is_folder(path) else _of_plan(path, version, limits | of_plan)
-    )
+    shown, page = _of_store(path, version, limits, of_plan) if of_store else _of_plan(path, version, limits | of_plan)
     if as_json:
         write_json(shown)
         return 0
@@ -91,6 +90,16 @@ def report(
     _write(output, text)
     screen().print(f"{safe(str(output))}: {size(len(text))}", soft_wrap=True)
     return 0
+
+
+def _is_store(path: Path) -> bool:
+    """Whether `path` is that of a store and not of a plan."""
+    try:
+        return is_folder(path)
+    except OSError as error:
+        raise ConfigError(
+            f"report: expected a store's folder or a plan's file, found {error.strerror} ({path}); check the path and its permissions"
+        ) from error
 
 
 def _given(**options: Any) -> dict[str, Any]:

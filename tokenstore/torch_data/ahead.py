@@ -64,8 +64,8 @@ def with_pages_called(
 class Ahead(Iterator[Any]):
     """The items of an iterator, at most `most` of them made ahead by a thread, which ends with this object.
 
-    An error of the iterator is raised behind the items before it. ThreadGone is raised where the thread is no more: after
-    `close`, and in a forked process, once the items it had made are taken.
+    An error of the iterator is raised behind the items before it. ThreadGone is raised where the thread is no more: behind
+    the end, after `close`, and in a forked process, once the items it had made are taken.
     """
 
     def __init__(self, items: Iterator[Any], most: int):
