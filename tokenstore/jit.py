@@ -25,9 +25,7 @@ _KERNEL_FOLDERS = ("order", "sampling")
 def _source_stamp() -> str:
     root = Path(__file__).parent
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    digest.update(
-        repr(config.BOUNDSCHECK).encode()
-    )  # kernels that check indexes and kernels that do not are not the same
+    digest.update(repr(config.BOUNDSCHECK).encode())  # kernels that check indexes are other kernels
     for path in [
         root / "intrinsics.py",
         *sorted(p for folder in _KERNEL_FOLDERS for p in (root / folder).glob("*.py")),

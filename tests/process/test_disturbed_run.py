@@ -1,6 +1,7 @@
 """A run whose store is cut or taken away, or whose worker is killed, while it goes on: an error that names it, and no hang."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -90,9 +91,9 @@ def test_a_killed_worker_ends_the_run_and_nothing_that_it_gave_is_wrong(make_sto
     path = make_store("a", random_documents(1, 400, 20), order=True)
     done = python(KILLED, path)
     assert done.returncode == 1
-    assert (
-        "Error" in done.stderr
-    )  # whose is torch's race: its signal handler's, or that of one of its pipes to the worker
+    # Which one is torch's race: its signal handler's, or that of one of its pipes to the worker
+    killed = r"DataLoader worker .*(killed by signal|exited unexpectedly)|ConnectionResetError|EOFError"
+    assert re.search(killed, done.stderr)
     given = [json.loads(line) for line in done.stdout.splitlines()]
     assert 6 <= len(given) < 10_000
     assert same(given, microbatches(Plan.of(path, 16, 4), range(len(given))))

@@ -162,9 +162,8 @@ class MapCache:
             while len(self._maps) >= self.capacity:
                 self._drop(next(iter(self._maps)))
             array = map_array(path, dtype, count)
-            self._folders.setdefault(path.parent, set()).add(
-                path
-            )  # first: an interrupt must leave no map it does not know
+            # First, as an interrupt must leave no map that is not known by its folder
+            self._folders.setdefault(path.parent, set()).add(path)
             self._maps[path] = array
             return array
 
