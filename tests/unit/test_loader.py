@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from tests.conftest import random_documents
 from tokenstore import Plan, SequenceDataset, TokenDataset, TokenLoader
 from tokenstore.errors import ConfigError, CorruptionError, StateMismatchError
+from tokenstore.sampling.identity import make_state
 
 
 @pytest.fixture
@@ -289,7 +290,7 @@ def test_a_state_beyond_the_plan_or_damaged_is_refused(plan: Plan, path: Path) -
         loader.load_state_dict({**plan.state(4), "step": 3.5})
     inside = plan.state(4, plan.schedule.cursor(4) + 1)
     with pytest.raises(StateMismatchError, match="cursor inside step 4, found 999"):
-        loader.load_state_dict({**inside, "cursor": 999})
+        loader.load_state_dict(make_state(4, 999, inside["past"]))
 
 
 def test_labels_agree_with_targets_that_cross_documents(path: Path) -> None:

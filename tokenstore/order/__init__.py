@@ -64,7 +64,9 @@ ORD-9 Without shuffle every permutation is the identity and every offset 0.
 ORD-10 Sizes. Cursors, token counts and sequence numbers are below 2**62; shares and their products fit int64.
 
 ORD-11 Ends. Under `last_batch: pad` the step in which the run ends is whole: its sequences at or past the end are rows without
-a piece. Under `drop` that step is not part of the plan.
+a piece. Under `drop` that step is not part of the plan. Rows without a piece, and what is left of a packed row, hold the
+plan's pad token: one integer, the pad token of the first source by name with weight at step 0 (of a pool: its first
+member), else that store's end-of-text token, else 0. It is part of the history of every step.
 
 ORD-12 Documents by length (`repeats.py`). The documents of a store, sorted by (tokens, id), stand at positions x = 0..D-1; those
 of one length make a run: its tokens t, first position and number. A pool takes several stores, its members, sorted by name,

@@ -49,20 +49,19 @@ def past_of(schedule: Schedule, constants: Mapping[str, Any], sources: Mapping[s
     return canonical_json(past)
 
 
-def fingerprint_of(past: str) -> str:
-    """sha256 of a past, hex."""
-    return hashlib.sha256(past.encode()).hexdigest()
+def fingerprint_of(text: str) -> str:
+    """sha256 of a canonical JSON text, hex."""
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def make_state(step: int, cursor: int, past: str) -> dict[str, int | str]:
-    """The state of a run: ints and strings only, the same on every rank."""
-    return {
-        "version": STATE_VERSION,
-        "step": step,
-        "cursor": cursor,
-        "fingerprint": fingerprint_of(past),
-        "past": past,
-    }
+    """The state of a run: ints and strings only, the same on every rank. The fingerprint covers all other fields."""
+    fields = {"version": STATE_VERSION, "step": step, "cursor": cursor, "past": past}
+    return {**fields, "fingerprint": _state_fingerprint(fields)}
+
+
+def _state_fingerprint(state: Mapping[str, Any]) -> str:
+    return fingerprint_of(canonical_json({key: state[key] for key in STATE_KEYS if key != "fingerprint"}))
 
 
 def check_state(state: Mapping[str, Any]) -> None:
@@ -82,9 +81,10 @@ def check_state(state: Mapping[str, Any]) -> None:
         raise StateMismatchError(
             f"state: expected whole numbers, found step {state['step']!r}, cursor {state['cursor']!r}"
         )
-    if fingerprint_of(str(state["past"])) != state["fingerprint"]:
+    if type(state["past"]) is not str or _state_fingerprint(state) != state["fingerprint"]:
         raise StateMismatchError(
-            "state: expected the fingerprint of its past, found another; the checkpoint is damaged"
+            "state: its fingerprint does not match its step, cursor and past: the checkpoint is damaged or was edited;"
+            " use another checkpoint, or TokenLoader(plan, step=...) to start at a step unchecked"
         )
 
 

@@ -8,6 +8,7 @@ from tokenstore.errors import ConfigError
 from tokenstore.order.schedule import DROP, ERROR, MOST_SEQUENCES, STOP, Schedule, Stage, cursor_of, lay_out
 from tokenstore.order.weights import integer_shares, tempered
 from tokenstore.sampling.config import PlanConfig
+from tokenstore.sampling.streams import Stream
 from tokenstore.store import Store, open_store
 
 _MANY_EPOCHS = 4  # beyond about four passes repeated text adds little (Muennighoff et al., 2023)
@@ -40,9 +41,14 @@ def check_stores(stores: Mapping[str, Store]) -> None:
         )
 
 
-def pad_id(stores: Mapping[str, Store]) -> int:
-    """The id that fills up rows: the tokenizer's own, else its end of text, else 0. No loss looks at it."""
-    tokenizer = next(iter(stores.values())).manifest.tokenizer
+def pad_id(streams: Sequence[Stream], schedule: Schedule) -> int:
+    """The token id that fills the rest of a row: one integer per plan, and part of its history (ORD-11).
+
+    It is the pad token of the first source, by name, with weight at step 0 (of a pool: its first member), else that
+    store's end-of-text token, else 0. So a source that only a later stage uses cannot change the rows before that stage.
+    """
+    first = next(stream for stream in streams if schedule.stages[0].shares.get(stream.name))
+    tokenizer = first.members[0].store.manifest.tokenizer
     return next((id for id in (tokenizer.pad_id, tokenizer.eos_id) if id is not None), 0)
 
 

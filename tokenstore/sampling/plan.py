@@ -56,6 +56,7 @@ class Plan:
         self.streams = make_streams(config, self.stores)
         self.num_sequences = {stream.name: stream.num_sequences for stream in self.streams}
         self.schedule = lay_out_plan(config, self.num_sequences)
+        self.pad_id = pad_id(self.streams, self.schedule)
         self._order = Order(
             self.schedule,
             tuple(self.num_sequences),
@@ -64,7 +65,7 @@ class Plan:
             config.packing != "concat",
             config.shuffle,
             config.cross_document_targets,
-            pad_id(self.stores),
+            self.pad_id,
         )
         self._sampler = self.sampler()
         self._lock = threading.Lock()
@@ -110,6 +111,11 @@ class Plan:
         return self.schedule.num_steps
 
     @property
+    def last_start(self) -> int:
+        """The last step that a run may start at: num_steps, or where an endless plan reaches the sizes of ORD-10."""
+        return self.schedule.step_of(MOST_SEQUENCES) if self.num_steps is None else self.num_steps
+
+    @property
     def fingerprint(self) -> str:
         """Hash of everything that decides the whole plan, its end included, hex."""
         return fingerprint_of(self._past(None))
@@ -125,6 +131,7 @@ class Plan:
             "packing": self.config.packing,
             "shuffle": self.config.shuffle,
             "cross_document_targets": self.config.cross_document_targets,
+            "pad_id": self.pad_id,
         }
         identities = {stream.name: stream.identity for stream in self.streams}
         return past_of(self.schedule, constants, identities, step)
@@ -144,7 +151,7 @@ class Plan:
 
     def state(self, step: int, cursor: int | None = None) -> dict[str, int | str]:
         """The state of a run that is to give `step` next (or goes on inside it, at `cursor`)."""
-        step = self._step_or_end(step)
+        step = self.check_start(step)
         start = self.schedule.cursor(step)
         cursor = start if cursor is None else cursor
         return make_state(step, cursor, self.past(step if cursor == start else step + 1))
@@ -156,13 +163,13 @@ class Plan:
         """
         check_state(state)
         step, cursor = state["step"], state["cursor"]
-        if self.num_steps is not None and step > self.num_steps:
+        if step > self.last_start:
             raise StateMismatchError(
-                f"state: expected a step in 0..{self.num_steps}, found {step}; this plan ends before the run had come there"
+                f"state: expected a step in 0..{self.last_start}, found {step}; this plan ends before the run had come there"
             )
         start = self.schedule.cursor(step)
         past_end = step if cursor == start else step + 1
-        check_same_past(str(state["past"]), self.past(past_end), past_end, self.stores)
+        check_same_past(state["past"], self.past(past_end), past_end, self.stores)
         if not start <= cursor < start + self.global_batch_size(step):
             raise StateMismatchError(
                 f"state: expected a cursor inside step {step}, found {cursor}; the state is damaged"
@@ -217,20 +224,19 @@ class Plan:
 
     def check_step(self, step: int) -> None:
         """Refuse a step that the plan does not have, or skips."""
-        if self._step_or_end(step) == self.num_steps:
-            raise ValueError(f"step: expected one below {self.num_steps}, found {step}")
+        if self.check_start(step) == self.last_start:
+            raise ValueError(f"step: expected one below {self.last_start}, found {step}")
         if self.schedule.is_skipped(step):
             raise ValueError(
                 f"step: expected one that is not skipped, found {step}; skip_steps: {self.schedule.skip_steps}"
             )
 
-    def _step_or_end(self, step: int) -> int:
-        """`step` as an int, any of the plan or its end; a numpy or torch integer would overflow later."""
-        step = operator.index(step)
-        if step < 0 or (self.num_steps is not None and step > self.num_steps):
-            raise ValueError(f"step: expected one in 0..{self.num_steps}, found {step}")
-        if self.schedule.cursor(step) > MOST_SEQUENCES:
-            raise ValueError(f"step: expected a run of at most 2**62 sequences, found step {step}")
+    def check_start(self, step: int) -> int:
+        """`step` as an int, if a run may start at it: any step of the plan, or its end. ValueError for any other."""
+        step = operator.index(step)  # a numpy or torch integer would overflow later
+        if not 0 <= step <= self.last_start:
+            limit = "" if self.num_steps is not None else "; a run has at most 2**62 sequences"
+            raise ValueError(f"step: expected one in 0..{self.last_start}, found {step}{limit}")
         return step
 
     # ---- questions
@@ -238,11 +244,11 @@ class Plan:
     def progress(self, step: int) -> dict[str, SourceProgress]:
         """Every source after steps [0, step), without replay; step is at most num_steps."""
         length = self.config.sequence_length
-        return progress_of(self.schedule, self.streams, self._piece_lengths, length, self._step_or_end(step))
+        return progress_of(self.schedule, self.streams, self._piece_lengths, length, self.check_start(step))
 
     def metrics(self, step: int) -> dict[str, int | float]:
         """`progress(step)` as a flat dict of numbers for a run's log; `metrics` lists its keys."""
-        return metrics_of(self._step_or_end(step), self.progress(step), self.config.sequence_length)
+        return metrics_of(self.check_start(step), self.progress(step), self.config.sequence_length)
 
     @cached_property
     def _piece_lengths(self) -> dict[str, PieceLengths | None]:
@@ -304,7 +310,7 @@ class Plan:
         first, last = (operator.index(x) for x in ((steps.start, steps.stop) if isinstance(steps, range) else steps))
         most = max(first, last) if self.num_steps is None else self.num_steps
         first, last = min(first, most), min(last, most)
-        return range(self._step_or_end(first), max(self._step_or_end(last), first))
+        return range(self.check_start(first), max(self.check_start(last), first))
 
     @cached_property
     def _finder(self) -> Finder:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tokenstore.errors import ConfigError
+from tokenstore.format.layout import ORDER_NAME
 from tokenstore.order.classes import LengthClasses, length_classes
 from tokenstore.order.packing import num_best_fit
 from tokenstore.order.repeats import Member
@@ -45,9 +46,18 @@ class Stream:
     def identity(self) -> dict[str, object]:
         """What of the stores decides the stream's sequences."""
         if self.members[0].name == self.name:
-            return {"digest": self.members[0].store.digest, "num_sequences": self.num_sequences}
-        pool = {member.name: {"digest": member.store.digest, "repeat": str(member.repeat)} for member in self.members}
+            return {**self._content(self.members[0]), "num_sequences": self.num_sequences}
+        pool = {member.name: {**self._content(member), "repeat": str(member.repeat)} for member in self.members}
         return {"pool": pool, "num_sequences": self.num_sequences}
+
+    def _content(self, member: StreamMember) -> dict[str, str]:
+        """Identity of a member's content. The digest does not cover the length index, and packing reads it.
+
+        A sound index follows from the boundaries, so this refuses nothing more; a forged one is another plan.
+        """
+        if self.packing == "concat":
+            return {"digest": member.store.digest}
+        return {"digest": member.store.digest, "length_index": member.store.entry(ORDER_NAME).checksum}
 
 
 def make_streams(config: PlanConfig, stores: Mapping[str, Store]) -> tuple[Stream, ...]:

@@ -10,7 +10,7 @@ from tokenstore.errors import StateMismatchError
 from tokenstore.sampling.plan import Plan
 from tokenstore.torch_data.batches import BatchMaker
 from tokenstore.torch_data.formats import check_fields
-from tokenstore.torch_data.position import Split, check_start
+from tokenstore.torch_data.position import Split
 from tokenstore.torch_data.ranks import DataRank, data_rank
 
 _VERSION = 1
@@ -42,7 +42,7 @@ class TokenDataset(IterableDataset):
     ):
         """Arguments are those of TokenLoader; to pin memory is DataLoader's."""
         self.plan = plan
-        self.step = check_start(plan, step)
+        self.step = plan.check_start(step)
         self.split = Split(plan, data_rank(rank, world_size), microbatch_size)
         self._format, self._fields, self._max_documents = format, check_fields(fields, format), max_documents
 
@@ -122,4 +122,9 @@ class Microbatches(Iterator[Any]):
                 f" {state['microbatch_rows'] or 'a whole step'},"
                 f" found {self._dataset.split.microbatch_rows or 'a whole step'}; use TokenLoader to change it"
             )
-        self._go_to(*self._dataset.plan.check_state(state["plan"]), state["to_skip"])
+        to_skip = state["to_skip"]
+        if type(to_skip) is not int or not 0 <= to_skip < self._num_workers:
+            raise StateMismatchError(
+                f"state: expected to_skip in 0..{self._num_workers - 1}, found {to_skip!r}; the checkpoint is damaged"
+            )
+        self._go_to(*self._dataset.plan.check_state(state["plan"]), to_skip)

@@ -8,7 +8,7 @@ from tokenstore.sampling.plan import Plan
 from tokenstore.torch_data.ahead import Ahead, ThreadGone, check_ahead
 from tokenstore.torch_data.batches import BatchMaker, check_pinned, use_device
 from tokenstore.torch_data.formats import check_fields
-from tokenstore.torch_data.position import Split, check_start
+from tokenstore.torch_data.position import Split
 from tokenstore.torch_data.ranks import DataRank, data_rank
 
 
@@ -67,7 +67,7 @@ class TokenLoader:
         self._pin_memory, self._max_documents = check_pinned(pin_memory), max_documents
         self._readahead, self._prefetch = check_ahead("readahead", readahead), check_ahead("prefetch", prefetch)
         self._reuse = check_ahead("reuse", reuse)
-        self._step, self._given = check_start(plan, step), 0
+        self._step, self._given = plan.check_start(step), 0
         self._given_last = plan.schedule.next_step(self._step)  # the step of the microbatch given last, or the first
         self._iterating = self._finished = False
         self._maker: BatchMaker | None = None

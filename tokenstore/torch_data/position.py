@@ -1,6 +1,5 @@
 """Where one rank is in a plan, and the microbatches that follow (ORD-8)."""
 
-import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -8,14 +7,6 @@ from tokenstore.errors import ConfigError
 from tokenstore.order.split import check_split, divisors
 from tokenstore.sampling.plan import Plan
 from tokenstore.torch_data.ranks import DataRank
-
-
-def check_start(plan: Plan, step: int) -> int:
-    """A step to begin with: any of the plan, or its end."""
-    step = operator.index(step)
-    if step < 0 or (plan.num_steps is not None and step > plan.num_steps):
-        raise ValueError(f"step: expected one in 0..{plan.num_steps}, found {step}")
-    return step
 
 
 @dataclass(frozen=True)
@@ -70,11 +61,11 @@ class Split:
 
     def places(self, step: int, given: int) -> Iterator[tuple[int, int, int, int, int]]:
         """(step, this rank's first row, its rows, next step, rows given there) of every microbatch from a position on."""
-        schedule, end, place = self.plan.schedule, self.plan.num_steps, self.place
+        schedule, end, place = self.plan.schedule, self.plan.last_start, self.place
         while True:
             if given == 0:
                 step = schedule.next_step(step)
-            if end is not None and step >= end:
+            if step >= end:
                 return
             size = schedule.stage(step).global_batch_size
             rows = self.microbatch_size or size // place.world_size
