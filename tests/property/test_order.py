@@ -1,15 +1,17 @@
 """The order against its plain-int twins, and the promises that rest on it (P3, P4, P6, P7)."""
 
+import hashlib
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests import naive
 from tests.calls import permute, permute_consecutive, unpermute, window_start
 from tokenstore.order.interleave import interleave
+from tokenstore.order.keys import base_key
 from tokenstore.order.rows import locate_rows, segment_tables
 from tokenstore.order.schedule import Stage, lay_out
 from tokenstore.order.weights import MAX_PERIOD, integer_shares
@@ -17,6 +19,26 @@ from tokenstore.order.weights import MAX_PERIOD, integer_shares
 KEYS = st.integers(0, 2**64 - 1)
 NAMES = st.text("abcdefgh", min_size=1, max_size=3)
 DECIMALS = st.decimals(0, 10, places=6, allow_nan=False).filter(lambda x: x > 0)
+
+
+def key_text(seed: int, purpose: str, name: str) -> str:
+    """The text of ORD-1, written from its words alone."""
+    short = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+    def escaped(text: str) -> str:
+        units = text.encode("utf-16-be")
+        characters = [chr(units[i] << 8 | units[i + 1]) for i in range(0, len(units), 2)]
+        return "".join(short.get(c) or (c if " " <= c <= "~" else f"\\u{ord(c):04x}") for c in characters)
+
+    return f'[{seed}, "{escaped(purpose)}", "{escaped(name)}"]'
+
+
+@given(seed=st.integers(-(2**200), 2**200), name=st.text())
+@example(seed=0, name='naïve "\\/\x7f\x80\u2028😀\x00\b\f\n\r\t')
+def test_keys_are_of_the_text_in_the_specification(seed: int, name: str) -> None:
+    """ORD-1: how a name is escaped is part of the order."""
+    digest = hashlib.blake2b(key_text(seed, "row", name).encode("ascii"), digest_size=8).digest()
+    assert int(base_key(seed, "row", name)) == int.from_bytes(digest, "little")
 
 
 class TestPermutation:

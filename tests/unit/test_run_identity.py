@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import random_documents
 from tests.forge import forge
 from tokenstore import Plan, PlanConfig, TokenDataset, TokenLoader
-from tokenstore.errors import StateMismatchError
+from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.order.schedule import MOST_SEQUENCES
 
 LENGTH, BATCH = 32, 8
@@ -98,3 +98,9 @@ def test_a_step_behind_the_end_is_refused(web: Path, make: Callable[..., object]
     batches = list(make(endless, step=last - 1))
     assert len(batches) == 1
     assert (batches[0]["targets"] >= 0).any(dim=1).all()  # whole rows of padding there are none
+
+
+def test_a_name_with_half_a_surrogate_pair_is_refused() -> None:
+    """ORD-1: keys are made of text; such a name is none, and could not be written into a log."""
+    with pytest.raises(ConfigError, match=r"sources: 'a\\ud800' is not a valid name"):
+        PlanConfig(sequence_length=4, global_batch_size=1, sources={"a\ud800": {"path": "x"}})

@@ -30,13 +30,30 @@ FMT-4 Side files. `inputs.jsonl` and the tokenizer's file stand in the manifest'
 `boundaries.bin`. A reader needs neither to give tokens. A line of `inputs.jsonl` is a JSON object and a newline, with
 `file`, the name of an input file, and `documents`, how many documents came from it; what else it has is for people.
 
-FMT-5 Manifest. One JSON object, UTF-8, keys sorted, no key twice, no floats, and a newline; see `manifest.py` for
-each field. It holds no times, hosts or absolute paths. Every count is derived from the ones before it (a shard's first
-token is the sum of the sizes before it) and MUST agree. `digest` identifies the content: sha256 of the canonical JSON
-of dtype, vocab_size, the tokenizer's kind and sha256, each shard's (num_tokens, checksum), the checksum of
-`boundaries.bin` and, where there are masks, their checksums in order; so it does not change with versions, options or
-names. `checksum` is the sha256 of the canonical JSON of all other fields: any flipped bit of the manifest is seen at
-open. File checksums are xxh3-128 in hex; they are read by `verify`, not at open.
+FMT-5 Manifest. One JSON object in UTF-8 and a newline; keys sorted, no key twice, no floats. It holds no times, hosts or
+absolute paths. It has these fields, and no others:
+    format            "tokenstore"
+    format_version    1
+    dtype             "uint16" or "uint32", as FMT-2 says
+    vocab_size        1 .. 2**32
+    num_tokens        1 .. 2**60, of all shards
+    num_documents     1 .. num_tokens, of all shards
+    ends_with_eos     true where the last token of every document is tokenizer.eos_id
+    tokenizer         an object: kind, engine, engine_version, strings; file, the name of its file among `files`, and sha256 of
+                      that file in hex, both null where it needs no file; eos_id, bos_id, pad_id, below vocab_size or null
+    shards            a list of objects, in the order of the stream: file, a name; num_bytes; num_tokens; first_token, the
+                      tokens of all shards before; num_documents; first_document, the same of documents; checksum
+    files             an object: for the name of every other file an object of num_bytes and checksum
+    options, counts, versions    objects: how the store was built, from how much (integers), by what (strings); for people
+    digest, checksum  see below
+Every count that follows from others MUST agree with them. Checksums of files are xxh3-128, 32 hex digits; they are read by
+`verify`, not at open. Canonical JSON is JSON without white space, its keys sorted by code point, its strings escaped as in
+ORD-1. `digest` identifies the content: the sha256, in hex, of the canonical JSON of an object with
+    "boundaries": checksum of the boundaries file      "shards": [[num_tokens, checksum] of each shard]
+    "dtype": dtype, "vocab_size": vocab_size           "tokenizer": [kind, sha256 or null]
+    "masks": [checksum of each shard's mask], only where there are masks
+So it does not change with versions, options or names. `checksum` is the sha256 of the canonical JSON of all other fields of
+the manifest, digest included: any flipped bit of it is seen at open.
 
 FMT-6 Names. A file name is one path component of [A-Za-z0-9._-], at most 100 characters, not beginning with a dot.
 A reader MUST refuse any other before touching the disk.

@@ -1,4 +1,4 @@
-"""The order, version 1. Floor 1: integers -> integers. Which sequence of which source stands at each place of a run.
+r"""The order, version 1. Floor 1: integers -> integers. Which sequence of which source stands at each place of a run.
 
 ORD-0 Purpose. Everything here is a pure function of integers: no floats, no state, no library's random numbers, so it is
 the same on every platform and library version. `div` and `mod` are floored; "uint64" means arithmetic modulo 2**64.
@@ -6,8 +6,11 @@ The plain-int twins in `tests/naive.py` are written from this text; `tests/golde
 
 ORD-1 Keys (`keys.py`). mix(x) is the SplitMix64 finaliser (Steele, Lea, Flood 2014) on uint64:
     x ^= x >> 30;  x *= 0xBF58476D1CE4E5B9;  x ^= x >> 27;  x *= 0x94D049BB133111EB;  x ^= x >> 31
-A base key is the first 8 bytes, little-endian, of blake2b(digest_size=8) of the JSON text of [seed, purpose, name]
-(ASCII, separators ", "). A counted key is mix(base + (counter + 1) * 0x9E3779B97F4A7C15), uint64. Purposes:
+A base key is the first 8 bytes, little-endian, of blake2b(digest_size=8) of the JSON text of [seed, purpose, name], such as
+[-3, "row", "na\u00efve"]: ASCII, the separator is a comma and one space, the seed is in decimal. In its strings " and \
+are escaped with \; backspace, form feed, newline, carriage return and tab are \b \f \n \r \t; every other
+character outside 0x20..0x7e is \u and four lower-case hex digits, one beyond 0xffff as its two UTF-16 surrogates. A
+name has no surrogate of its own. A counted key is mix(base + (counter + 1) * 0x9E3779B97F4A7C15), uint64. Purposes:
     "step", name "", counter step        the permutation inside a step
     "sequence", source, counter epoch    the permutation of a source's sequences
     "offset", source, counter epoch      where the circle of `concat` begins
@@ -30,7 +33,9 @@ not, but costs ten times as much.
 ORD-3 Integer weights (`weights.py`). Weights are decimals, read exactly. Scaled to integers with gcd 1; if their sum is at
 most 2**20 these are the shares, exactly. Otherwise, with room R = 2**20 less the sources set aside and total W of the
 others' weights: every source with w * R < W gets share 1 and is set aside, until none is left; the rest share R by
-largest remainder, ties by name.
+largest remainder, ties by name. The setting aside is done in rounds: all sources that fail the test with the R and W of
+the round are set aside together, then R and W are computed again. The result is not divided by its gcd once more.
+Names are compared by code point, here and everywhere below.
 
 ORD-4 Interleave (`interleave.py`). Sources sorted by name, shares c_s with sum P, k sources, D = 2k - 2. Slot n = 1..P of a
 period goes, among the sources with D (c_s n - x P) >= P, to the one with the smallest deadline
@@ -68,7 +73,7 @@ a piece. Under `drop` that step is not part of the plan. Rows without a piece, a
 plan's pad token: one integer, the pad token of the first source by name with weight at step 0 (of a pool: its first
 member), else that store's end-of-text token, else 0. It is part of the history of every step.
 
-ORD-12 Documents by length (`repeats.py`). The documents of a store, sorted by (tokens, id), stand at positions x = 0..D-1; those
+ORD-12 Documents by length (`repeats.py`). The documents of a store, sorted by (tokens, document number), are at positions x = 0..D-1; those
 of one length make a run: its tokens t, first position and number. A pool takes several stores, its members, sorted by name,
 each with a repeat factor p/q in lowest terms; a source that is no pool is its own only member, p/q = 1. F(a) = (a p) div q.
 In epoch e the document at position x is given F(e + x + 1) - F(e + x) times, so after any number of epochs all documents
@@ -92,7 +97,7 @@ empty bins. An entry (length v, slots [a, b)) is placed by turns until a = b:
      may join; bins: k = min(g, (b - a) div m), cut to what may join
      the first k bins of the group leave it, and make a new group that goes on the stack of r - m v, or is full; bin t of
      them takes the slots [a + t m, a + (t + 1) m); a grows by k m
-P - N slots may join a bin that is not empty. Let w of them be left. If w = 0, only empty bins (r = L) count in the choice of
+P - N slots may join a bin that is not empty. Let w of them be left; every rung below starts with w = P - N again. If w = 0, only empty bins (r = L) count in the choice of
 r. Bins that are not empty take k m of w, so m <= w and k <= w div m; empty bins take k (m - 1), so m <= w + 1 and, where
 m > 1, k <= w div (m - 1). So exactly N bins are filled, the last slots alone if
 need be.

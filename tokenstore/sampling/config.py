@@ -117,7 +117,13 @@ class PlanConfig(_Frozen):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        wrong = [*self._wrong_pools(), *self._wrong_weights(), *self._wrong_steps(), *self._wrong_words()]
+        wrong = [
+            *self._wrong_names(),
+            *self._wrong_pools(),
+            *self._wrong_weights(),
+            *self._wrong_steps(),
+            *self._wrong_words(),
+        ]
         if wrong:
             raise ValueError("; ".join(wrong))
         return self
@@ -131,6 +137,14 @@ class PlanConfig(_Frozen):
     @property
     def pads_last_batch(self) -> bool:
         return (self.last_batch or ("pad" if self.packing == "none" else "drop")) == "pad"
+
+    def _wrong_names(self) -> list[str]:
+        """A name is text (ORD-1): half of a surrogate pair is no character."""
+        return [
+            f"sources: {name!a} is not a valid name: it holds half of a surrogate pair"
+            for name in self.sources
+            if any("\ud800" <= character <= "\udfff" for character in name)
+        ]
 
     def _wrong_pools(self) -> list[str]:
         wrong = []
