@@ -9,6 +9,7 @@ import pytest
 
 from tests.forge import forge, overwrite, replace
 from tokenstore.store import verify
+from tokenstore.store.verify import unlisted_files
 
 
 def test_verify_finds_nothing_in_a_sound_store_and_tells_its_progress(store_path: Path) -> None:
@@ -29,6 +30,15 @@ def test_verify_lists_every_damaged_file_at_once(store_path: Path) -> None:
     assert "expected checksum" in found["tokens-00000.bin"]
     assert "bytes, found 5" in found["tokens-00001.bin"]
     assert "tokens-00002.bin: file: expected a readable file, found" in found["tokens-00002.bin"]
+
+
+def test_files_that_no_version_lists_are_reported(store_path: Path) -> None:
+    """P9: a file that is not part of the store is no damage, and is named."""
+    assert unlisted_files(store_path) == []
+    (store_path / "tokens-00009.bin").write_bytes(b"mine")
+    (store_path / "notes").mkdir()
+    assert unlisted_files(store_path) == ["notes", "tokens-00009.bin"]
+    assert verify(store_path) == []
 
 
 def test_verify_of_what_cannot_be_opened_is_one_finding(tmp_path: Path) -> None:

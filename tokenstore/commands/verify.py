@@ -12,10 +12,11 @@ from rich.console import Console
 
 from tokenstore.build import retokenize as tokenize_again
 from tokenstore.commands.progress import meter
-from tokenstore.errors import ConfigError, CorruptionError
+from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError
 from tokenstore.format.manifest import Manifest
 from tokenstore.store import open_store
 from tokenstore.store import verify as verify_store
+from tokenstore.store.verify import unlisted_files
 
 
 def verify(
@@ -74,12 +75,18 @@ def verify(
                 shown.show(read, num_total, (read, "B of input"))
 
             findings = tokenize_again(store, inputs, share, version, read_on)
+    unlisted: list[str] = []
+    with contextlib.suppress(TokenStoreError, OSError):  # a finding already
+        unlisted = unlisted_files(store)
     if as_json:
-        sys.stdout.write(json.dumps({"path": str(store), "findings": [asdict(finding) for finding in findings]}) + "\n")
+        found = {"findings": [asdict(finding) for finding in findings], "unlisted": unlisted}
+        sys.stdout.write(json.dumps({"path": str(store), **found}) + "\n")
     else:
         console = Console(highlight=False, soft_wrap=True, markup=False)
         for finding in findings:
             console.print(str(finding))
+        for name in unlisted:
+            console.print(f"note: {name} is not part of the store; an interrupted append leaves such files")
         again = "" if share is None else f", {100 * share:g} % of the documents tokenized again"
         console.print(
             f"{store}: " + (f"{len(findings)} findings" if findings else f"sound, {total:,} bytes checked{again}")

@@ -20,6 +20,7 @@ from tokenstore.format.layout import (
 from tokenstore.format.manifest import ShardEntry
 from tokenstore.store.files import regular_size
 from tokenstore.store.finding import Finding
+from tokenstore.store.manifests import read_manifest, versions
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.verify_documents import check_ids, check_order, check_origins
 
@@ -63,6 +64,22 @@ def verify(
             if store.manifest.has_masks and mask_name(number) not in broken:
                 findings += _check_mask(store, number)
         return findings
+
+
+def unlisted_files(path: str | Path) -> list[str]:
+    """Names in the folder of the store at `path` that no version of it lists, sorted.
+
+    They are not part of the store and no reader opens them. An interrupted append leaves such files, and the next one
+    replaces them; others are somebody's own.
+
+    Raises: TokenStoreError: there is no store, or one of its versions cannot be read.
+    """
+    path = Path(path).absolute()
+    listed: set[str] = set()
+    for version in versions(path):
+        file, manifest = read_manifest(path, version)
+        listed |= {file.name, *manifest.files, *(shard.file for shard in manifest.shards)}
+    return sorted({entry.name for entry in path.iterdir()} - listed)
 
 
 def _check_files(store: Store, progress: Callable[[int], None]) -> Iterator[Finding]:
