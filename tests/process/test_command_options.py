@@ -62,4 +62,4 @@ def test_the_defaults_of_append_are_those_of_its_function() -> None:
     command, function = options_of(append), inspect.signature(append_store).parameters
     assert (command.pop("workers"), function["workers"].default) == (None, 1)
     assert command.pop("as_json") is False
-    assert command == {"max_bad": function["max_bad"].default}
+    assert command == {name: function[name].default for name in ("max_bad", "filter", "map")}

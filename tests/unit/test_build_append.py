@@ -131,13 +131,14 @@ def test_a_store_made_longer_is_the_store_of_all_inputs(
     """
     endings, options = CASES[case]
     options = settle(options)
+    named = {name: options[name] for name in ("filter", "map") if name in options}
     count = 3 if case in ("every format", "tokens", "splits") else 2
     batches = [[str(write_rows(tmp_path / f"in/{i}-{e[1:]}{e}", rows(i))) for e in endings] for i in range(count)]
     whole = build(*(source for batch in batches for source in batch), output="whole", **options)
     first = build(*batches[0], **options)
     before = [{path: (known(path), open_store(path).digest) for path in stores_of(first.path)}]
     for batch in batches[1:]:
-        result = append_store(first.path, batch)
+        result = append_store(first.path, batch, **named)
         assert not result.was_there
         before.append({path: (known(path), open_store(path).digest) for path in stores_of(first.path)})
     for path, same in zip(stores_of(first.path), stores_of(whole.path), strict=True):

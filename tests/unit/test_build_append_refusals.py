@@ -120,11 +120,11 @@ def test_another_function_of_the_user_is_refused(
     if change == "changed":
         code.write_text("def keep(record):\n    return not None\n")
     with pytest.raises(ConfigError, match=r"filter_sha256 was" if change == "changed" else "hook: expected to import"):
-        append_store(store, [source(1)])
+        append_store(store, [source(1)], filter="appended_hooks:keep")
     assert contents(store) == before
     (tmp_path / "away").rename(code)
     new_process()
-    assert append_store(store, [source(1)]).num_documents == 16
+    assert append_store(store, [source(1)], filter="appended_hooks:keep").num_documents == 16
     new_process()
 
 

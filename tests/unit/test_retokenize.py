@@ -100,17 +100,15 @@ def test_filters_and_maps_are_asked_again(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(tmp_path)
     source = write_rows(tmp_path / "in/a.jsonl", rows(1))
     store = build(tmp_path / "store", source, map="retokenize_hooks:change")
-    assert retokenize(store, [str(source)], 1) == []
+    assert retokenize(store, [str(source)], 1, map="retokenize_hooks:change") == []
     monkeypatch.setattr(hooks, "_loaded", {})
     monkeypatch.delitem(sys.modules, "retokenize_hooks")
     code.write_text("def change(record):\n    return {'text': record['text']} if record['number'] != 5 else None\n")
     with pytest.raises(ConfigError, match="map_sha256 was"):
-        retokenize(store, [str(source)], 1)
-    monkeypatch.setattr(hooks, "_loaded", {})
-    monkeypatch.delitem(sys.modules, "retokenize_hooks")
+        retokenize(store, [str(source)], 1, map="retokenize_hooks:change")
     code.unlink()
     with pytest.raises(ConfigError, match="hook: expected to import 'retokenize_hooks:change'"):
-        retokenize(store, [str(source)], 1)
+        retokenize(store, [str(source)], 1, map="retokenize_hooks:change")
 
 
 @pytest.mark.parametrize(("share", "step"), [(0.01, 100), (0.5, 2), (1, 1), (1e-9, 1 << 40), (5e-324, 1 << 40)])

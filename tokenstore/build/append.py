@@ -58,6 +58,8 @@ def append_store(
     max_bad: int = 0,
     progress: Progress = lambda progress: None,
     note: Note = lambda text: None,
+    filter: str | None = None,
+    map: str | None = None,
 ) -> BuildResult:
     """Add the documents of `inputs` to the store at `path`, or to all of a folder of splits.
 
@@ -67,12 +69,13 @@ def append_store(
         workers: processes that tokenize.
         max_bad: bad records allowed.
         progress, note: as in `build_store`.
+        filter, map: the functions the store was built with, as in the build. What the store says of them does not run.
     Returns: the store as it is now; `was_there` where it held these inputs already.
 
     Raises:
         FormatError: there is no store.
-        ConfigError: a folder without stores of splits, one split alone, one that was built without equal documents, or some of the inputs are
-            in it already.
+        ConfigError: a folder without stores of splits, one split alone, one that was built without equal documents, other
+            functions than those named, or some of the inputs are in it already.
         StoreBusyError, BadRecordsError, BuildError: as in `build_store`; the same command resumes.
     """
     path = Path(path).resolve()
@@ -80,7 +83,11 @@ def append_store(
     with resumable(path), contextlib.ExitStack() as stack:
         stack.enter_context(exclusive_lock(beside(path, LOCK_SUFFIX)))
         newest = [stack.enter_context(open_store(folder)) for folder in folders]
-        options = replace(_options(newest[0], path, tuple(map(str, inputs)), workers, max_bad), output=path)
+        options = options_of(
+            newest[0], tuple(str(each) for each in inputs), filter=filter, map=map, workers=workers, max_bad=max_bad
+        )
+        _check_dedup(options, path)
+        options = replace(options, output=path)
         job = prepare(options, path, newest[0].manifest.tokenizer, note)
         for store in newest:
             check_same_options(store, job.recipe["options"])
@@ -120,14 +127,12 @@ def _stores(path: Path) -> list[Path]:
     raise ConfigError(f"append: expected a store or a folder of splits, found neither ({path}); check the path")
 
 
-def _options(store: Store, path: Path, inputs: tuple[str, ...], workers: int, max_bad: int) -> BuildOptions:
-    options = options_of(store, inputs, workers, max_bad)
+def _check_dedup(options: BuildOptions, path: Path) -> None:
     if options.dedup != "none":
         raise ConfigError(
             f"append: expected a store of all documents, found one without equal ones ({path}), which does not keep what"
             " would tell whether a new one is equal; build it again from all inputs"
         )
-    return options
 
 
 def _target(job: Job, store: Store, stack: contextlib.ExitStack) -> _Target:
@@ -152,7 +157,7 @@ def _open_work(job: Job, targets: Sequence[_Target], note: Note) -> None:
     if not {*read_recipe(job.building).get("append", before)}.intersection(before):
         remove_tree(job.building)
     advice = "run that one again first, or remove what it left"
-    open_work(job.building, {**job.recipe, "append": before}, note, advice)
+    open_work(job, {**job.recipe, "append": before}, note, advice)
 
 
 def _append(job: Job, targets: Sequence[_Target], progress: Progress, note: Note) -> bool:

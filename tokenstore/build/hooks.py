@@ -1,51 +1,118 @@
 """The user's own code in a build: `--filter module:function` and `--map module:function`.
 
 A filter is given a record, a dict of its fields, and says whether to keep it. A map is given a record and returns one, or
-None to leave it out. Both must depend on nothing but the record: units are made in any order, on any number of workers.
+None to omit it. Both must depend on nothing but the record: units are made in any order, on any number of workers.
+
+A function runs only if its name is on the command line (or an argument of the call). What a store or an unfinished build
+records about one is information. Its module is found and hashed without running any of its code, nor that of the packages
+it is in, so that a changed module is refused before it is imported.
 """
 
 import hashlib
 import importlib
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
 from tokenstore.errors import ConfigError
+from tokenstore.paths import is_folder
 
 Hook = Callable[[dict[str, Any]], Any]
-_loaded: dict[str, str] = {}  # hash of the source of every module asked for, as it was when first asked for
+_loaded: dict[str, str] = {}  # hash of the source of every module in use, as it was when it was loaded
 
 
 def load_hook(name: str) -> Hook:
     """The function that `module:function` names; modules are also looked for in the working directory."""
-    module_name, colon, function_name = name.partition(":")
-    if not (colon and module_name and function_name):
-        raise ConfigError(f"hook: expected module:function, found {name!r}; name a function of an importable module")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.append(here)  # last: a module of that name that is installed stays what it is
-    importlib.invalidate_caches()  # the module may have been written just now
+    module_name, function_name = _parts(name)
+    source, sha256 = _source(name)
     try:
         found: Any = importlib.import_module(module_name)
         for part in function_name.split("."):
             found = getattr(found, part)
     except Exception as error:  # the module is the user's: it may raise anything
-        raise ConfigError(
-            f"hook: expected to import {name!r}, found {type(error).__name__}: {error}; check the name and the module"
-        ) from error
+        raise _not_imported(name, f"{type(error).__name__}: {error}") from error
+    _loaded.setdefault(source, sha256)
     if not callable(found):
         raise ConfigError(f"hook: expected a function, found {type(found).__name__} ({name}); name a function")
     return found
 
 
 def hook_sha256(name: str) -> str:
-    """Hash of the source of the module a hook is in: a build is not resumed with other code."""
-    function = load_hook(name)
-    source = getattr(sys.modules[name.partition(":")[0]], "__file__", None)
-    if source is None:
-        raise ConfigError(f"hook: expected a module with a file, found {function!r} ({name}); put it into a file")
-    found = hashlib.sha256(Path(source).read_bytes()).hexdigest()
-    if _loaded.setdefault(source, found) != found:  # what would run is the old code
-        raise ConfigError(f"hook: expected the module as it was loaded, found it changed ({source}); start Python anew")
-    return found
+    """Hash of the source of the module a hook is in, which is not imported: a build is not resumed with other code."""
+    return _source(name)[1]
+
+
+def _parts(name: str) -> tuple[str, str]:
+    module_name, colon, function_name = name.partition(":")
+    if not (colon and module_name and function_name):
+        raise ConfigError(f"hook: expected module:function, found {name!r}; name a function of an importable module")
+    return module_name, function_name
+
+
+def _source(name: str) -> tuple[str, str]:
+    """The file of a hook's module, and its hash."""
+    module_name, _ = _parts(name)
+    source = _file_of(module_name, name)
+    try:
+        found = hashlib.sha256(Path(source).read_bytes()).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"hook: {source} cannot be read ({name}): {error.strerror}; check its permissions") from error
+    if module_name in sys.modules and _loaded.setdefault(source, found) != found:  # what would run is the old code
+        raise ConfigError(
+            f"hook: expected the module as it was loaded, found it changed ({source}); start Python again"
+        )
+    return source, found
+
+
+def _file_of(module_name: str, name: str) -> str:
+    if module_name in sys.modules:
+        file = getattr(sys.modules[module_name], "__file__", None)
+    else:
+        spec = _find(module_name, name)
+        file = spec.origin if spec.has_location else None
+    if file is None:
+        raise ConfigError(f"hook: expected a module with a file, found {module_name} ({name}); put it into a file")
+    return file
+
+
+def _find(module_name: str, name: str) -> ModuleSpec:
+    """Where a module is, package by package. Not by importlib.util.find_spec, which imports the packages around it."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.append(here)  # last: a module of that name that is installed stays what it is
+    importlib.invalidate_caches()  # the module may have been written just now
+    path: list[str] | None = None
+    parts = module_name.split(".")
+    for number in range(1, len(parts) + 1):
+        whole = ".".join(parts[:number])
+        spec = _find_in(whole, path) if all(parts) else None
+        if spec is None:
+            raise _not_imported(name, f"ModuleNotFoundError: No module named {whole!r}")
+        path = _search_path(spec)
+        if path is None and number < len(parts):
+            raise _not_imported(name, f"ModuleNotFoundError: {whole!r} is not a package")
+    return spec
+
+
+def _find_in(whole: str, path: list[str] | None) -> ModuleSpec | None:
+    """As Python's import does it; the finders include those of packages installed in editable mode."""
+    try:
+        found = (finder.find_spec(whole, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        return next((spec for spec in found if spec is not None), None)
+    except KeyError:  # for a namespace package inside another one, Python wants the outer one imported
+        spec = ModuleSpec(whole, None, is_package=True)
+        folders = (Path(folder) / whole.rpartition(".")[2] for folder in path or ())
+        spec.submodule_search_locations = [str(folder) for folder in folders if is_folder(folder)]
+        return spec
+
+
+def _search_path(spec: ModuleSpec) -> list[str] | None:
+    """Where the modules of a package are; None for what is no package."""
+    locations = spec.submodule_search_locations
+    return None if locations is None else list(locations)
+
+
+def _not_imported(name: str, found: str) -> ConfigError:
+    return ConfigError(f"hook: expected to import {name!r}, found {found}; check the name and the module")

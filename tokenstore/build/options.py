@@ -14,6 +14,8 @@ DocumentStart = Literal["none", "eos", "bos"]
 SpecialText = Literal["plain", "special", "error"]
 Engine = Literal["auto", "reference", "fast"]
 Dedup = Literal["none", "exact"]
+# Options that a manifest does not record, or records in another place
+APART = ("inputs", "output", "tokenizer", "pattern", "special_tokens", "engine", "chat_template", "workers", "max_bad", "overwrite")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,7 @@ class BuildOptions:
 
     def recorded(self) -> dict[str, Any]:
         """The options that decide the bytes, for the manifest; the tokenizer's identity is recorded apart."""
-        apart = ("inputs", "output", "tokenizer", "pattern", "special_tokens", "engine", "chat_template", "workers", "max_bad", "overwrite")  # fmt: skip
-        options = {name: value for name, value in asdict(self).items() if name not in apart}
+        options = {name: value for name, value in asdict(self).items() if name not in APART}
         return {**options, "text_endings": list(self.text_endings)}
 
 

@@ -137,7 +137,6 @@ def prepare(options: BuildOptions, output: Path, entry: TokenizerEntry | None, n
     if tokenizer.engine_note:
         note(tokenizer.engine_note)
     special_ids(tokenizer, options)
-    DocumentReader(options, tokenizer)  # functions or a template that cannot be had are told before any work
     recipe = recipe_of(options, tokenizer, inputs.files)
     rejects = beside(output, _REJECTS_SUFFIX)
     return Job(options, output, inputs.files, inputs.passed_over, tokenizer, entry, recipe, rejects)
@@ -152,7 +151,7 @@ def _note_passed_over(inputs: Inputs, note: Note) -> None:
 
 def _build(job: Job, progress: Progress, note: Note) -> BuildResult:
     working = job.building / "store"
-    open_work(job.building, job.recipe, note)
+    open_work(job, job.recipe, note)
     remove_tree(working)
     working.mkdir()
     names = [split.name for split in splits_of(job.options)] or [None]
@@ -280,22 +279,26 @@ def _read_json_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def open_work(
-    building: Path,
+    job: Job,
     recipe: dict[str, Any],
     note: Note,
-    advice: str = "use the same options, or --overwrite to begin anew",
+    advice: str = "use the same options, or --overwrite to begin again",
 ) -> None:
-    """Make the work folder, or take up an unfinished one made by the same recipe. One without a finished part is no loss."""
-    recipe_file, parts = building / "recipe.json", building / "parts"
-    if is_there(recipe_file) and (different := differences(read_recipe(building), recipe)):
+    """Make the work folder, or take up an unfinished one made by the same recipe. One without a finished part is no loss.
+
+    Recipes are compared, and with them the hashes of the user's functions, before a function is imported.
+    """
+    building, parts = job.building, job.building / "parts"
+    if different := differences(read_recipe(building) or recipe, recipe):
         if any(parts.glob("*.json")):
             raise ConfigError(
                 f"output: expected to resume this command, found an unfinished build of another ({building}): {different}; {advice}"
             )
         note(f"an unfinished build of another command had not finished anything and is replaced ({different})")
         remove_tree(building)
+    DocumentReader(job.options, job.tokenizer)  # functions or a template that do not load are reported before any work
     parts.mkdir(parents=True, exist_ok=True)
-    write_atomically(recipe_file, canonical_json(recipe).encode())
+    write_atomically(building / "recipe.json", canonical_json(recipe).encode())
 
 
 def read_recipe(building: Path) -> dict[str, Any]:

@@ -2,17 +2,18 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import chain, count
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import tokenstore
 from tokenstore.build.documents import find_mask_field, reading
 from tokenstore.build.hooks import hook_sha256
 from tokenstore.build.inputs import TABLES, InputFile
-from tokenstore.build.options import BuildOptions
+from tokenstore.build.options import APART, BuildOptions
 from tokenstore.build.records import SliceReader
 from tokenstore.build.units import Slice
 from tokenstore.errors import ConfigError
@@ -20,6 +21,7 @@ from tokenstore.format.manifest import TokenizerEntry, canonical_json
 from tokenstore.store.reader import Store
 from tokenstore.tokenizer import Tokenizer, load_tokenizer
 
+_SHOWN = 200  # characters of what a store records
 TEMPLATE_NAME, TOKEN_NAMES_NAME = "chat_template.jinja", "tokenizer_config.json"  # as a tokenizer has them beside it
 
 
@@ -40,13 +42,30 @@ def open_tokenizer(options: BuildOptions, entry: TokenizerEntry | None = None) -
     return tokenizer
 
 
-def options_of(store: Store, inputs: tuple[str, ...], workers: int = 1, max_bad: int = 0) -> BuildOptions:
-    """The options a store was built with, for other inputs; ConfigError for one that was not made by a build."""
+def options_of(
+    store: Store,
+    inputs: tuple[str, ...],
+    *,
+    filter: str | None = None,
+    map: str | None = None,
+    workers: int = 1,
+    max_bad: int = 0,
+) -> BuildOptions:
+    """The options a store was built with, for other inputs.
+
+    `filter` and `map` are the functions that the user of this command names. What the manifest says of functions is only
+    compared with that: a store may come from a stranger, and must not say which code runs here.
+
+    Raises: ConfigError: a store that was not made by a build, odd options, or other functions than those named.
+    """
     recorded = store.manifest.options
     if missing := sorted({"records", "shard_bytes", "eos"} - recorded.keys()):
         raise ConfigError(f"store: expected one made by a build, found none of its options {missing} ({store.path})")
-    known = {field.name for field in fields(BuildOptions)}
-    same = {name: value for name, value in recorded.items() if name in known}
+    kinds = {name: kind for name, kind in get_type_hints(BuildOptions).items() if name not in APART}
+    same = {name: value for name, value in recorded.items() if name in kinds}
+    if wrong := [f"{name} {str(value)[:_SHOWN]!r}" for name, value in same.items() if not _is_of(value, kinds[name])]:
+        raise ConfigError(f"options: expected those of a build, found {', '.join(wrong)} ({store.path})")
+    _check_functions(store, {"filter": filter, "map": map})
     entry = store.manifest.tokenizer
     return BuildOptions(
         inputs=inputs,
@@ -55,8 +74,44 @@ def options_of(store: Store, inputs: tuple[str, ...], workers: int = 1, max_bad:
         chat_template=str(store.path / TEMPLATE_NAME) if recorded["records"] == "chat" else None,
         workers=workers,
         max_bad=max_bad,
-        **{**same, "text_endings": tuple(same.get("text_endings", ()))},
+        **{**same, "text_endings": tuple(same.get("text_endings", ())), "filter": filter, "map": map},
     )
+
+
+def _is_of(value: object, kind: Any) -> bool:
+    """Whether a JSON value is one of an option's type."""
+    if get_origin(kind) is Literal:
+        return value in get_args(kind)
+    if get_origin(kind) is UnionType:
+        return any(_is_of(value, each) for each in get_args(kind))
+    if get_origin(kind) is tuple:
+        return isinstance(value, list) and all(isinstance(each, str) for each in value)
+    return type(value) is kind
+
+
+def _check_functions(store: Store, named: dict[str, str | None]) -> None:
+    """ConfigError unless the functions named now are those the store was built with; nothing of them is imported."""
+    recorded = store.manifest.options
+    for option, name in named.items():
+        old = recorded.get(option)
+        if name is None and old is not None:
+            shown = old if len(old) <= _SHOWN else old[:_SHOWN] + "..."
+            raise ConfigError(
+                f"{option}: the store was built with --{option} {shown}, which this command does not name ({store.path});"
+                f" code runs only if you name it: add --{option} {shown} if you trust that function"
+            )
+        if name is not None and old is None:
+            raise ConfigError(
+                f"{option}: the store was built without --{option}, this command names {name} ({store.path}); omit it"
+            )
+        hashed = f"{option}_sha256"
+        was = {option: old, hashed: recorded.get(hashed)}
+        now = {option: name, hashed: hook_sha256(name) if name is not None and name == old else was[hashed]}
+        if different := differences(was, now):
+            raise ConfigError(
+                f"options: expected those of the store, found others ({store.path}): {different};"
+                " name the function the store was built with, unchanged"
+            )
 
 
 def check_same_options(store: Store, options: dict[str, Any]) -> None:

@@ -33,6 +33,8 @@ def retokenize(
     share: float,
     version: int | None = None,
     progress: Progress = lambda num_bytes, num_total: None,
+    filter: str | None = None,
+    map: str | None = None,
 ) -> list[Finding]:
     """Compare evenly spread documents of the store at `path` with what its inputs give now.
 
@@ -42,10 +44,11 @@ def retokenize(
         share: of the documents to compare, above 0, at most 1; at least one of each input is.
         version: of a store that has grown; None: the newest.
         progress: called with (bytes of inputs just read, of all inputs).
+        filter, map: the functions the store was built with, as in the build. What the store says of them does not run.
     Returns: what differs; [] where all is the same.
 
-    Raises: ConfigError: a share out of range, no origins, no such inputs, or the user's functions cannot be had
-        or are others now. CorruptionError: the list of inputs is damaged.
+    Raises: ConfigError: a share out of range, no origins, no such inputs, or the store's functions are not named, cannot
+        be imported or are others now. CorruptionError: the list of inputs is damaged.
     """
     if not 0 < share <= 1:
         raise ConfigError(f"retokenize: expected more than 0 and at most 100 %, found {100 * share:g} %")
@@ -54,7 +57,7 @@ def retokenize(
             raise ConfigError(
                 f"retokenize: expected a store that knows where its documents came from, found one without origins ({path})"
             )
-        options = replace(options_of(store, tuple(inputs)), engine="reference")
+        options = replace(options_of(store, tuple(inputs), filter=filter, map=map), engine="reference")
         files = find_inputs(options.inputs, options.text_endings).files
         tokenizer = open_tokenizer(options, store.manifest.tokenizer)
         check_same_options(store, recipe_of(options, tokenizer, files)["options"])

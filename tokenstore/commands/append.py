@@ -23,6 +23,8 @@ def append(
     *,
     workers: int | None = None,
     max_bad: int = 0,
+    filter: str | None = None,
+    map: str | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Add new input files to a store, as its next version, with the tokenizer and options it was built with.
@@ -35,6 +37,7 @@ def append(
 
     ```text
     tokenstore append stores/web data/2024-06/*.jsonl.zst
+    tokenstore append stores/clean data/2024-06/ --filter mine:keep
     ```
 
     Parameters
@@ -47,6 +50,10 @@ def append(
         Processes that tokenize; left out: one a core.
     max_bad
         Bad records allowed before it fails with exit code 3. They are listed in STORE.rejects-vN.jsonl.
+    filter
+        The --filter the store was built with, if it was. Code runs only if you name it here, never because a store says so.
+    map
+        The --map the store was built with; likewise.
     as_json
         Print the result as one JSON object.
     """
@@ -58,7 +65,8 @@ def append(
             shown.show(at.num_bytes, at.total_bytes, (at.num_tokens, " tokens"), (at.num_bytes, "B of input"))
 
         cores = multiprocessing.cpu_count() if workers is None else workers
-        result = append_store(store, inputs, cores, max_bad, progress, lambda text: errors.print(f"note: {text}"))
+        note = lambda text: errors.print(f"note: {text}")  # noqa: E731
+        result = append_store(store, inputs, cores, max_bad, progress, note, filter, map)
     seconds = time.monotonic() - start
     if as_json:
         sys.stdout.write(json.dumps({**asdict(result), "seconds": round(seconds, 3)}, default=str) + "\n")

@@ -26,6 +26,8 @@ def verify(
     version: int | None = None,
     retokenize: str | None = None,
     inputs: Annotated[list[str], Parameter(consume_multiple=True, negative=())] = [],  # noqa: B006  # cyclopts copies
+    filter: str | None = None,
+    map: str | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Check everything in a store: sizes, checksums, index, ids, document ends, loss masks. Exit code 4 on any finding.
@@ -38,6 +40,7 @@ def verify(
     tokenstore verify stores/web
     tokenstore verify stores/web --version 1
     tokenstore verify stores/web --retokenize 1% --inputs data/
+    tokenstore verify stores/clean --retokenize 1% --inputs data/ --filter mine:keep
     ```
 
     Parameters
@@ -50,10 +53,17 @@ def verify(
         How many of the documents to make again: 1% is every hundredth. They are found by their origins.
     inputs
         Files, folders and globs the store was made from, wherever they lie now.
+    filter
+        With --retokenize, the --filter the store was built with. Code runs only if you name it here, never because a store
+        says so.
+    map
+        With --retokenize, the --map the store was built with; likewise.
     as_json
         Print the findings as one JSON object.
     """
     share = _share(retokenize, inputs)
+    if share is None and (filter, map) != (None, None):
+        raise ConfigError("retokenize: expected --filter and --map only with --retokenize; add it, or omit them")
     done = total = 0
     with contextlib.suppress(CorruptionError):  # damage is a finding; a path that holds no store is a mistake
         total = _num_bytes(open_store(store, check="lazy", version=version).manifest)
@@ -74,7 +84,7 @@ def verify(
                 read += num_bytes
                 shown.show(read, num_total, (read, "B of input"))
 
-            findings = tokenize_again(store, inputs, share, version, read_on)
+            findings = tokenize_again(store, inputs, share, version, read_on, filter, map)
     unlisted: list[str] = []
     with contextlib.suppress(TokenStoreError, OSError):  # a finding already
         unlisted = unlisted_files(store)
