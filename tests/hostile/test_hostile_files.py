@@ -122,12 +122,12 @@ def test_a_disk_that_cannot_be_read_is_told_by_name(tmp_path: Path, monkeypatch:
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", fail)
+        patch.setattr("os.read", fail)
         with pytest.raises(TokenStoreError, match="Input/output error") as caught:
             open_store(path)
         tells(caught.value, path / "manifest.json")
     with monkeypatch.context() as patch:
-        patch.setattr("builtins.open", fail)
+        patch.setattr("os.open", fail)
         with pytest.raises(TokenStoreError, match="Input/output error") as caught:
             store.shard(1)
         tells(caught.value, path / "tokens-00001.bin")

@@ -15,7 +15,7 @@ from tests.conftest import write_store
 from tests.forge import forge, overwrite, replace, seal
 from tests.hostile_stores import flips, make_small, refused, tells
 from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
-from tokenstore.format.layout import MAX_MANIFEST_BYTES
+from tokenstore.outside import MANIFEST_BYTES, MANIFEST_BYTES_PER_FILE
 from tokenstore.store import open_store, verify
 
 pytestmark = pytest.mark.timeout(120)  # a hang is a failure long before the suite's own limit
@@ -171,11 +171,14 @@ def test_a_newer_version_says_what_to_install(tmp_path: Path) -> None:
 
 
 def test_a_manifest_too_large_to_be_one_is_not_read(tmp_path: Path) -> None:
-    """P9: a sparse file of more than 1 GiB in the manifest's place costs no memory."""
+    """P9: a manifest is at most what one of a folder with so many files can be; a larger file is not parsed."""
     path = make_small(tmp_path / "s")
     replace(path / "manifest.json", b"")
-    os.truncate(path / "manifest.json", MAX_MANIFEST_BYTES + 1)
-    refused(path, path / "manifest.json", f"found {MAX_MANIFEST_BYTES + 1}")
+    most = MANIFEST_BYTES + MANIFEST_BYTES_PER_FILE * len(list(path.iterdir()))
+    os.truncate(path / "manifest.json", most + 1)
+    refused(path, path / "manifest.json", f"{most + 1:,} bytes, which may have {most:,}")
+    os.truncate(path / "manifest.json", most)
+    assert "JSON" in str(refused(path, path / "manifest.json"))
 
 
 def test_a_forged_store_of_a_thousand_million_empty_documents_is_never_followed(tmp_path: Path) -> None:

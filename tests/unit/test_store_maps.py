@@ -172,7 +172,7 @@ def test_a_fork_while_a_thread_maps_does_not_hang_the_child() -> None:
     code = (
         "import os, sys; from pathlib import Path; import numpy as np; from tokenstore.store.files import MapCache;"
         "cache = MapCache(4); cache._lock.acquire(); child = os.fork();\n"
-        "if child == 0:\n    cache.get(Path(sys.executable), np.dtype('u1'), os.stat(sys.executable).st_size); os._exit(7)\n"
+        "if child == 0:\n    cache.get(Path(os.__file__), np.dtype('u1'), os.stat(os.__file__).st_size); os._exit(7)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -33,7 +33,7 @@ from tokenstore.build.recipe import (
 from tokenstore.build.units import cut_units
 from tokenstore.build.workers import run_units
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, CorruptionError, FormatError, TokenStoreError
-from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME, MAX_MANIFEST_BYTES
+from tokenstore.format.layout import INPUTS_NAME
 from tokenstore.format.manifest import Manifest, TokenizerEntry, canonical_json
 from tokenstore.paths import is_file, is_folder, is_there, mode_of
 from tokenstore.store.files import (
@@ -47,6 +47,7 @@ from tokenstore.store.files import (
     sync_directory,
     write_atomically,
 )
+from tokenstore.store.manifests import manifest_format
 from tokenstore.store.order_file import LOCK_SUFFIX, write_order
 from tokenstore.store.reader import BUILDING_SUFFIX, open_store
 from tokenstore.store.writer import StoreWriter
@@ -258,8 +259,8 @@ def _check_replaceable(output: Path) -> None:
 
 def _is_ours(folder: Path) -> bool:
     try:
-        return json.loads(read_bytes(folder / MANIFEST_NAME, MAX_MANIFEST_BYTES))["format"] == "tokenstore"
-    except (TokenStoreError, ValueError, TypeError, KeyError, RecursionError):
+        return manifest_format(folder) == "tokenstore"
+    except TokenStoreError:
         return False
 
 

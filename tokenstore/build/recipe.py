@@ -18,6 +18,7 @@ from tokenstore.build.records import SliceReader
 from tokenstore.build.units import Slice
 from tokenstore.errors import ConfigError
 from tokenstore.format.manifest import TokenizerEntry, canonical_json
+from tokenstore.outside import ANYWHERE
 from tokenstore.store.reader import Store
 from tokenstore.tokenizer import Tokenizer, load_tokenizer
 
@@ -25,8 +26,13 @@ _SHOWN = 200  # characters of what a store records
 TEMPLATE_NAME, TOKEN_NAMES_NAME = "chat_template.jinja", "tokenizer_config.json"  # as a tokenizer has them beside it
 
 
-def open_tokenizer(options: BuildOptions, entry: TokenizerEntry | None = None) -> Tokenizer:
-    """The tokenizer asked for; where a store has one already, with the special ids of its `entry`."""
+def open_tokenizer(
+    options: BuildOptions, entry: TokenizerEntry | None = None, allow_links: Path | None = None
+) -> Tokenizer:
+    """The tokenizer asked for; where a store has one already, with the special ids of its `entry`.
+
+    `allow_links` is where links among the files of a store's own tokenizer may lead.
+    """
     tokenizer = load_tokenizer(
         options.tokenizer,
         options.eos_token if entry is None else None,
@@ -36,6 +42,7 @@ def open_tokenizer(options: BuildOptions, entry: TokenizerEntry | None = None) -
         special_tokens=options.special_tokens,
         add_special_tokens=options.add_special_tokens,
         engine="reference" if options.records != "text" else options.engine,  # the fast engine gives no spans
+        allow_links=ANYWHERE if entry is None else allow_links,
     )
     if entry is not None:
         tokenizer.bos_id, tokenizer.pad_id = entry.bos_id, entry.pad_id

@@ -35,6 +35,7 @@ def retokenize(
     progress: Progress = lambda num_bytes, num_total: None,
     filter: str | None = None,
     map: str | None = None,
+    allow_links: str | Path | None = None,
 ) -> list[Finding]:
     """Compare evenly spread documents of the store at `path` with what its inputs give now.
 
@@ -45,6 +46,7 @@ def retokenize(
         version: of a store that has grown; None: the newest.
         progress: called with (bytes of inputs just read, of all inputs).
         filter, map: the functions the store was built with, as in the build. What the store says of them does not run.
+        allow_links: as in `open_store`.
     Returns: what differs; [] where all is the same.
 
     Raises: ConfigError: a share out of range, no origins, no such inputs, or the store's functions are not named, cannot
@@ -52,14 +54,14 @@ def retokenize(
     """
     if not 0 < share <= 1:
         raise ConfigError(f"retokenize: expected more than 0 and at most 100 %, found {100 * share:g} %")
-    with open_store(path, version=version) as store:
+    with open_store(path, version=version, allow_links=allow_links) as store:
         if not store.has_origins:
             raise ConfigError(
                 f"retokenize: expected a store that knows where its documents came from, found one without origins ({path})"
             )
         options = replace(options_of(store, tuple(inputs), filter=filter, map=map), engine="reference")
         files = find_inputs(options.inputs, options.text_endings).files
-        tokenizer = open_tokenizer(options, store.manifest.tokenizer)
+        tokenizer = open_tokenizer(options, store.manifest.tokenizer, store.allow_links)
         check_same_options(store, recipe_of(options, tokenizer, files)["options"])
         return list(_compare_all(store, files, share, DocumentReader(options, tokenizer), tokenizer, progress))
 

@@ -38,6 +38,7 @@ def inspect(
     documents: Annotated[str | None, Parameter(group=SEARCH)] = None,
     limit: Annotated[int, Parameter(group=SEARCH)] = 10,
     version: int | None = None,
+    allow_links: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Look into a store: what it is; one of its documents, decoded; which documents hold a phrase or certain tokens.
@@ -80,13 +81,15 @@ def inspect(
         End the search after so many documents.
     version
         Look into this version of a store that has grown, instead of the newest.
+    allow_links
+        A folder that symbolic links inside the store may lead to. Without it, links must stay inside the store.
     as_json
         Print one JSON object; its keys are the attributes of the dataclasses in tokenstore.views.
     """
     _check_questions({"--document": document, "--id": id, "--search": search, "--search-tokens": search_tokens})
     if min(start, max_tokens, limit) < 0:
         raise ConfigError("numbers: expected 0 or more for --start, --max-tokens and --limit, found less")
-    with open_store(store, version=version) as opened:
+    with open_store(store, version=version, allow_links=allow_links) as opened:
         if document is not None or id is not None:
             _show_document(opened, document, id, range(start, start + max_tokens), tokens, as_json)
         elif search is not None or search_tokens is not None:

@@ -21,6 +21,7 @@ def plan(
     epochs: Annotated[Decimal | None, Parameter(group=QUESTION)] = None,
     source: Annotated[str | None, Parameter(group=QUESTION)] = None,
     diff: Annotated[Path | None, Parameter(group=QUESTION)] = None,
+    allow_links: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """What a plan gives: per source weights, sequences, tokens, epochs, padding; its stages; likely mistakes.
@@ -52,6 +53,8 @@ def plan(
         The source --epochs is about.
     diff
         Say from which step on this plan differs from another, and in what.
+    allow_links
+        A folder that symbolic links inside the stores may lead to. Without it, links must stay inside their store.
     as_json
         Print one JSON object; its keys are the attributes of the dataclasses in tokenstore.views.
     """
@@ -62,9 +65,9 @@ def plan(
     from tokenstore.commands import show_plan  # with it comes numba, half a second that no other command shall wait for
 
     if diff is not None:
-        show_plan.show_difference(plan, diff, as_json)
+        show_plan.show_difference(plan, diff, as_json, allow_links)
     elif epochs is not None:
-        show_plan.show_epoch_steps(plan, epochs, source, as_json)
+        show_plan.show_epoch_steps(plan, epochs, source, as_json, allow_links)
     else:
-        show_plan.show_plan(plan, steps, world_size, microbatch_size, as_json)
+        show_plan.show_plan(plan, steps, world_size, microbatch_size, as_json, allow_links)
     return 0

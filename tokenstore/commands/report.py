@@ -33,6 +33,7 @@ def report(
     world_size: Annotated[int | None, Parameter(group=PLAN)] = None,
     microbatch_size: Annotated[int | None, Parameter(group=PLAN)] = None,
     overwrite: Annotated[bool, Parameter(negative=())] = False,
+    allow_links: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """A store or a plan as one HTML file that needs nothing else: charts, tables, samples token by token.
@@ -69,6 +70,8 @@ def report(
         Sequences of a microbatch on a rank; left out: all a rank is given in a step.
     overwrite
         Replace an output that is no page of this command.
+    allow_links
+        A folder that symbolic links inside the stores may lead to. Without it, links must stay inside their store.
     as_json
         Print what the page would show as one JSON object, and write no page.
     """
@@ -82,7 +85,12 @@ def report(
     output = output or Path(f"{path.resolve().name if of_store else path.stem}.report.html")
     if not as_json:
         _check_output(output, overwrite)
-    shown, page = _of_store(path, version, limits, of_plan) if of_store else _of_plan(path, version, limits | of_plan)
+    made = (
+        _of_store(path, version, allow_links, limits, of_plan)
+        if of_store
+        else _of_plan(path, version, allow_links, limits | of_plan)
+    )
+    shown, page = made
     if as_json:
         write_json(shown)
         return 0
@@ -106,23 +114,27 @@ def _given(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}
 
 
-def _of_store(path: Path, version: int | None, limits: dict[str, int], of_plan: dict[str, Any]) -> tuple[Any, Callable]:
+def _of_store(
+    path: Path, version: int | None, allow_links: Path | None, limits: dict[str, int], of_plan: dict[str, Any]
+) -> tuple[Any, Callable]:
     if of_plan:
         raise ConfigError(f"report: expected a plan's file for --steps, --step and the like, found a folder ({path})")
     from tokenstore.report.store_report import store_page, store_report
 
-    with open_store(path, version=version) as store:
+    with open_store(path, version=version, allow_links=allow_links) as store:
         return store_report(store, **limits), store_page
 
 
-def _of_plan(path: Path, version: int | None, options: dict[str, Any]) -> tuple[Any, Callable]:
+def _of_plan(
+    path: Path, version: int | None, allow_links: Path | None, options: dict[str, Any]
+) -> tuple[Any, Callable]:
     if version is not None and is_there(path):
         raise ConfigError(f"report: expected a store's folder for --version, found a file ({path})")
     from tokenstore.report.plan_page import plan_page
     from tokenstore.report.plan_report import plan_report
     from tokenstore.views.plan_summary import load_plan
 
-    plan, warned = load_plan(path)
+    plan, warned = load_plan(path, allow_links)
     return plan_report(plan, warned=warned, **options), plan_page
 
 

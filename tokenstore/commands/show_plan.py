@@ -20,10 +20,15 @@ _MOST_DIVISORS = 24
 
 
 def show_plan(
-    path: Path, steps: int | None, world_size: int | None, microbatch_size: int | None, as_json: bool
+    path: Path,
+    steps: int | None,
+    world_size: int | None,
+    microbatch_size: int | None,
+    as_json: bool,
+    allow_links: Path | None = None,
 ) -> None:
     """Print the summary of a plan, and what ranks are given of it."""
-    plan, warned = load_plan(path)
+    plan, warned = load_plan(path, allow_links)
     summary = summarize_plan(plan, steps, warned)
     split = split_plan(plan, 1 if world_size is None else world_size, microbatch_size)
     if as_json:
@@ -33,17 +38,19 @@ def show_plan(
     _show_split(screen(), split, asked=world_size is not None or microbatch_size is not None)
 
 
-def show_epoch_steps(path: Path, epochs: Decimal, source: str | None, as_json: bool) -> None:
+def show_epoch_steps(
+    path: Path, epochs: Decimal, source: str | None, as_json: bool, allow_links: Path | None = None
+) -> None:
     """Print how many steps so many epochs of a source, or of each, are."""
-    plan, _ = load_plan(path)
+    plan, _ = load_plan(path, allow_links)
     names = [source] if source is not None else list(plan.num_sequences)
     answers = [steps_of_epochs(plan, name, epochs) for name in names]
     write_json({"epoch_steps": answers}) if as_json else _show_epoch_steps(screen(), answers)
 
 
-def show_difference(first: Path, second: Path, as_json: bool) -> None:
+def show_difference(first: Path, second: Path, as_json: bool, allow_links: Path | None = None) -> None:
     """Print from which step on two plans differ, and in what."""
-    difference = compare_plans(load_plan(first)[0], load_plan(second)[0])
+    difference = compare_plans(load_plan(first, allow_links)[0], load_plan(second, allow_links)[0])
     write_json(difference) if as_json else _show_difference(screen(), difference, first, second)
 
 

@@ -40,9 +40,10 @@ def show_step(
     max_tokens: int | None,
     with_tokens: bool,
     as_json: bool,
+    allow_links: Path | None = None,
 ) -> None:
     """Print the sequences of a step; `split` is (world size, microbatch size)."""
-    plan, _ = load_plan(path)
+    plan, _ = load_plan(path, allow_links)
     traced = trace_step(plan, step, *split)
     decoder = Decoder.of(next(iter(plan.stores.values())))
     rows = trace_rows(plan, decoder, step, rank, *split, row, max_tokens)
@@ -111,9 +112,10 @@ def show_appearances(
     limit: int,
     split: tuple[int, int | None],
     as_json: bool,
+    allow_links: Path | None = None,
 ) -> None:
     """Print where a document comes by; `bounds` are (epoch, steps)."""
-    plan, _ = load_plan(path)
+    plan, _ = load_plan(path, allow_links)
     source, number = document_named(plan, name)
     found = list(appearances(plan, source, number, *bounds, limit + 1, *split))
     complete, listed = len(found) <= limit, found[:limit]

@@ -30,6 +30,7 @@ def trace(
     diff: Annotated[Path | None, Parameter(group=OTHER)] = None,
     world_size: int = 1,
     microbatch_size: int | None = None,
+    allow_links: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """What the model sees in a step, and in which steps a document comes by: by arithmetic, without replay.
@@ -78,6 +79,8 @@ def trace(
         Number of data-parallel ranks.
     microbatch_size
         Sequences of a microbatch on a rank; left out: all a rank is given in a step.
+    allow_links
+        A folder that symbolic links inside the stores may lead to. Without it, links must stay inside their store.
     as_json
         Print one JSON object; its keys are the attributes of the dataclasses in tokenstore.views.
     """
@@ -89,9 +92,11 @@ def trace(
 
     split = (world_size, microbatch_size)
     if diff is not None:
-        show_plan.show_difference(plan, diff, as_json)
+        show_plan.show_difference(plan, diff, as_json, allow_links)
     elif step is not None:
-        show_trace.show_step(plan, step, rank, split, row, None if whole else max_tokens, tokens, as_json)
+        shown = None if whole else max_tokens
+        show_trace.show_step(plan, step, rank, split, row, shown, tokens, as_json, allow_links)
     else:
-        show_trace.show_appearances(plan, document or "", (epoch, span(steps, "steps")), limit, split, as_json)
+        bounds = (epoch, span(steps, "steps"))
+        show_trace.show_appearances(plan, document or "", bounds, limit, split, as_json, allow_links)
     return 0

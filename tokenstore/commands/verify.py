@@ -17,6 +17,7 @@ from tokenstore.format.manifest import Manifest
 from tokenstore.store import open_store
 from tokenstore.store import verify as verify_store
 from tokenstore.store.verify import unlisted_files
+from tokenstore.views.text import safe
 
 
 def verify(
@@ -28,6 +29,7 @@ def verify(
     inputs: Annotated[list[str], Parameter(consume_multiple=True, negative=())] = [],  # noqa: B006  # cyclopts copies
     filter: str | None = None,
     map: str | None = None,
+    allow_links: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Check everything in a store: sizes, checksums, index, ids, document ends, loss masks. Exit code 4 on any finding.
@@ -58,6 +60,8 @@ def verify(
         says so.
     map
         With --retokenize, the --map the store was built with; likewise.
+    allow_links
+        A folder that symbolic links inside the store may lead to. Without it, links must stay inside the store.
     as_json
         Print the findings as one JSON object.
     """
@@ -66,7 +70,7 @@ def verify(
         raise ConfigError("retokenize: expected --filter and --map only with --retokenize; add it, or omit them")
     done = total = 0
     with contextlib.suppress(CorruptionError):  # damage is a finding; a path that holds no store is a mistake
-        total = _num_bytes(open_store(store, check="lazy", version=version).manifest)
+        total = _num_bytes(open_store(store, "lazy", version, allow_links).manifest)
     with meter("verifying", quiet=as_json) as shown:
 
         def progress(num_bytes: int) -> None:
@@ -74,7 +78,7 @@ def verify(
             done += num_bytes
             shown.show(done, total, (done, "B"))
 
-        findings = verify_store(store, progress, version)
+        findings = verify_store(store, progress, version, allow_links)
     if share is not None and not findings:  # what is damaged cannot be compared
         with meter("tokenizing again", quiet=as_json) as shown:
             read = 0
@@ -84,10 +88,10 @@ def verify(
                 read += num_bytes
                 shown.show(read, num_total, (read, "B of input"))
 
-            findings = tokenize_again(store, inputs, share, version, read_on, filter, map)
+            findings = tokenize_again(store, inputs, share, version, read_on, filter, map, allow_links)
     unlisted: list[str] = []
     with contextlib.suppress(TokenStoreError, OSError):  # a finding already
-        unlisted = unlisted_files(store)
+        unlisted = unlisted_files(store, allow_links)
     if as_json:
         found = {"findings": [asdict(finding) for finding in findings], "unlisted": unlisted}
         sys.stdout.write(json.dumps({"path": str(store), **found}) + "\n")
@@ -96,7 +100,7 @@ def verify(
         for finding in findings:
             console.print(str(finding))
         for name in unlisted:
-            console.print(f"note: {name} is not part of the store; an interrupted append leaves such files")
+            console.print(f"note: {safe(name)} is not part of the store; an interrupted append leaves such files")
         again = "" if share is None else f", {100 * share:g} % of the documents tokenized again"
         console.print(
             f"{store}: " + (f"{len(findings)} findings" if findings else f"sound, {total:,} bytes checked{again}")

@@ -19,7 +19,6 @@ MOST_SHORT_NUMBERS = 1 << 32  # documents whose numbers fit 4 bytes in `order.bi
 MAX_TOKENS = 1 << 60  # byte offsets of uint32 tokens stay below 2**63
 MAX_VOCAB = 1 << 32
 MAX_ID_BYTES = 65_535  # of UTF-8
-MAX_MANIFEST_BYTES = 1 << 30  # 200 bytes a shard: five million shards
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
 _VERSION = re.compile(r"-v([1-9][0-9]{0,8})(?=\.)", re.ASCII)

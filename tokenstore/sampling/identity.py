@@ -108,8 +108,8 @@ def _growth(name: str, store: Store, saved: str) -> str | None:
     if store.digest in saved:
         return None
     with contextlib.suppress(TokenStoreError):
-        for version in reversed(versions(store.path)):
-            if open_store(store.path, "lazy", version).digest in saved:
+        for version in reversed(versions(store.path, store.allow_links)):
+            if open_store(store.path, "lazy", version, store.allow_links).digest in saved:
                 return f"store {name} has grown since; add version: {version} to the source"
     return None
 

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tokenstore.errors import ConfigError
@@ -14,11 +15,13 @@ from tokenstore.store import Store, open_store
 _MANY_EPOCHS = 4  # beyond about four passes repeated text adds little (Muennighoff et al., 2023)
 
 
-def open_stores(config: PlanConfig) -> dict[str, Store]:
+def open_stores(config: PlanConfig, allow_links: str | Path | None = None) -> dict[str, Store]:
     """The stores of all sources with a path, by name, in the version asked for."""
     sources = sorted(config.sources.items())
     return {
-        name: open_store(source.path, version=source.version) for name, source in sources if source.path is not None
+        name: open_store(source.path, version=source.version, allow_links=allow_links)
+        for name, source in sources
+        if source.path is not None
     }
 
 

@@ -43,15 +43,20 @@ class Piece(NamedTuple):
 class Plan:
     """An immutable plan over opened stores. Safe to share among threads and to pickle (by configuration)."""
 
-    def __init__(self, config: PlanConfig):
+    def __init__(self, config: PlanConfig, allow_links: str | Path | None = None):
         """Open the stores of `config` and lay the plan out.
+
+        Args:
+            config: what the run's data should be.
+            allow_links: as in `open_store`. It is no part of the plan, of its states or of its fingerprint.
 
         Raises:
             ConfigError: a plan that cannot be had: a source too short, mixed tokenizers, a source that would run out.
             TokenStoreError: a store that cannot be opened.
         """
         self.config = config = config.model_copy(deep=True)  # what was asked for stays what it was
-        self.stores = open_stores(config)
+        self.allow_links = None if allow_links is None else Path(allow_links).absolute()
+        self.stores = open_stores(config, self.allow_links)
         check_stores(self.stores)
         self.streams = make_streams(config, self.stores)
         self.num_sequences = {stream.name: stream.num_sequences for stream in self.streams}
@@ -80,6 +85,7 @@ class Plan:
         global_batch_size: int,
         seed: int = 0,
         weights: Mapping[str, Any] | None = None,
+        allow_links: str | Path | None = None,
         **fields: Any,
     ) -> Self:
         """The short form: one store, or several by name with their weights; `fields` are those of PlanConfig."""
@@ -90,13 +96,14 @@ class Plan:
         config = PlanConfig(
             sequence_length=sequence_length, global_batch_size=global_batch_size, seed=seed, sources=sources, **fields
         )
-        return cls(config)
+        return cls(config, allow_links)
 
     def __reduce__(self) -> tuple:
         found = {name: {"path": str(store.path), "version": store.version} for name, store in self.stores.items()}
         sources = {name: source.model_copy(update=found.get(name, {})) for name, source in self.config.sources.items()}
         digests = {name: store.digest for name, store in self.stores.items()}
-        packed = zlib.compress(pickle.dumps((self.config.model_copy(update={"sources": sources}), digests)))
+        config, links = self.config.model_copy(update={"sources": sources}), self.allow_links
+        packed = zlib.compress(pickle.dumps((config, digests, links)))
         return _reopen, (packed,)  # small also with hundreds of sources: it goes to every worker
 
     def __repr__(self) -> str:
@@ -343,10 +350,10 @@ def _piece(names: Sequence[str], span: Sequence[int]) -> Piece:
 
 def _reopen(packed: bytes) -> Plan:
     """Unpickle a plan: open its stores again, which must still be the same."""
-    config, digests = pickle.loads(zlib.decompress(packed))
+    config, digests, allow_links = pickle.loads(zlib.decompress(packed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said where the plan was made first
-        plan = Plan(config)
+        plan = Plan(config, allow_links)
     for name, store in plan.stores.items():
         if store.digest != digests[name]:
             raise CorruptionError(

@@ -78,7 +78,8 @@ class Tables:
         if now < self._next_check:
             return
         for number, owner in map(self._owners.__getitem__, self._held):
-            check_size(*_file_of(self._stores[number], owner))
+            store = self._stores[number]
+            check_size(*_file_of(store, owner), store.allow_links)
         pause = min(max((monotonic() - now) / _CHECK_SHARE, _LEAST_SECONDS), _MOST_SECONDS)
         self._next_check = now + pause
 

@@ -8,9 +8,9 @@ the manifest is replaced, in one step.
 from pathlib import Path
 
 from tokenstore.errors import CorruptionError
-from tokenstore.format.layout import MANIFEST_NAME, MAX_MANIFEST_BYTES, manifest_name
+from tokenstore.format.layout import MANIFEST_NAME, manifest_name
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry
-from tokenstore.store.files import check_size, make_read_only, move_files, read_bytes, write_atomically
+from tokenstore.store.files import check_size, make_read_only, move_files, read_bytes, regular_size, write_atomically
 from tokenstore.store.manifests import read_manifest
 
 
@@ -31,7 +31,9 @@ def commit_append(path: Path, working: Path) -> Manifest:
     """
     path, working = Path(path), Path(working)
     _, old = read_manifest(path)
-    bytes_before = read_bytes(path / MANIFEST_NAME, MAX_MANIFEST_BYTES)
+    bytes_before = read_bytes(
+        path / MANIFEST_NAME, regular_size(path / MANIFEST_NAME)
+    )  # just decoded, so not too large
     _, new = read_manifest(working)
     before, after = _entries(old), _entries(new)
     moved = {name: entry for name, entry in after.items() if name not in before}

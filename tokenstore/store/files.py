@@ -1,4 +1,4 @@
-"""The only module of the package that imports os, mmap, fcntl or resource: so tests can break the disk in one place.
+"""A store's files. Only here and in `outside` is the operating system called, so tests can break the disk in one place.
 
 Crash safety rests on three calls here: `sync` a file before anything points to it, `write_atomically` for a file that
 must be whole or absent, `commit_directory` for the one step that makes a store exist (FMT-7).
@@ -13,7 +13,6 @@ import mmap
 import os
 import resource
 import shutil
-import stat
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,66 +22,80 @@ from typing import BinaryIO
 import numpy as np
 
 from tokenstore.errors import CorruptionError, StoreBusyError, TokenStoreError
+from tokenstore.outside import NotUsable, open_file, read_file, stat_file
 
 MAX_MAPS = 4096  # files that are kept mapped, by all readers together and by each loader; the system allows 65,530
 _PAGE_BYTES = mmap.PAGESIZE
 _MAP_FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 
 
-def regular_size(path: Path) -> int:
-    """Size in bytes of the regular file at `path`. A pipe or device would make a reader wait for ever: refused."""
+def regular_size(path: Path, allow_links: Path | None = None) -> int:
+    """Size in bytes of the regular file at `path`. A pipe or device would make a reader wait for ever: refused.
+
+    Args:
+        path: a file of a store. If it is a symbolic link, it must stay inside the store's folder.
+        allow_links: another folder that links may lead to.
+    """
+    with _errors_of(path):
+        return stat_file(path, allow_links).st_size
+
+
+def open_to_read(path: Path, allow_links: Path | None = None) -> BinaryIO:
+    """A file of a store, unbuffered; what `regular_size` refuses is refused here too."""
+    with _errors_of(path):
+        return open_file(path, allow_links)
+
+
+def read_bytes(path: Path, max_bytes: int, allow_links: Path | None = None) -> bytes:
+    """All bytes of a file of a store of at most `max_bytes`; what `regular_size` refuses is refused here too."""
+    with _errors_of(path):
+        return read_file(path, max_bytes, allow_links)
+
+
+@contextlib.contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    """OSErrors of a file of a store as TokenStoreErrors that name it."""
     try:
-        found = os.stat(path)
+        yield
     except FileNotFoundError:
         raise CorruptionError(
             f"file: expected {path.name}, found none ({path}); copy or build the store again"
+        ) from None
+    except NotUsable as error:
+        todo = (
+            "copy the files instead of links, or allow their folder (allow_links=FOLDER, --allow-links FOLDER)"
+            if error.is_link
+            else "copy or build the store again"
+        )
+        raise CorruptionError(
+            f"file: expected a regular file of this store, found {error.strerror} ({path}); {todo}"
         ) from None
     except OSError as error:
         raise TokenStoreError(
             f"file: expected to read {path.name}, found {error.strerror} ({path}); check the path and its permissions"
         ) from error
-    if not stat.S_ISREG(found.st_mode):
-        raise CorruptionError(
-            f"file: expected a regular file, found something else ({path}); copy or build the store again"
-        )
-    return found.st_size
 
 
-def read_bytes(path: Path, max_bytes: int) -> bytes:
-    """All bytes of a regular file of at most `max_bytes`."""
-    size = regular_size(path)
-    if size > max_bytes:
-        raise CorruptionError(
-            f"file size: expected at most {max_bytes} bytes, found {size} ({path}); copy or build the store again"
-        )
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise TokenStoreError(
-            f"file: expected to read {path.name}, found {error.strerror} ({path}); check the disk and permissions"
-        ) from error
-
-
-def check_size(path: Path, num_bytes: int) -> None:
+def check_size(path: Path, num_bytes: int, allow_links: Path | None = None) -> None:
     """Refuse a file that is missing or not exactly `num_bytes` long."""
-    size = regular_size(path)
+    size = regular_size(path, allow_links)
     if size != num_bytes:
         raise CorruptionError(
             f"file size: expected {num_bytes} bytes, found {size} ({path}); copy or build the store again"
         )
 
 
-def map_array(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+def map_array(path: Path, dtype: np.dtype, count: int, allow_links: Path | None = None) -> np.ndarray:
     """Read-only dtype[count] view of the whole file, which must have exactly that size. Unmapped when garbage."""
-    check_size(path, count * dtype.itemsize)
-    try:
-        with open(path, "rb") as file:
+    check_size(path, count * dtype.itemsize, allow_links)
+    with open_to_read(path, allow_links) as file:
+        try:
             return np.asarray(_Map(file.fileno(), dtype, count))
-    except OSError as error:
-        advice = "check limits on maps (sysctl vm.max_map_count), memory (ulimit -v) and open files (ulimit -n)"
-        if error.errno == errno.ENODEV:
-            advice = "its file system cannot map files into memory: copy the store to one that can"
-        raise TokenStoreError(f"file: expected to map {path.name}, found {error} ({path}); {advice}") from error
+        except OSError as error:
+            advice = "check limits on maps (sysctl vm.max_map_count), memory (ulimit -v) and open files (ulimit -n)"
+            if error.errno == errno.ENODEV:
+                advice = "its file system cannot map files into memory: copy the store to one that can"
+            raise TokenStoreError(f"file: expected to map {path.name}, found {error} ({path}); {advice}") from error
 
 
 class _Map:
@@ -153,7 +166,7 @@ class MapCache:
         """A lock some thread held when the process was forked would never be free in the child."""
         self._lock = threading.Lock()
 
-    def get(self, path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+    def get(self, path: Path, dtype: np.dtype, count: int, allow_links: Path | None = None) -> np.ndarray:
         with self._lock:
             array = self._maps.get(path)
             if array is not None:
@@ -161,7 +174,7 @@ class MapCache:
                 return array
             while len(self._maps) >= self.capacity:
                 self._drop(next(iter(self._maps)))
-            array = map_array(path, dtype, count)
+            array = map_array(path, dtype, count, allow_links)
             # First, as an interrupt must leave no map that is not known by its folder
             self._folders.setdefault(path.parent, set()).add(path)
             self._maps[path] = array

@@ -1,31 +1,36 @@
 """Find the manifest of a store, or of one of its versions (FMT-5, FMT-13)."""
 
+import json
 from pathlib import Path
 
 from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
-from tokenstore.format.layout import MANIFEST_NAME, MAX_MANIFEST_BYTES, manifest_name, manifest_version
+from tokenstore.format.layout import MANIFEST_NAME, manifest_name, manifest_version
 from tokenstore.format.manifest import Manifest, decode_manifest
+from tokenstore.outside import MANIFEST_BYTES, MANIFEST_BYTES_PER_FILE
 from tokenstore.paths import is_folder, is_there
-from tokenstore.store.files import read_bytes
+from tokenstore.store.files import read_bytes, regular_size
 
 BUILDING_SUFFIX = ".building"  # `<store>.building` is where an unfinished build works
 
 
-def versions(path: str | Path) -> list[int]:
-    """Versions of the store at `path` that can be opened, rising; the last one is the newest (FMT-13)."""
+def versions(path: str | Path, allow_links: str | Path | None = None) -> list[int]:
+    """Versions of the store at `path` that can be opened, rising; the last one is the newest (FMT-13).
+
+    `allow_links` is as in `open_store`.
+    """
     path = Path(path).absolute()
-    newest = read_manifest(path)[1].version
+    newest = read_manifest(path, allow_links=None if allow_links is None else Path(allow_links).absolute())[1].version
     names = (manifest_version(file.name) for file in path.iterdir())
     return [*sorted(version for version in names if version is not None and version < newest), newest]
 
 
-def read_manifest(path: Path, version: int | None = None) -> tuple[Path, Manifest]:
+def read_manifest(path: Path, version: int | None = None, allow_links: Path | None = None) -> tuple[Path, Manifest]:
     """The manifest of a version and the file it stands in: the newest is always in manifest.json."""
     newest = path / MANIFEST_NAME
     try:
         if is_folder(path) and is_there(newest):
-            manifest = decode_manifest(read_bytes(newest, MAX_MANIFEST_BYTES), str(newest))
-            return (newest, manifest) if version in (None, manifest.version) else _older_manifest(path, version)
+            manifest = _decoded(newest, allow_links)
+            return (newest, manifest) if version in (None, manifest.version) else _older(path, version, allow_links)
         if is_folder(Path(f"{path}{BUILDING_SUFFIX}")):
             raise FormatError(
                 f"store: expected a finished store, found an unfinished build ({path});"
@@ -39,13 +44,34 @@ def read_manifest(path: Path, version: int | None = None) -> tuple[Path, Manifes
     raise FormatError(f"store: expected a token store, found {found} ({path}); give the directory a build wrote")
 
 
-def _older_manifest(path: Path, version: int) -> tuple[Path, Manifest]:
-    if version not in (there := versions(path)):
+def _decoded(file: Path, allow_links: Path | None) -> Manifest:
+    return decode_manifest(_data_of(file, allow_links), str(file))
+
+
+def _data_of(file: Path, allow_links: Path | None) -> bytes:
+    """The bytes of a manifest. One grows with the number of files beside it, and so does what may be read of it."""
+    most = MANIFEST_BYTES
+    if regular_size(file, allow_links) > most:
+        most += MANIFEST_BYTES_PER_FILE * sum(1 for _ in file.parent.iterdir())
+    return read_bytes(file, most, allow_links)
+
+
+def manifest_format(path: Path) -> str | None:
+    """What the manifest in a folder calls its format, whatever else is wrong with it; None where there is no such word."""
+    try:
+        body = json.loads(_data_of(path / MANIFEST_NAME, None))
+    except (ValueError, RecursionError):
+        return None
+    return body.get("format") if isinstance(body, dict) else None
+
+
+def _older(path: Path, version: int, allow_links: Path | None) -> tuple[Path, Manifest]:
+    if version not in (there := versions(path, allow_links)):
         raise FormatError(
             f"store version: expected one of {', '.join(map(str, there))}, found {version} ({path}); give one of them"
         )
     older = path / manifest_name(version)
-    manifest = decode_manifest(read_bytes(older, MAX_MANIFEST_BYTES), str(older))
+    manifest = _decoded(older, allow_links)
     if manifest.version != version:
         raise CorruptionError(
             f"manifest: expected version {version} of the store, found {manifest.version} ({older});"

@@ -38,21 +38,26 @@ _BYTE = np.dtype("u1")
 _maps = MapCache()
 
 
-def open_store(path: str | Path, check: str = "sizes", version: int | None = None) -> "Store":
+def open_store(
+    path: str | Path, check: str = "sizes", version: int | None = None, allow_links: str | Path | None = None
+) -> "Store":
     """Open the store at `path` for reading.
 
     Args:
         path: the store's directory.
         check: "sizes" compares every file's size with the manifest now; "lazy" does so when a file is first mapped.
         version: which version of a store that has grown (FMT-13), from 1; left out: the newest.
+        allow_links: a folder that symbolic links inside the store may lead to, for caches that consist of links; omitted:
+            links must stay inside the store.
 
     Raises:
         FormatError: `path` is no store, an unfinished one, or of another format; or it has no such version.
-        CorruptionError: a file is missing, of another size, or the manifest is damaged.
+        CorruptionError: a file is missing, of another size, a link to a place outside, or the manifest is damaged.
     """
     if check not in ("sizes", "lazy"):
         raise ValueError(f"check: expected 'sizes' or 'lazy', found {check!r}")
-    return Store(Path(path).absolute(), check, version if version is None else operator.index(version))
+    links = None if allow_links is None else Path(allow_links).absolute()
+    return Store(Path(path).absolute(), check, version if version is None else operator.index(version), links)
 
 
 class Store(Sequence[np.ndarray]):
@@ -62,12 +67,14 @@ class Store(Sequence[np.ndarray]):
         path: its directory.
         manifest: what it holds; `manifest_path`: where that stands.
         version: 1, and one more for every time that documents were added (FMT-13).
+        allow_links: as in `open_store`, absolute.
     """
 
-    def __init__(self, path: Path, check: str, version: int | None = None):
+    def __init__(self, path: Path, check: str, version: int | None = None, allow_links: Path | None = None):
         self.path = path
+        self.allow_links = allow_links
         _maps.forget(path)  # of another store that had this name
-        self.manifest_path, self.manifest = read_manifest(path, version)
+        self.manifest_path, self.manifest = read_manifest(path, version, allow_links)
         self.version = self.manifest.version
         self._check = check
         self._first_documents = [shard.first_document for shard in self.manifest.shards]
@@ -75,15 +82,15 @@ class Store(Sequence[np.ndarray]):
         self._inputs: Inputs | None = None
         if check == "sizes":
             for name, entry in self.manifest.files.items():
-                check_size(path / name, entry.num_bytes)
+                check_size(path / name, entry.num_bytes, allow_links)
             for shard in self.manifest.shards:
-                check_size(path / shard.file, shard.num_bytes)
+                check_size(path / shard.file, shard.num_bytes, allow_links)
         starts = self.boundaries()[: len(self) + 1]
         if starts[0] != 0 or starts[-1] != self.num_tokens:
             self._corrupt(BOUNDARIES_NAME, "ends", f"0 and {self.num_tokens}", f"{starts[0]} and {starts[-1]}")
 
     def __reduce__(self) -> tuple:
-        return open_store, (str(self.path), self._check, self.version)
+        return open_store, (str(self.path), self._check, self.version, self.allow_links)
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r}, {len(self)} documents, {self.num_tokens} tokens, {self.dtype})"
@@ -142,7 +149,7 @@ class Store(Sequence[np.ndarray]):
     def mask(self, number: int) -> np.ndarray:
         """uint8[ceil(num_tokens / 8)], read-only: the loss mask of a shard, a bit a token, mapped."""
         name = mask_name(number)
-        return _maps.get(self.path / name, _BYTE, self.manifest.files[name].num_bytes)
+        return self._map(self.path / name, _BYTE, self.manifest.files[name].num_bytes)
 
     def origin(self, index: int) -> Origin | None:
         """Where document `index` came from; None in a store that does not say (FMT-11).
@@ -185,11 +192,12 @@ class Store(Sequence[np.ndarray]):
         from tokenstore.tokenizer import load_tokenizer
 
         entry = self.manifest.tokenizer
-        return load_tokenizer(str(self.path / entry.file) if entry.file else entry.kind, eos_id=entry.eos_id)
+        spec = str(self.path / entry.file) if entry.file else entry.kind
+        return load_tokenizer(spec, eos_id=entry.eos_id, allow_links=self.allow_links)
 
     def boundaries(self) -> np.ndarray:
         """int64[D + 1 + lookup entries], read-only: first token of each document, the end, then the lookup (FMT-3)."""
-        return _maps.get(self._boundaries, _INT64, boundaries_bytes(len(self), self.num_tokens) // 8)
+        return self._map(self._boundaries, _INT64, boundaries_bytes(len(self), self.num_tokens) // 8)
 
     @property
     def has_order(self) -> bool:
@@ -211,19 +219,19 @@ class Store(Sequence[np.ndarray]):
 
     def origins(self) -> np.ndarray:
         """int64[D], read-only: the number of each document's record in its input file (FMT-11). Unchecked."""
-        return _maps.get(self.file(ORIGINS_NAME), _INT64, len(self))
+        return self._map(self.file(ORIGINS_NAME), _INT64, len(self))
 
     def inputs(self) -> Inputs:
         """The input files, read once; CorruptionError where their documents do not add up to those of the store."""
         if self._inputs is None:
             path, num_bytes = self.file(INPUTS_NAME), self.entry(INPUTS_NAME).num_bytes
-            check_size(path, num_bytes)
-            self._inputs = decode_inputs(read_bytes(path, num_bytes), len(self), str(path))
+            check_size(path, num_bytes, self.allow_links)
+            self._inputs = decode_inputs(read_bytes(path, num_bytes, self.allow_links), len(self), str(path))
         return self._inputs
 
     def ids(self) -> tuple[np.ndarray, np.ndarray]:
         """int64[D + 1], where each id begins, and the end; uint8[n], all ids. Read-only, unchecked (FMT-12)."""
-        data = _maps.get(self.file(IDS_NAME), _BYTE, self.entry(IDS_NAME).num_bytes)
+        data = self._map(self.file(IDS_NAME), _BYTE, self.entry(IDS_NAME).num_bytes)
         return data[: id_starts_bytes(len(self))].view(_INT64), data[id_starts_bytes(len(self)) :]
 
     def order(self) -> np.ndarray:
@@ -248,13 +256,16 @@ class Store(Sequence[np.ndarray]):
             self._corrupt(ORDER_NAME, "runs", f"rising lengths of {total}", "others")
         return runs
 
+    def _map(self, path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+        return _maps.get(path, dtype, count, self.allow_links)
+
     def _order_bytes(self) -> np.ndarray:
-        return _maps.get(self.file(ORDER_NAME), _BYTE, self.entry(ORDER_NAME).num_bytes)
+        return self._map(self.file(ORDER_NAME), _BYTE, self.entry(ORDER_NAME).num_bytes)
 
     def shard(self, number: int) -> np.ndarray:
         """uint16/uint32[num_tokens], read-only: all tokens of a shard, mapped."""
         entry = self.manifest.shards[number]
-        return _maps.get(self.path / entry.file, self.dtype, entry.num_tokens)
+        return self._map(self.path / entry.file, self.dtype, entry.num_tokens)
 
     def shards(self) -> tuple[ShardEntry, ...]:
         return self.manifest.shards

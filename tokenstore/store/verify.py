@@ -18,7 +18,7 @@ from tokenstore.format.layout import (
     mask_name,
 )
 from tokenstore.format.manifest import ShardEntry
-from tokenstore.store.files import regular_size
+from tokenstore.store.files import open_to_read
 from tokenstore.store.finding import Finding
 from tokenstore.store.manifests import read_manifest, versions
 from tokenstore.store.reader import Store, open_store
@@ -28,7 +28,10 @@ _BLOCK = 1 << 22  # items checked at once: bounds memory to some tens of megabyt
 
 
 def verify(
-    path: str | Path, progress: Callable[[int], None] = lambda num_bytes: None, version: int | None = None
+    path: str | Path,
+    progress: Callable[[int], None] = lambda num_bytes: None,
+    version: int | None = None,
+    allow_links: str | Path | None = None,
 ) -> list[Finding]:
     """Check sizes, checksums, boundaries, lookup, ids, end-of-text tokens and all that a store has of optional files.
 
@@ -36,10 +39,11 @@ def verify(
         path: the store's directory.
         progress: called with the number of bytes just checked.
         version: which version of a store that has grown; left out: the newest.
+        allow_links: as in `open_store`.
     Returns: all findings, in the order of the files; [] when it is sound. A store that cannot be opened is a finding.
     """
     try:
-        store = open_store(path, check="lazy", version=version)
+        store = open_store(path, "lazy", version, allow_links)
     except TokenStoreError as error:
         return [Finding(str(path), "open", "a store", str(error))]
     with store:
@@ -66,18 +70,19 @@ def verify(
         return findings
 
 
-def unlisted_files(path: str | Path) -> list[str]:
+def unlisted_files(path: str | Path, allow_links: str | Path | None = None) -> list[str]:
     """Names in the folder of the store at `path` that no version of it lists, sorted.
 
     They are not part of the store and no reader opens them. An interrupted append leaves such files, and the next one
-    replaces them; others are somebody's own.
+    replaces them; others are somebody's own. `allow_links` is as in `open_store`.
 
     Raises: TokenStoreError: there is no store, or one of its versions cannot be read.
     """
     path = Path(path).absolute()
     listed: set[str] = set()
-    for version in versions(path):
-        file, manifest = read_manifest(path, version)
+    links = None if allow_links is None else Path(allow_links).absolute()
+    for version in versions(path, links):
+        file, manifest = read_manifest(path, version, links)
         listed |= {file.name, *manifest.files, *(shard.file for shard in manifest.shards)}
     return sorted({entry.name for entry in path.iterdir()} - listed)
 
@@ -88,8 +93,7 @@ def _check_files(store: Store, progress: Callable[[int], None]) -> Iterator[Find
         checksum = xxhash.xxh3_128()
         size = 0
         try:
-            regular_size(store.path / name)  # a pipe or a device would be read for ever
-            with open(store.path / name, "rb") as file:
+            with open_to_read(store.path / name, store.allow_links) as file:
                 while block := file.read(_BLOCK):
                     checksum.update(block)
                     size += len(block)

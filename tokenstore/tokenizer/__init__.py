@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from tokenstore.errors import ConfigError
-from tokenstore.paths import is_file
+from tokenstore.outside import ANYWHERE, MAX_TOKENIZER_BYTES, read_file
 from tokenstore.tokenizer.request import PLAIN, SPECIAL, Request
 
 __all__ = ["AUTO", "FAST", "PLAIN", "REFERENCE", "SPECIAL", "EngineMismatch", "Tokenizer", "load_tokenizer"]
@@ -92,6 +92,7 @@ def load_tokenizer(
     special_tokens: Sequence[str] = (),
     add_special_tokens: bool = False,
     engine: str = REFERENCE,
+    allow_links: Path | None = ANYWHERE,
 ) -> Tokenizer:
     """The tokenizer named by `spec`.
 
@@ -107,6 +108,8 @@ def load_tokenizer(
         add_special_tokens: of a Hugging Face file only: let its post-processor add tokens to every text.
         engine: `reference`: the kind's own library. `fast`: gigatoken, checked against the reference. `auto`: `fast`
             where it can be had and agrees on a set of test texts, else `reference`, with the reason in `engine_note`.
+        allow_links: where symbolic links among its files may lead besides their own folder, None for nowhere: the rule for
+            the tokenizer of a store, which a stranger may have made.
 
     Raises:
         ConfigError: no such tokenizer, its library is missing, an argument its kind cannot follow, its end-of-text
@@ -114,7 +117,7 @@ def load_tokenizer(
     """
     if engine not in (REFERENCE, FAST, AUTO):
         raise ConfigError(f"tokenizer engine: expected reference, fast or auto, found {engine!r}; choose one of them")
-    request = Request(eos_token, eos_id, special_text, pattern, tuple(special_tokens), add_special_tokens)
+    request = Request(eos_token, eos_id, special_text, pattern, tuple(special_tokens), add_special_tokens, allow_links)
     reference = _reference(spec, request)
     if engine == REFERENCE or (engine == AUTO and reference.kind == "bytes"):
         return reference
@@ -128,14 +131,11 @@ def _reference(spec: str, request: Request) -> Tokenizer:
         return _byte_tokenizer(request)
     path = Path(spec)
     try:
-        if not is_file(path):
-            raise ConfigError(
-                f"tokenizer: expected 'bytes' or the path of a tokenizer file, found {spec!r}; check the path"
-            )
-        data = path.read_bytes()
-    except OSError as error:
+        data = read_file(path, MAX_TOKENIZER_BYTES, request.allow_links)
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in a name
+        found = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
-            f"tokenizer: expected to read its file, found {error.strerror} ({path}); check its permissions"
+            f"tokenizer: expected 'bytes' or the path of a tokenizer file, found {spec!r} ({found}); check the path"
         ) from error
     from tokenstore.tokenizer.rank_file import SAVED_START, looks_like_ranks
 

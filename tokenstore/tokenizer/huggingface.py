@@ -37,7 +37,7 @@ class HuggingFaceTokenizer:
         added = self._tokenizer.get_added_tokens_decoder()
         self.added_tokens = {token.content: i for i, token in added.items()}
         self.special_tokens = tuple(sorted(token.content for token in added.values() if token.special))
-        names, self.chat_template = read_side_files(path)
+        names, self.chat_template = read_side_files(path, request.allow_links)
         self.eos_id = request.find_eos(path, names.get("eos_token"), self.special_tokens, vocabulary.get)
         self.bos_id = vocabulary.get(names.get("bos_token", ""))
         self.pad_id = vocabulary.get(names.get("pad_token", ""))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenstore.errors import ConfigError
+from tokenstore.outside import ANYWHERE
 
 PLAIN, SPECIAL = "plain", "special"
 
@@ -22,6 +23,7 @@ class Request:
     pattern: str | None = None
     special_tokens: tuple[str, ...] = ()
     add_special_tokens: bool = False
+    allow_links: Path | None = ANYWHERE
 
     def refuse(self, kind: str, *names: str) -> None:
         """ConfigError if one of the fields `names` was given to a kind of tokenizer that cannot follow it."""

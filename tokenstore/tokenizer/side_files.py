@@ -4,18 +4,24 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tokenstore.errors import ConfigError
+from tokenstore.outside import ANYWHERE, MAX_SIDE_FILE_BYTES, read_file
+
 _ROLES = ("eos_token", "bos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
-def read_side_files(path: Path) -> tuple[dict[str, str], str | None]:
+def read_side_files(path: Path, allow_links: Path | None = ANYWHERE) -> tuple[dict[str, str], str | None]:
     """(names of special tokens by role, chat template or None) of the tokenizer file at `path`.
 
     Names are from tokenizer_config.json. The template is chat_template.jinja, if it is there, else from
-    tokenizer_config.json: a string, or the one called "default" of several.
+    tokenizer_config.json: a string, or the one called "default" of several. A file that is no JSON or no text is ignored.
+
+    Raises: ConfigError: one of them is a pipe, a device, too large, a link that `allow_links` forbids, or not readable.
     """
+    text = _text_beside(path, "tokenizer_config.json", allow_links) or "{}"  # outside: a ConfigError is a ValueError
     try:
-        config: Any = json.loads(path.with_name("tokenizer_config.json").read_text("utf-8"))
-    except (OSError, ValueError, RecursionError):
+        config: Any = json.loads(text)
+    except (ValueError, RecursionError):
         config = {}
     if not isinstance(config, dict):
         config = {}
@@ -25,15 +31,26 @@ def read_side_files(path: Path) -> tuple[dict[str, str], str | None]:
         name = token.get("content") if isinstance(token, dict) else token
         if isinstance(name, str):
             names[role] = name
-    return names, _chat_template(path, config.get("chat_template"))
+    template = _text_beside(path, "chat_template.jinja", allow_links)
+    return names, _configured(config.get("chat_template")) if template is None else template
 
 
-def _chat_template(path: Path, configured: Any) -> str | None:
+def _text_beside(path: Path, name: str, allow_links: Path | None) -> str | None:
+    """The text of a file beside `path`; None where there is none, or no text."""
+    file = path.with_name(name)
     try:
-        return path.with_name("chat_template.jinja").read_text("utf-8")
-    except (OSError, ValueError):
-        pass
-    if isinstance(configured, list):
-        named = [entry for entry in configured if isinstance(entry, dict) and entry.get("name") == "default"]
-        configured = named[0].get("template") if named else None
-    return configured if isinstance(configured, str) else None
+        return read_file(file, MAX_SIDE_FILE_BYTES, allow_links).decode("utf-8")
+    except (FileNotFoundError, UnicodeDecodeError):
+        return None
+    except OSError as error:
+        raise ConfigError(
+            f"tokenizer: expected to read {name} beside its file, found {error.strerror} ({file}); remove or replace it"
+        ) from error
+
+
+def _configured(template: Any) -> str | None:
+    """The chat template in tokenizer_config.json."""
+    if isinstance(template, list):
+        named = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+        template = named[0].get("template") if named else None
+    return template if isinstance(template, str) else None

@@ -59,4 +59,4 @@ def _endless(plan: Plan) -> Plan:
     changes = {"num_steps": None, "on_exhausted": None, "skip_steps": (), "sources": sources}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Plan(plan.config.model_copy(update=changes))
+        return Plan(plan.config.model_copy(update=changes), plan.allow_links)

@@ -107,11 +107,11 @@ class PlanSummary:
     notes: tuple[str, ...]
 
 
-def load_plan(path: Path) -> tuple[Plan, tuple[str, ...]]:
-    """The plan in a file, and what it warned of."""
+def load_plan(path: Path, allow_links: Path | None = None) -> tuple[Plan, tuple[str, ...]]:
+    """The plan in a file, and what it warned of; `allow_links` as in `open_store`."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        plan = Plan(PlanConfig.load(path))
+        plan = Plan(PlanConfig.load(path), allow_links)
     return plan, tuple(str(each.message) for each in caught)
 
 

@@ -94,7 +94,7 @@ def summarize_store(store: Store, most: int = 5) -> StoreSummary:
     return StoreSummary(
         path=str(store.path),
         version=store.version,
-        versions=tuple(versions(store.path)),
+        versions=tuple(versions(store.path, store.allow_links)),
         digest=store.digest,
         num_tokens=store.num_tokens,
         num_documents=len(store),

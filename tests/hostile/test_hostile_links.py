@@ -1,0 +1,124 @@
+"""Links, pipes and devices among the files of a store or a tokenizer: nothing outside is read, nothing is waited for."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tokenizers
+
+import tokenstore
+from tests.hostile_stores import make_fifo, make_small, refused, tells
+from tokenstore.errors import ConfigError, CorruptionError
+from tokenstore.store import open_store, verify, versions
+from tokenstore.tokenizer import load_tokenizer
+
+pytestmark = pytest.mark.timeout(60)  # a hang is a failure long before the suite's own limit
+
+FILES = ["manifest.json", "boundaries.bin", "tokens-00000.bin", "inputs.jsonl"]
+
+
+def write_words(path: Path) -> None:
+    tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "</s>": 1}, "a")).save(str(path))
+
+
+def move(path: Path, name: str, folder: Path) -> None:
+    """Put a file of a store into another folder, and a link in its place."""
+    folder.mkdir(exist_ok=True)
+    (path / name).rename(folder / name)
+    (path / name).symlink_to(folder / name)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_link_that_leaves_the_store_is_refused_unless_its_folder_is_allowed(tmp_path: Path, name: str) -> None:
+    """A sound file elsewhere is not read through a link, but in a folder that the caller names."""
+    path = make_small(tmp_path / "s")
+    move(path, name, tmp_path / "blobs")
+    tells(refused(path, path / name), f"a link to {tmp_path / 'blobs' / name}", "--allow-links FOLDER")
+    with pytest.raises(CorruptionError):
+        open_store(path, allow_links=tmp_path / "other")
+    assert len(list(open_store(path, allow_links=tmp_path / "blobs"))) == 30
+    assert verify(path, allow_links=tmp_path / "blobs") == []
+    assert versions(path, tmp_path / "blobs") == [1]
+
+
+def test_a_link_that_stays_inside_the_store_is_accepted(tmp_path: Path) -> None:
+    """A store may itself be behind a link, and hold links to its own files, relative or not."""
+    path = make_small(tmp_path / "s")
+    (path / "boundaries.bin").rename(path / "moved.bin")
+    (path / "boundaries.bin").symlink_to("moved.bin")
+    (path / "inputs.jsonl").rename(path / "moved.jsonl")
+    (path / "inputs.jsonl").symlink_to(path / "moved.jsonl")
+    (tmp_path / "link").symlink_to("s")
+    for each in (path, tmp_path / "link"):
+        assert len(list(open_store(each))) == 30
+        assert verify(each) == []
+
+
+def test_a_folder_whose_name_begins_as_that_of_the_store_is_outside(tmp_path: Path) -> None:
+    """`s-private` is not inside `s`, and neither is `s/../s-private`."""
+    path = make_small(tmp_path / "s")
+    move(path, "boundaries.bin", tmp_path / "s-private")
+    refused(path, "boundaries.bin")
+    (path / "boundaries.bin").unlink()
+    (path / "boundaries.bin").symlink_to("../s/../s-private/boundaries.bin")
+    refused(path, "boundaries.bin")
+
+
+def test_a_chain_of_links_is_followed_to_its_end(tmp_path: Path) -> None:
+    """The last target counts, not the first."""
+    path = make_small(tmp_path / "s")
+    move(path, "boundaries.bin", tmp_path / "blobs")
+    (path / "boundaries.bin").rename(path / "inner")
+    (path / "boundaries.bin").symlink_to("inner")
+    refused(path, "boundaries.bin")
+
+
+def test_allowed_links_travel_with_pickles_and_are_no_part_of_the_identity(tmp_path: Path) -> None:
+    """A store and a plan open again where they were opened with links; the state and fingerprint stay the same."""
+    path = make_small(tmp_path / "s")
+    plain = tokenstore.Plan.of(path, 8, 4, num_steps=2, packing="concat")
+    state, expected = plain.state(1), plain.batch(1)["input_ids"].tolist()
+    for name in FILES:
+        move(path, name, tmp_path / "blobs")
+    plan = tokenstore.Plan.of(path, 8, 4, num_steps=2, packing="concat", allow_links=tmp_path / "blobs")
+    again = pickle.loads(pickle.dumps(plan))
+    assert again.batch(1)["input_ids"].tolist() == expected
+    assert again.fingerprint == plain.fingerprint
+    assert again.check_state(state) == (1, 0)
+    assert len(pickle.loads(pickle.dumps(plan.stores["s"]))) == 30
+
+
+def test_the_tokenizer_of_a_store_is_not_read_through_a_link(tmp_path: Path) -> None:
+    """A tokenizer file outside, or a side file, is refused in a store; for a tokenizer that the user names it is fine."""
+    (real := tmp_path / "real").mkdir()
+    write_words(real / "tokenizer.json")
+    (real / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder := tmp_path / f"with {name}").mkdir()
+        write_words(folder / "tokenizer.json")
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to(real / name)
+        with pytest.raises(ConfigError, match="outside of the store"):
+            load_tokenizer(str(folder / "tokenizer.json"), allow_links=None)
+        load_tokenizer(str(folder / "tokenizer.json"), allow_links=real)
+        load_tokenizer(str(folder / "tokenizer.json"))
+
+
+KINDS: dict[str, Callable[[Path], object]] = {
+    "a pipe": make_fifo,
+    "a folder": lambda path: path.mkdir(),
+    "a device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.jinja", "tokenizer.json"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tokenizer_never_waits_for_a_pipe_or_reads_a_device(tmp_path: Path, name: str, kind: str) -> None:
+    """What stands beside a tokenizer's file is read only if it is a regular file; the error names it."""
+    write_words(tmp_path / "tokenizer.json")
+    (tmp_path / name).unlink(missing_ok=True)
+    KINDS[kind](tmp_path / name)
+    with pytest.raises(ConfigError, match=kind) as caught:
+        load_tokenizer(str(tmp_path / "tokenizer.json"))
+    assert name in str(caught.value)
