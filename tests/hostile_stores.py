@@ -37,7 +37,8 @@ STORES = {"small": make_small, "wide": make_wide, "long": make_long}
 def tells(error: object, *parts: object) -> None:
     """A message says what was expected, what was found, where, and what to do."""
     text = str(error)
-    assert re.search(r"expected .*, found .*\(.*\); \w|expected .*, found .*\(.*\); run `", text, re.DOTALL), text
+    told = r"expected .*, found .*\(.*\); \w|expected .*, found .*\(.*\); run `|no store at .*: found .*; \w"
+    assert re.search(told, text, re.DOTALL), text
     assert all(str(part) in text for part in parts), text
     assert len(text) < 1000
 

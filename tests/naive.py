@@ -106,12 +106,14 @@ def interleave(shares):
 def stream(stages, limits, on_exhausted, num_sequences):
     """[(source, number)] of the first `num_sequences` sequences of the run, or fewer if it ends.
 
-    stages: [(first cursor, shares)]. limits: {source: most sequences}.
+    stages: [(first cursor, shares)]; shares None: the stage continues the one before. limits: {source: most sequences}.
     """
     out, count, gone = [], {}, set()
-    for t, (_, shares) in enumerate(stages):
+    slots, n = None, 0
+    for t, (_, own) in enumerate(stages):
         border = stages[t + 1][0] if t + 1 < len(stages) else num_sequences
-        slots, n = None, 0
+        if own is not None:
+            shares, slots, n = own, None, 0
         while len(out) < min(border, num_sequences):
             if slots is None:
                 if on_exhausted == "drop":

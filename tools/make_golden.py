@@ -25,6 +25,11 @@ STAGES = (
     ([[0, {"a": 3, "b": 2}], [13, {"b": 1, "c": 4}], [30, {"a": 1}]], {"b": 9}, "drop"),
     ([[0, {"a": 5, "b": 1, "c": 1}]], {"c": 3}, "stop"),
 )
+CONTINUED = (
+    ([[0, {"a": 3, "b": 2}], [7, None], [18, None]], {}, "stop"),
+    ([[0, {"a": 3, "b": 2}], [4, None], [13, {"b": 1, "c": 4}], [22, None], [30, {"a": 1, "c": 1}]], {"b": 9}, "drop"),
+    ([[0, {"a": 5, "b": 1, "c": 1}], [11, None]], {"c": 3}, "stop"),
+)
 REPEATS = ((1, 1), (1, 2), (2, 3), (7, 5), (3, 1), (1, 7), (12_345, 10_000))
 MANY = {v: 100_000 // v for v in range(1, 65)}  # of 64 tokens a bin: from 100,000 pieces on N has less slack
 SPREAD = {
@@ -112,6 +117,11 @@ def streams() -> list:
     return [[*case, naive.stream(*case, 60)] for case in STAGES]
 
 
+def continued_streams() -> list:
+    """[stages, limits, on_exhausted, stream]; a stage of null continues the segment before it."""
+    return [[*case, naive.stream(*case, 60)] for case in CONTINUED]
+
+
 def windows() -> list:
     """[seed, name, num_tokens, length, [[k, start], ...]]."""
     rows = []
@@ -176,7 +186,8 @@ def packed() -> list:
 def main() -> None:
     """Write every file."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    makers = (keys, permutations, interleaves, streams, windows, repeats, sequence_numbers, packings, packed)
+    makers = (keys, permutations, interleaves, streams, continued_streams, windows, repeats, sequence_numbers)
+    makers += (packings, packed)
     for make in makers:
         lines = ",\n".join(json.dumps(row) for row in make())
         (FOLDER / f"{make.__name__}.json").write_text(f"[\n{lines}\n]\n")

@@ -72,6 +72,19 @@ def test_streams(row: list) -> None:
     assert [list(laid.segments_in(n, n + 1)[0].at(n)) for n in range(laid.end)] == expected
 
 
+@pytest.mark.parametrize("row", vectors("continued_streams"), ids=lambda row: f"{len(row[0])}-{row[2]}")
+def test_continued_streams(row: list) -> None:
+    """A stage without shares of its own continues the segment: the run is the one written down (ORD-5)."""
+    stages, limits, on_exhausted, expected = row
+    assert [list(x) for x in naive.stream(stages, limits, on_exhausted, 60)] == expected
+    laid_out = []
+    for cursor, shares in stages:
+        laid_out.append(Stage(cursor, 1, shares or laid_out[-1].shares, continues=shares is None))
+    laid = lay_out(laid_out, limits, on_exhausted, 60)
+    assert laid.end == len(expected)
+    assert [list(laid.segments_in(n, n + 1)[0].at(n)) for n in range(laid.end)] == expected
+
+
 @pytest.mark.parametrize("row", vectors("windows"), ids=lambda row: row[1])
 def test_windows(row: list) -> None:
     """Windows of `concat` begin where it is written down (ORD-7)."""

@@ -66,7 +66,7 @@ def test_what_is_no_store_is_told_as_such(tmp_path: Path, prepare: Callable[[Pat
     text = str(caught.value)
     assert found in text
     assert str(path) in text
-    assert re.search(r"\); (give the directory|run the same build|is this path|check the path)", text)
+    assert re.search(r"; (give the directory|run the same build|is this path|check the path)", text)
     with pytest.raises(TokenStoreError):
         tokenstore.Plan.of({"web": path}, sequence_length=8, global_batch_size=4, num_steps=1, packing="concat")
     (finding,) = verify(path)

@@ -109,7 +109,7 @@ def test_what_fails_exits_1(make: Make, jsonl: Callable[..., Path], tmp_path: Pa
     (tmp_path / "in/cut.jsonl.gz").write_bytes(b"\x1f\x8b\x08")
     new = jsonl("in/b.jsonl", ["b"])
     for arguments, message in (
-        ([tmp_path / "nowhere", new], "expected a token store, found nothing"),
+        ([tmp_path / "nowhere", new], "found nothing"),
         ([store, jsonl("in/empty.jsonl", [""])], "documents: expected at least one, found none"),
         ([store, tmp_path / "in/cut.jsonl.gz"], "input: expected a whole .gz file"),
     ):

@@ -203,7 +203,7 @@ class TestMistakes:
             (["{plan}", "--microbatch-size", "0"], 2, "microbatch_size: expected 1 or more"),
             (["{plan}.not"], 2, "plan: expected a file to read"),
             (["{store}/manifest.json"], 2, "plan: "),
-            (["{store}/.."], 1, "store: expected a token store"),
+            (["{store}/.."], 1, "no store at "),
             (["/dev/null"], 2, "plan: expected fields"),
             ([], 2, "requires an argument|Missing"),
         ],

@@ -189,7 +189,7 @@ class TestMistakes:
             (["inspect", "{store}", "--search", "x", "--documents", "0:7"], 2, "documents: expected some of 0:6"),
             (["inspect", "{store}", "--head", "-1"], 2, "numbers: expected 0 or more"),
             (["inspect", "{store}", "--version", "9"], 1, "store version: expected one of 1"),
-            (["inspect", "{store}/nothing"], 1, "store: expected a token store, found nothing"),
+            (["inspect", "{store}/nothing"], 1, "no store at "),
             (["plan", "{plan}", "--steps", "61"], 2, "steps: expected at most 60"),
             (["plan", "{endless}", "--steps", str(10**20)], 2, "step: expected a run of at most"),
             (["plan", "{plan}", "--epochs", "1", "--source", "z"], 2, "source: expected one of a, b, found 'z'"),

@@ -167,9 +167,11 @@ def schedules(draw: st.DrawFn) -> tuple:
     names = draw(st.lists(NAMES, min_size=1, max_size=5, unique=True))
     limits = {name: draw(st.integers(1, 60)) for name in names if draw(st.booleans())}
     stages, step = [], 0
-    for _ in range(draw(st.integers(1, 3))):
+    for _ in range(draw(st.integers(1, 4))):
         used = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
-        stages.append(Stage(step, draw(st.sampled_from([1, 4, 12])), {name: draw(st.integers(1, 9)) for name in used}))
+        continues = bool(stages) and draw(st.booleans())
+        shares = stages[-1].shares if continues else {name: draw(st.integers(1, 9)) for name in used}
+        stages.append(Stage(step, draw(st.sampled_from([1, 4, 12])), shares, continues))
         step += draw(st.integers(1, 9))
     start = draw(st.integers(0, 9))
     skips = draw(st.sampled_from([(), ((start, start + 2),)]))
@@ -185,7 +187,9 @@ class TestSchedule:
         stages, limits, on_exhausted, num_steps, skips = case
         laid = lay_out(stages, limits, on_exhausted, num_steps, skips)
         cursors = [
-            (laid.cursor(stage.from_step), dict(stage.shares)) for stage in stages if stage.from_step < num_steps
+            (laid.cursor(stage.from_step), None if stage.continues else dict(stage.shares))
+            for stage in stages
+            if stage.from_step < num_steps
         ]
         expected = naive.stream(cursors, limits, on_exhausted, laid.cursor(num_steps))
         assert laid.end == len(expected)
@@ -197,7 +201,7 @@ class TestSchedule:
 
     @given(schedules())
     def test_is_within_one_inside_every_segment(self, case: tuple) -> None:
-        """P4 inside every segment, at every cursor."""
+        """P4 inside every segment, at every cursor, also where the batch size changes inside it."""
         laid = lay_out(*case)
         for segment in laid.segments:
             period = sum(segment.shares.values())
@@ -244,6 +248,16 @@ class TestSchedule:
         for step in range(30):
             assert laid.next_step(step) == min(s for s in given_steps if s >= step)
             assert step - laid.num_skipped(step) == sum(s < step for s in given_steps)
+
+    @given(schedules(), st.sampled_from([1, 4, 12]))
+    def test_a_change_of_batch_size_moves_no_sequence(self, case: tuple, size: int) -> None:
+        """The run is one stream: other batch sizes without new shares cut it at other places only."""
+        stages, limits, on_exhausted, num_steps, skips = case
+        laid = lay_out(stages, limits, on_exhausted, num_steps, skips)
+        other = [*stages, Stage(stages[-1].from_step + 2, size, stages[-1].shares, continues=True)]
+        again = lay_out(other, limits, on_exhausted, num_steps, skips)
+        for n in range(min(laid.end, again.end)):
+            assert laid.segments_in(n, n + 1)[0].at(n) == again.segments_in(n, n + 1)[0].at(n)
 
     def test_error_stops_at_the_first_sequence_too_many(self) -> None:
         """Under `error` the schedule says which source would be asked for one too many, and where."""

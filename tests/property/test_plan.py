@@ -63,8 +63,9 @@ def configs(
     for _ in range(draw(st.integers(0, 2))):
         step += draw(st.integers(1, 6))
         used = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
-        sizes = st.sampled_from([None, 24, 48])
-        stages.append({"from_step": step, "weights": {n: draw(weight) for n in used}, "global_batch_size": draw(sizes)})
+        weights = {n: draw(weight) for n in used} if draw(st.booleans()) else None
+        sizes = st.sampled_from([24, 48] if weights is None else [None, 24, 48])
+        stages.append({"from_step": step, "weights": weights, "global_batch_size": draw(sizes)})
     start = draw(st.integers(0, most_steps))
     packing = draw(st.sampled_from(packings))
     return {
@@ -100,7 +101,8 @@ def twin_batch(plan: Plan, documents: dict, step: int) -> tuple[np.ndarray, np.n
         cursor = stages[-1]
         steps = stage.from_step - (config.stages[len(stages) - 2].from_step if len(stages) > 1 else 0)
         size = stage.global_batch_size or cursor[1]
-        stages.append((cursor[0] + steps * cursor[1], size, naive.integer_shares(stage.weights)))
+        shares = None if stage.weights is None else naive.integer_shares(stage.weights)
+        stages.append((cursor[0] + steps * cursor[1], size, shares))
     number = sum(stage.from_step <= step for stage in config.stages)
     first = ([0] + [stage.from_step for stage in config.stages])[number]
     cursor, size = stages[number][0] + (step - first) * stages[number][1], stages[number][1]
@@ -257,6 +259,7 @@ class TestIdentity:
             ),
             ({"skip_steps": [[4, 5]]}, "skip_steps was [], is [[4, 5]]"),
             ({"stages": [{"from_step": 9, "weights": {"a": "1"}}]}, "stages was"),
+            ({"stages": [{"from_step": 9, "global_batch_size": 48}]}, "stages was"),
         ],
     )
     def test_a_rewritten_past_is_refused_with_the_field(self, pool: dict, change: dict, field: str) -> None:
@@ -273,7 +276,8 @@ class TestIdentity:
             {"stages": [{"from_step": 10, "weights": {"b": "1"}}]},
             {"skip_steps": [[10, 12]]},
             {"num_steps": 15},
-            {"sources": {**CASE["sources"], "c": {"path": 2}}},
+            {"stages": [{"from_step": 10, "global_batch_size": 48}]},
+            {"sources": {**CASE["sources"], "c": {"path": 2, "weight": 0}}},
             {"sources": {n: {**s, "max_epochs": 1000} for n, s in CASE["sources"].items()}},
         ],
     )
@@ -288,6 +292,22 @@ class TestIdentity:
         if change.keys() & {"stages", "skip_steps"}:
             with pytest.raises(StateMismatchError):
                 TokenLoader(other).load_state_dict(plan.state(13))
+
+    def test_omitted_and_restated_weights_are_two_histories(self, pool: dict) -> None:
+        """A stage without weights continues the interleave, one that restates them restarts it: a state knows which."""
+        omitted = {**self.CASE, "stages": [{"from_step": 3, "global_batch_size": 48}]}
+        weights = {"a": "0.6", "b": "0.4"}
+        restated = {**self.CASE, "stages": [{"from_step": 3, "global_batch_size": 48, "weights": weights}]}
+        one, other = plan_of(pool, omitted)[0], plan_of(pool, restated)[0]
+        TokenLoader(other).load_state_dict(one.state(3))
+        with pytest.raises(StateMismatchError, match=r"stages\[1\].shares was null, is \{"):
+            TokenLoader(other).load_state_dict(one.state(4))
+
+    def test_a_stage_that_changes_nothing_leaves_no_trace(self, pool: dict) -> None:
+        """The same batch size again is the same plan."""
+        one, _ = plan_of(pool, self.CASE)
+        other, _ = plan_of(pool, {**self.CASE, "stages": [{"from_step": 3, "global_batch_size": 24}]})
+        assert one.fingerprint == other.fingerprint
 
     def test_names_and_order_of_sources_not_paths_decide(self, pool: dict) -> None:
         """The same stores under the same names in another order of keys are the same plan."""
@@ -330,7 +350,9 @@ def test_limits_end_and_drop_as_counting_does(pool: dict, case: dict, data: st.D
         case["on_exhausted"] = data.draw(st.sampled_from(["drop", "stop"]))
     for source in case["sources"].values():
         source["max_epochs"] = data.draw(st.sampled_from([None, 1, 2]))
-        source["weight"] = None if data.draw(st.booleans()) and word else source["weight"]
+    if word and data.draw(st.booleans()):
+        for source in case["sources"].values():
+            source["weight"] = None
     try:
         plan, _ = plan_of(pool, case)
     except ConfigError as error:

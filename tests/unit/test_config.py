@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import random_documents, write_store
-from tokenstore import Plan, PlanConfig
-from tokenstore.errors import ConfigError, TokenStoreError
+from tokenstore import Plan, PlanConfig, SequenceDataset, TokenDataset, TokenLoader
+from tokenstore.errors import ConfigError, FormatError
 
 GOOD = {"sequence_length": 8, "global_batch_size": 4, "sources": {"a": {"path": "a", "weight": 1}}}
 
@@ -41,6 +41,8 @@ def two(make_store: Callable[..., Path]) -> dict[str, Path]:
         ({"skip_steps": [[3, 9], [5, 6]]}, ["overlap"]),
         ({"stages": [{"from_step": 3, "weights": {"b": 1}}]}, ["stages[0].weights", "['b']"]),
         ({"stages": [{"from_step": 3, "weights": {"a": 0}}]}, ["stages[0].weights", "above 0"]),
+        ({"stages": [{"from_step": 3}]}, ["stages[0]: expected weights or global_batch_size"]),
+        ({"sources": {"a": {"path": "a"}}, "stages": [{"from_step": 3, "weights": {"a": 1}}]}, ["expected weights"]),
         (
             {"stages": [{"from_step": 3, "weights": {"a": 1}}, {"from_step": 3, "weights": {"a": 1}}]},
             ["rising from_step"],
@@ -174,9 +176,55 @@ def test_many_epochs_are_a_warning(two: dict) -> None:
 
 
 def test_a_missing_store_is_named(tmp_path: Path) -> None:
-    """The path stands in the message."""
-    with pytest.raises(TokenStoreError, match=str(tmp_path / "none")):
-        Plan.of(tmp_path / "none", sequence_length=8, global_batch_size=4)
+    """The message names the source and the path; so for a directory that is empty, as where a disk is not mounted."""
+    (tmp_path / "empty").mkdir()
+    for name, found in (("none", "nothing"), ("empty", "a directory without manifest.json")):
+        with pytest.raises(
+            FormatError, match=f"source {name}: no store at {tmp_path / name}: found {found}; .* mounted"
+        ):
+            Plan.of(tmp_path / name, sequence_length=8, global_batch_size=4)
+
+
+def test_a_source_without_weight_beside_weighted_ones_is_refused(two: dict) -> None:
+    """It would get no sequences; weight 0, a weight in a stage, or none for all are what works."""
+    fields = {"sequence_length": 8, "global_batch_size": 4, "num_steps": 9}
+    with pytest.raises(ConfigError, match=r"sources.b: has no weight although .*; give it a weight, or 0 to declare"):
+        Plan.of(two, weights={"a": 1}, **fields)
+    declared = Plan.of(two, weights={"a": 1, "b": 0}, **fields)
+    assert declared.progress(9)["b"].sequences == 0
+    staged = Plan.of(two, weights={"a": 1}, stages=[{"from_step": 5, "weights": {"a": 1, "b": 1}}], **fields)
+    assert staged.progress(9)["b"].sequences == 8
+
+
+@pytest.mark.parametrize("fields", [{}, {"temperature": 2}, {"weights": {"a": "0.3", "b": "0.7"}}])
+def test_a_stage_may_change_the_batch_size_alone(two: dict, fields: dict) -> None:
+    """The run is the same stream of sequences, cut into larger steps from there on; weights may be omitted everywhere."""
+    fields = {**fields, "sequence_length": 8, "packing": "concat", "shuffle": False}
+    plain = Plan.of(two, global_batch_size=4, num_steps=12, **fields)
+    ramp = [{"from_step": 2, "global_batch_size": 8}, {"from_step": 4, "global_batch_size": 12}]
+    plan = Plan.of(two, global_batch_size=4, num_steps=6, stages=ramp, **fields)
+    assert [plan.global_batch_size(step) for step in range(6)] == [4, 4, 8, 8, 12, 12]
+    rows = [row for step in range(6) for row in plan.documents(step)]
+    assert rows == [row for step in range(12) for row in plain.documents(step)]
+
+
+def test_sequences_that_are_mostly_padding_are_a_warning(two: dict) -> None:
+    """A sequence length far above the corpus is said with its numbers; a source that takes no part is not."""
+    with pytest.warns(
+        UserWarning, match=r"source a: 9\d % padding: an epoch is 1 sequence of 100,000 tokens, but the"
+    ) as told:
+        Plan.of(two, sequence_length=100_000, global_batch_size=1, num_steps=1, weights={"a": 1, "b": 0})
+    assert len(told) == 1
+
+
+def test_the_path_of_a_file_is_a_plan(tmp_path: Path, two: dict) -> None:
+    """Plan, TokenLoader, TokenDataset and SequenceDataset take a str or Path."""
+    file = tmp_path / "plan.yaml"
+    file.write_text("sequence_length: 8\nglobal_batch_size: 4\nsources: {a: {path: a}}\nnum_steps: 3\n")
+    plan = Plan(PlanConfig.load(file))
+    for path in (file, str(file)):
+        made = [Plan(path), *(kind(path).plan for kind in (TokenLoader, TokenDataset, SequenceDataset))]
+        assert [each.fingerprint for each in made] == [plan.fingerprint] * 4
 
 
 def test_unknown_names_of_weights_are_refused(two: dict) -> None:
@@ -202,7 +250,14 @@ def test_messages_speak_of_the_plan_not_of_a_library() -> None:
         "stages[0].from_step: expected 1 or more, found 0": {"stages": [{"from_step": 0, "weights": {"a": 1}}]},
         "skip_steps[0]: expected a list, found 3": {"skip_steps": [3]},
         "skip_steps[0]: expected [start, stop], found [1, 2, 3]": {"skip_steps": [[1, 2, 3]]},
-        "sed: expected no field of this name, found 3": {"sed": 3},
+        "sed: unknown field, did you mean seed?": {"sed": 3},
+        "sources.a.wieght: unknown field, did you mean weight?": {"sources": {"a": {"path": "a", "wieght": 3}}},
+        "stages[0].wieghts: unknown field, did you mean weights?": {
+            "stages": [{"from_step": 1, "global_batch_size": 2, "wieghts": {"a": 1}}]
+        },
+        "sources.a.xyz: unknown field; the fields are path, version, pool, weight, max_epochs": {
+            "sources": {"a": {"path": "a", "xyz": 3}}
+        },
         "shuffle: expected true or false, found 'maybe'": {"shuffle": "maybe"},
     }
     for text, change in cases.items():
@@ -216,7 +271,7 @@ def test_yaml_anchors_and_home_folders(tmp_path: Path) -> None:
     file = tmp_path / "plan.yaml"
     file.write_text(
         "sequence_length: 8\nglobal_batch_size: 4\nsources:\n  a: &s {path: x, weight: 1}\n  b: {<<: *s, weight: 2}\n"
-        "  c: *s\n  d: {path: ~/y}\n"
+        "  c: *s\n  d: {path: ~/y, weight: 0}\n"
     )
     sources = PlanConfig.load(file).sources
     assert [sources[name].path for name in "abc"] == [str(tmp_path / "x")] * 3

@@ -216,7 +216,7 @@ def test_no_store_is_refused_before_a_lock_is_made(tmp_path: Path, kind: str) ->
         path.write_text("x")
     elif kind != "missing":
         path.mkdir()
-    with pytest.raises(FormatError, match=r"store: expected a token store, found (nothing|a directory|a file)"):
+    with pytest.raises(FormatError, match=r"no store at .*: found (nothing|a directory|a file)"):
         add_order(path)
     assert [file.name for file in tmp_path.iterdir()] == ([] if kind == "missing" else ["s"])
 
@@ -251,7 +251,7 @@ def test_the_command_fails_with_a_message(path: Path) -> None:
     """Exit code 1 for what is no store or is busy, 2 for a wrong call; no traceback, nothing on standard output."""
     with exclusive_lock(path.with_name("s.lock")):
         for arguments, code, text in (
-            ([path.with_name("none")], 1, "error: store: expected a token store, found nothing"),
+            ([path.with_name("none")], 1, "error: no store at "),
             ([path], 1, f"found process {os.getpid()}"),
             (["--jason", path], 2, "--jason"),
         ):

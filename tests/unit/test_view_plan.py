@@ -208,6 +208,17 @@ def test_mixture_over_steps(load: Load) -> None:
         assert point.shares["a"] == pytest.approx(point.weights["a"], abs=0.2)
 
 
+def test_a_stage_of_another_batch_size_only(load: Load) -> None:
+    """It has the weights of the stage before it; nothing is noted about weights that it does not give."""
+    plan, _ = load(stages=[{"from_step": 7, "global_batch_size": 8}])
+    summary = summarize_plan(plan)
+    assert [(stage.first_step, stage.global_batch_size, stage.weights) for stage in summary.stages] == [
+        (0, 4, {"a": 0.5, "b": 0.5}),
+        (7, 8, {"a": 0.5, "b": 0.5}),
+    ]
+    assert not any("stage from step" in note for note in summary.notes)
+
+
 class TestSplit:
     def test_what_a_rank_is_given(self, load: Load) -> None:
         """For every batch size of the plan; what would divide them all."""
@@ -244,6 +255,8 @@ class TestDifference:
             ({"stages": [STAGE]}, {}, 8, None),
             ({"stages": [STAGE]}, {"stages": [{**STAGE, "weights": {"a": "0.3", "b": "0.6"}}]}, 8,
              [("stages.from 8.weights.a", "3/10", "1/3"), ("stages.from 8.weights.b", "7/10", "2/3")]),
+            ({"stages": [STAGE]}, {"stages": [{"from_step": 8, "global_batch_size": 8}]}, 8,
+             [("stages.from 8.global_batch_size", 4, 8), ("stages.from 8.weights", {"a": "3/10", "b": "7/10"}, None)]),
             ({"skip_steps": [[4, 9]]}, {"skip_steps": [[4, 6]]}, 6, [("skip_steps[0][1]", 7, 6)]),
             ({"num_steps": None}, {"num_steps": None, "skip_steps": [[1000, 1001]]}, 1000, None),
             ({"num_steps": None}, {"num_steps": None, "stages": [{**STAGE, "from_step": 10**9}]}, 10**9, None),

@@ -45,7 +45,8 @@ Worked: shares a 3, b 2 -> a b a b a;  shares a 1, b 1, c 2 -> c a b c.
 
 ORD-5 Segments (`schedule.py`). The cursor counts the sequences of the whole run before a point. Stages begin at steps;
 cursor(step) adds up the stages' batch sizes. A stage is one segment of the cursor, or several if sources run out inside
-it. The interleave starts afresh in each segment; counts of sources go on:
+it. A stage without shares of its own changes the batch size only: it continues the segments of the stage before it, as if
+there were no border. The interleave starts afresh in each segment; counts of sources go on:
     sequence n of the run, in a segment from `start` with slots of period P: q, r = divmod(n - start, P);
     source s = source of slot r;  its number k = base_s + q c_s + (slots of s before r)
 A source limited to m sequences in all: under `drop` the segment ends right after its last one and it takes no part in

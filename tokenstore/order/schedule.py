@@ -18,11 +18,15 @@ _cached_interleave = lru_cache(maxsize=2)(interleave)  # this segment's table an
 
 @dataclass(frozen=True)
 class Stage:
-    """From `from_step` on: sequences a step, and integer shares by source name."""
+    """From `from_step` on: sequences per step, and integer shares by source name.
+
+    A stage that `continues` has the shares of the stage before it, and belongs to the same segment.
+    """
 
     from_step: int
     global_batch_size: int
     shares: Mapping[str, int]
+    continues: bool = False
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,11 @@ class Schedule:
 
     def stage(self, step: int) -> Stage:
         return self.stages[bisect_right(self._steps, step) - 1]
+
+    def stage_end(self, step: int) -> int:
+        """The step in which the next stage after that of `step` begins; MOST_SEQUENCES where there is none."""
+        i = bisect_right(self._steps, step)
+        return self._steps[i] if i < len(self._steps) else MOST_SEQUENCES
 
     def cursor(self, step: int) -> int:
         """Sequences of the run before `step`."""
@@ -160,7 +169,7 @@ def lay_out(
     """Lay the segments out from the left, in O(stages + drops).
 
     Args:
-        stages: by rising from_step, the first at 0.
+        stages: by rising from_step, the first at 0; the first does not continue another.
         limits: the most sequences of a source, for those that have a limit.
         on_exhausted: DROP, STOP or ERROR.
         num_steps: steps of the plan; None: endless, or until the sources run out.
@@ -170,8 +179,9 @@ def lay_out(
     builder = _Builder(limits, on_exhausted)
     last = None if num_steps is None else cursor_of(stages, num_steps)
     end = last
-    for i, stage in enumerate(stages):
-        border = cursor_of(stages, stages[i + 1].from_step) if i + 1 < len(stages) else None
+    restarts = [stage for stage in stages if not stage.continues]
+    for i, stage in enumerate(restarts):
+        border = cursor_of(stages, restarts[i + 1].from_step) if i + 1 < len(restarts) else None
         stops = [x for x in (border, last) if x is not None]
         stopped = builder.add_stage(cursor_of(stages, stage.from_step), min(stops, default=None), stage.shares)
         if stopped is not None:
@@ -193,7 +203,7 @@ class _Builder:
         self.counts: dict[str, int] = {}
 
     def add_stage(self, start: int, border: int | None, shares: Mapping[str, int]) -> int | None:
-        """Add the segments of one stage; return the cursor where the whole plan ends, if it ends inside."""
+        """Add the segments of one set of shares; return the cursor where the whole plan ends, if it ends inside."""
         gone = {name for _, name in self.drops}
         while border is None or start < border:
             shares = {name: share for name, share in shares.items() if name not in gone}

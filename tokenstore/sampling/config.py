@@ -1,5 +1,6 @@
 """PlanConfig: what a run's data should be, from plan.yaml or from Python. All wrong fields are reported at once."""
 
+from collections.abc import Sequence
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
@@ -48,10 +49,16 @@ class SourceConfig(_Frozen):
 
 
 class StageConfig(_Frozen):
-    """From `from_step` on, these weights replace all earlier ones; and the batch size, if given."""
+    """From `from_step` on, another mixture, another batch size, or both.
+
+    Attributes:
+        from_step: the first step of the stage.
+        weights: replace all earlier ones, and the interleave of the sources starts again. Omitted: the mixture continues.
+        global_batch_size: sequences per step; omitted: as before.
+    """
 
     from_step: Count
-    weights: dict[str, Weight]
+    weights: dict[str, Weight] | None = None
     global_batch_size: Count | None = None
 
 
@@ -63,8 +70,9 @@ class PlanConfig(_Frozen):
     Attributes:
         sequence_length: tokens a sequence.
         global_batch_size: sequences a step, over all ranks.
-        sources: by name. Names, not paths, decide the order. A source without weight takes no part before a stage names
-            it. Without any weight all take part in proportion to their sequences, and end their epochs together.
+        sources: by name. Names, not paths, decide the order. Either every source has a weight, in `sources` or in a
+            stage, or none has: then all take part in proportion to their sequences, and end their epochs together.
+            Weight 0 declares a source without using it.
         packing: how documents become sequences. `best_fit`: whole documents, packed anew every epoch; only those longer
             than a sequence are cut. `concat`: windows of the stream, at another offset every epoch. `none`: one document
             (or part of a long one) a sequence; without shuffle the longest first.
@@ -101,7 +109,7 @@ class PlanConfig(_Frozen):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            raise ConfigError("plan: " + explain(error.errors(include_url=False))) from None
+            raise ConfigError("plan: " + explain(error.errors(include_url=False), _fields_at)) from None
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -185,14 +193,25 @@ class PlanConfig(_Frozen):
         if given and not any(given.values()):
             wrong.append("sources: expected a weight above 0, found none")
         for i, stage in enumerate(self.stages):
+            if stage.weights is None:
+                if stage.global_batch_size is None:
+                    wrong.append(f"stages[{i}]: expected weights or global_batch_size, found neither")
+                continue
             if unknown := sorted(set(stage.weights) - set(self.streams)):
                 wrong.append(
                     f"stages[{i}].weights: expected names of sources ({', '.join(self.streams)}), found {unknown}"
                 )
             if not any(stage.weights.values()):
                 wrong.append(f"stages[{i}].weights: expected one above 0, found none")
-        if self.stages and not given:
-            wrong.append("sources: expected weights when there are stages, found none")
+        staged = {name for stage in self.stages for name in stage.weights or {}}
+        if staged and not given:
+            wrong.append("sources: expected weights, as a stage has some, found none")
+        for name in self.streams:
+            if given and name not in given and name not in staged:
+                wrong.append(
+                    f"sources.{name}: has no weight although other sources have one, so it would get no sequences;"
+                    " give it a weight, or 0 to declare it only"
+                )
         if isinstance(self.num_steps, str) and self.on_exhausted is not None:
             wrong.append(
                 f"on_exhausted: expected it left out with num_steps {self.num_steps}, found {self.on_exhausted}"
@@ -210,6 +229,14 @@ class PlanConfig(_Frozen):
         if any(a[1] > b[0] for a, b in pairwise(ranges)):
             wrong.append("skip_steps: expected ranges that do not overlap")
         return wrong
+
+
+def _fields_at(place: Sequence[int | str]) -> tuple[str, ...]:
+    """The fields there are at a place of a plan: of the plan, of a source or of a stage."""
+    if not place:
+        return tuple(PlanConfig.model_fields)
+    model = {"sources": SourceConfig, "stages": StageConfig}.get(str(place[0])) if len(place) == 2 else None
+    return tuple(model.model_fields) if model else ()
 
 
 def _found(source: SourceConfig) -> str:

@@ -31,7 +31,8 @@ def past_of(schedule: Schedule, constants: Mapping[str, Any], sources: Mapping[s
         "order_version": ORDER_VERSION,
         **constants,
         "stages": [
-            {"from_step": stage.from_step, "global_batch_size": stage.global_batch_size, "shares": dict(stage.shares)}
+            {"from_step": stage.from_step, "global_batch_size": stage.global_batch_size}
+            | ({} if stage.continues else {"shares": dict(stage.shares)})  # restated shares restart the interleave
             for stage in stages
         ],
         "sources": {name: sources[name] for name in used},

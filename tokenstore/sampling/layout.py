@@ -5,24 +5,28 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, TokenStoreError
 from tokenstore.order.schedule import DROP, ERROR, MOST_SEQUENCES, STOP, Schedule, Stage, cursor_of, lay_out
 from tokenstore.order.weights import integer_shares, tempered
-from tokenstore.sampling.config import PlanConfig
+from tokenstore.sampling.config import PlanConfig, SourceConfig
 from tokenstore.sampling.streams import Stream
 from tokenstore.store import Store, open_store
 
+_MOST_ROOM = 2  # times the tokens of a source; more is a sequence length that does not fit it
 _MANY_EPOCHS = 4  # beyond about four passes repeated text adds little (Muennighoff et al., 2023)
 
 
 def open_stores(config: PlanConfig, allow_links: str | Path | None = None) -> dict[str, Store]:
     """The stores of all sources with a path, by name, in the version asked for."""
     sources = sorted(config.sources.items())
-    return {
-        name: open_store(source.path, version=source.version, allow_links=allow_links)
-        for name, source in sources
-        if source.path is not None
-    }
+    return {name: _open(name, source, allow_links) for name, source in sources if source.path is not None}
+
+
+def _open(name: str, source: SourceConfig, allow_links: str | Path | None) -> Store:
+    try:
+        return open_store(source.path or "", version=source.version, allow_links=allow_links)
+    except TokenStoreError as error:
+        raise type(error)(f"source {name}: {error}") from error
 
 
 def check_stores(stores: Mapping[str, Store]) -> None:
@@ -100,7 +104,10 @@ def _stages(config: PlanConfig, num_sequences: Mapping[str, int]) -> tuple[Stage
     stages = [Stage(0, size, integer_shares(weights))]
     for stage in config.stages:
         size = stage.global_batch_size or size
-        stages.append(Stage(stage.from_step, size, integer_shares(stage.weights)))
+        if stage.weights is not None:
+            stages.append(Stage(stage.from_step, size, integer_shares(stage.weights)))
+        elif size != stages[-1].global_batch_size:  # else it changes nothing, and leaves no trace in the history
+            stages.append(Stage(stage.from_step, size, stages[-1].shares, continues=True))
     return tuple(stages)
 
 
@@ -128,6 +135,19 @@ def _refuse(
         f"source {name}: expected it to last, found that it runs out in step {longest}:"
         f" {allowed} epochs of {num_sequences[name]} sequences are allowed, {need}. {works}; or raise max_epochs, lower its weight, or set on_exhausted: drop or stop"
     )
+
+
+def warn_of_padding(streams: Sequence[Stream], length: int) -> None:
+    """Sequences that are mostly padding: usually a sequence length far above what the source holds."""
+    for stream in streams:
+        room = stream.num_sequences * length
+        if stream.packing == "best_fit" and room > _MOST_ROOM * stream.num_tokens:
+            epoch = "1 sequence" if stream.num_sequences == 1 else f"{stream.num_sequences:,} sequences"
+            warnings.warn(
+                f"source {stream.name}: {float(100 * (1 - stream.num_tokens / room)):.0f} % padding: an epoch is {epoch} of"
+                f" {length:,} tokens, but the source has {int(stream.num_tokens):,}; use a smaller sequence_length",
+                stacklevel=3,
+            )
 
 
 def warn_of_surprises(config: PlanConfig, num_sequences: Mapping[str, int], schedule: Schedule) -> None:

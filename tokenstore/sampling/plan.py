@@ -20,7 +20,14 @@ from tokenstore.order.split import check_split, first_row
 from tokenstore.sampling.config import PlanConfig
 from tokenstore.sampling.find import Finder, Occurrence
 from tokenstore.sampling.identity import check_same_past, check_state, fingerprint_of, make_state, past_of
-from tokenstore.sampling.layout import check_stores, lay_out_plan, open_stores, pad_id, warn_of_surprises
+from tokenstore.sampling.layout import (
+    check_stores,
+    lay_out_plan,
+    open_stores,
+    pad_id,
+    warn_of_padding,
+    warn_of_surprises,
+)
 from tokenstore.sampling.metrics import metrics_of
 from tokenstore.sampling.packings import Packings
 from tokenstore.sampling.progress import PieceLengths, SourceProgress, piece_lengths, progress_of
@@ -43,17 +50,18 @@ class Piece(NamedTuple):
 class Plan:
     """An immutable plan over opened stores. Safe to share among threads and to pickle (by configuration)."""
 
-    def __init__(self, config: PlanConfig, allow_links: str | Path | None = None):
+    def __init__(self, config: PlanConfig | str | Path, allow_links: str | Path | None = None):
         """Open the stores of `config` and lay the plan out.
 
         Args:
-            config: what the run's data should be.
+            config: a configuration, or the path of a plan.yaml (or JSON) file.
             allow_links: as in `open_store`. It is no part of the plan, of its states or of its fingerprint.
 
         Raises:
             ConfigError: a plan that cannot be had: a source too short, mixed tokenizers, a source that would run out.
             TokenStoreError: a store that cannot be opened.
         """
+        config = PlanConfig.load(config) if isinstance(config, str | Path) else config
         self.config = config = config.model_copy(deep=True)  # what was asked for stays what it was
         self.allow_links = None if allow_links is None else Path(allow_links).absolute()
         self.stores = open_stores(config, self.allow_links)
@@ -75,6 +83,8 @@ class Plan:
         self._sampler = self.sampler()
         self._lock = threading.Lock()
         _renew_after_fork(self)
+        used = {name for stage in self.schedule.stages for name in stage.shares}
+        warn_of_padding([stream for stream in self.streams if stream.name in used], config.sequence_length)
         warn_of_surprises(config, self.num_sequences, self.schedule)
 
     @classmethod
@@ -334,6 +344,11 @@ def _renew_after_fork(plan: Plan) -> None:
             mine._lock, mine._sampler = threading.Lock(), mine.sampler()
 
     after_fork_in_child(renew)
+
+
+def as_plan(plan: Plan | str | Path) -> Plan:
+    """A plan as it is, or that of a file."""
+    return plan if isinstance(plan, Plan) else Plan(plan)
 
 
 def _check_epoch(epoch: int) -> None:

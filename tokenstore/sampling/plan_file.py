@@ -1,6 +1,7 @@
 """plan.yaml -> fields, and what is wrong with fields -> sentences a person can act on."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ from tokenstore.errors import ConfigError
 # What each kind of mistake is in our words; the library's speak of its own types.
 _RULES = {
     "missing": "expected a value, found none",
-    "extra_forbidden": "expected no field of this name",
     "greater_than_equal": "expected {ge} or more",
     "less_than_equal": "expected at most {le}",
     "decimal_max_places": "expected at most {decimal_places} digits after the point",
@@ -35,8 +35,15 @@ _PLACES = {  # places where several rules are tried, or where a rule needs a wor
 }
 
 
-def explain(mistakes: Iterable[Mapping[str, Any]]) -> str:
-    """One line of text for the mistakes pydantic lists: place, rule and what was found, each place once."""
+def explain(
+    mistakes: Iterable[Mapping[str, Any]], fields_at: Callable[[Sequence[int | str]], Sequence[str]] = lambda _: ()
+) -> str:
+    """One line of text for the mistakes pydantic lists: place, rule and what was found, each place once.
+
+    Args:
+        mistakes: as pydantic lists them.
+        fields_at: names of the fields that a place such as ("sources", "web") may have.
+    """
     rows: dict[str, str] = {}
     for mistake in mistakes:
         names = [part for part in mistake["loc"] if part not in _ALTERNATIVES]
@@ -46,6 +53,9 @@ def explain(mistakes: Iterable[Mapping[str, Any]]) -> str:
             rows.setdefault(place, mistake["msg"].removeprefix("Value error, "))
             continue
         kind = mistake["type"]
+        if kind == "extra_forbidden":
+            rows.setdefault(place, f"{place}: unknown field{_meant(names[-1], fields_at(names[:-1]))}")
+            continue
         rule = (
             _PLACES.get(names[-1] if len(names) in (1, 3) else "")
             or _RULES.get(kind)
@@ -58,6 +68,12 @@ def explain(mistakes: Iterable[Mapping[str, Any]]) -> str:
     return "; ".join(
         row for place, row in rows.items() if not any(other.startswith((f"{place}.", f"{place}[")) for other in rows)
     )
+
+
+def _meant(name: int | str, known: Sequence[str]) -> str:
+    """What somebody who wrote `name` may have meant."""
+    close = get_close_matches(str(name), known, 1)
+    return f", did you mean {close[0]}?" if close else f"; the fields are {', '.join(known)}" if known else ""
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

@@ -85,7 +85,8 @@ class Sampler:
     def _locate_steps(self, step: int, most_steps: int, first_row: int, num_rows: int) -> np.ndarray:
         """int64[steps, num_rows, 2] of `step` and those after it: at most so many, as far as the tables at hand reach."""
         self._move_to(step)
-        steps = max(min(most_steps, (self._covered.stop - self._cursor) // self._batch_size), 1)
+        in_stage = self._order.schedule.stage_end(step) - step  # a segment may go on with another batch size
+        steps = max(min(most_steps, in_stage, (self._covered.stop - self._cursor) // self._batch_size), 1)
         rows = np.empty((steps, num_rows, 2), np.int64)
         tables = self._segments
         locate_rows(
@@ -106,7 +107,7 @@ class Sampler:
         return rows
 
     def _move_to(self, step: int) -> None:
-        """Make the tables at hand those of the segments of `step`; none goes beyond its stage and so its batch size."""
+        """Make the tables at hand those of the segments of `step`."""
         schedule = self._order.schedule
         self._cursor, self._batch_size = schedule.cursor(step), schedule.stage(step).global_batch_size
         first, last = self._cursor, self._cursor + self._batch_size - 1

@@ -41,7 +41,9 @@ def read_manifest(path: Path, version: int | None = None, allow_links: Path | No
         raise TokenStoreError(
             f"store: expected a token store, found {error.strerror} ({path}); check the path and its permissions"
         ) from error
-    raise FormatError(f"store: expected a token store, found {found} ({path}); give the directory a build wrote")
+    raise FormatError(
+        f"no store at {path}: found {found}; give the directory that a build wrote, and check that its disk is mounted"
+    )
 
 
 def _decoded(file: Path, allow_links: Path | None) -> Manifest:

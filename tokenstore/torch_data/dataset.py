@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, Self
 
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenstore.errors import StateMismatchError
-from tokenstore.sampling.plan import Plan
+from tokenstore.sampling.plan import Plan, as_plan
 from tokenstore.torch_data.batches import BatchMaker
 from tokenstore.torch_data.formats import check_fields
 from tokenstore.torch_data.position import Split
@@ -30,7 +31,7 @@ class TokenDataset(IterableDataset):
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Plan | str | Path,
         *,
         rank: int | DataRank | None = None,
         world_size: int | None = None,
@@ -40,8 +41,8 @@ class TokenDataset(IterableDataset):
         format: str = "torch",
         max_documents: int | None = None,
     ):
-        """Arguments are those of TokenLoader; to pin memory is DataLoader's."""
-        self.plan = plan
+        """Arguments are those of TokenLoader (`plan` may be the path of a plan file); to pin memory is DataLoader's."""
+        self.plan = plan = as_plan(plan)
         self.step = plan.check_start(step)
         self.split = Split(plan, data_rank(rank, world_size), microbatch_size)
         self._format, self._fields, self._max_documents = format, check_fields(fields, format), max_documents

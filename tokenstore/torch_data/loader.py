@@ -1,10 +1,11 @@
 """TokenLoader: iterates the batches of one rank; its whole state is one step number."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from tokenstore.errors import StateMismatchError
-from tokenstore.sampling.plan import Plan
+from tokenstore.sampling.plan import Plan, as_plan
 from tokenstore.torch_data.ahead import Ahead, ThreadGone, check_ahead
 from tokenstore.torch_data.batches import BatchMaker, check_pinned, use_device
 from tokenstore.torch_data.formats import check_fields
@@ -26,7 +27,7 @@ class TokenLoader:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Plan | str | Path,
         *,
         rank: int | DataRank | None = None,
         world_size: int | None = None,
@@ -43,7 +44,7 @@ class TokenLoader:
         """Make a loader; nothing is read yet.
 
         Args:
-            plan: what to give.
+            plan: what to give: a Plan, or the path of its file.
             rank, world_size: data-parallel rank and size, or `rank=DataRank.from_mesh(mesh)` alone, so that the ranks of
                 tensor, context and pipeline parallelism are given the same; left out: `DataRank.from_environment()`.
             microbatch_size: sequences a batch; left out: the rank's share of a step.
@@ -61,7 +62,7 @@ class TokenLoader:
                 about a tenth of the work of a large one. None may be kept longer, nor be on its way to a device.
         Raises: ConfigError: a step does not divide evenly among the ranks, in some stage.
         """
-        self.plan = plan
+        self.plan = plan = as_plan(plan)
         self._split = Split(plan, data_rank(rank, world_size), microbatch_size)
         self._format, self._fields = format, check_fields(fields, format)
         self._pin_memory, self._max_documents = check_pinned(pin_memory), max_documents

@@ -4,13 +4,14 @@ import operator
 import threading
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch.utils.data import Dataset
 
 from tokenstore.order.schedule import MOST_SEQUENCES
-from tokenstore.sampling.plan import Plan
+from tokenstore.sampling.plan import Plan, as_plan
 from tokenstore.store.files import after_fork_in_child
 from tokenstore.torch_data.batches import BatchMaker
 from tokenstore.torch_data.formats import check_fields
@@ -26,9 +27,9 @@ class SequenceDataset(Dataset):
     Safe to share among threads and to pickle (by configuration).
     """
 
-    def __init__(self, plan: Plan, *, fields: Sequence[str] | None = None, format: str = "torch"):
+    def __init__(self, plan: Plan | str | Path, *, fields: Sequence[str] | None = None, format: str = "torch"):
         """fields, format: those of TokenLoader that can be cut into rows: all but flat formats, cu_seqlens and max_seqlen."""
-        self.plan = plan
+        self.plan = plan = as_plan(plan)
         self._format, self._fields = format, check_fields(fields, format, by_row=True)
         self._hold_nothing()
         _renew_after_fork(self)

@@ -73,7 +73,8 @@ def _readable(past: str) -> dict[str, Any]:
     fields = json.loads(past)
     stages = {}
     for stage in fields["stages"]:
-        total = sum(stage["shares"].values())
-        weights = {name: f"{share}/{total}" for name, share in stage["shares"].items()}
-        stages[f"from {stage['from_step']}"] = {"global_batch_size": stage["global_batch_size"], "weights": weights}
+        row = stages[f"from {stage['from_step']}"] = {"global_batch_size": stage["global_batch_size"]}
+        if "shares" in stage:
+            total = sum(stage["shares"].values())
+            row["weights"] = {name: f"{share}/{total}" for name, share in stage["shares"].items()}
     return {**fields, "stages": stages}

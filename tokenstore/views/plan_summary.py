@@ -238,7 +238,7 @@ def _notes(plan: Plan) -> Iterator[str]:
     config = plan.config
     weights = {name: source.weight for name, source in config.sources.items() if source.weight is not None}
     for place, given in [("sources", weights)] + [
-        (f"stage from step {stage.from_step:,}", stage.weights) for stage in config.stages
+        (f"stage from step {stage.from_step:,}", stage.weights or {}) for stage in config.stages
     ]:
         total = sum(given.values(), Decimal(0))
         if given and total != 1:
