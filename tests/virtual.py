@@ -48,5 +48,5 @@ class VirtualStore:
 def virtual_stores(monkeypatch: pytest.MonkeyPatch) -> dict[str, VirtualStore]:
     """A dict: put VirtualStores in, and plans over the paths that are its keys use them."""
     stores: dict[str, VirtualStore] = {}
-    monkeypatch.setattr("tokenstore.sampling.layout.open_store", lambda path, version=None: stores[str(path)])
+    monkeypatch.setattr("tokenstore.sampling.layout.open_store", lambda path, **options: stores[str(path)])
     return stores

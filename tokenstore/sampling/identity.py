@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenstore.errors import StateMismatchError, TokenStoreError
@@ -13,6 +13,8 @@ from tokenstore.order.schedule import Schedule
 from tokenstore.store import Store, open_store, versions
 
 STATE_VERSION = 1
+_MOST_SHOWN = 20  # differences in a message
+_MOST_CHARACTERS = 1 << 24  # of a past that is parsed
 STATE_KEYS = ("version", "step", "cursor", "fingerprint", "past")
 
 
@@ -65,22 +67,16 @@ def _state_fingerprint(state: Mapping[str, Any]) -> str:
     return fingerprint_of(canonical_json({key: state[key] for key in STATE_KEYS if key != "fingerprint"}))
 
 
-def check_state(state: Mapping[str, Any]) -> None:
-    """Refuse a state that is not ours, of another version, or damaged."""
-    if sorted(state) != sorted(STATE_KEYS):
-        hint = (
-            "; this is the state of a torchdata StatefulDataLoader"
-            if "_snapshot" in state or "_num_yielded" in state
-            else ""
-        )
-        raise StateMismatchError(f"state: expected the keys {list(STATE_KEYS)}, found {sorted(map(str, state))}{hint}")
-    if state["version"] != STATE_VERSION:
+def check_state(state: Any) -> None:
+    """Refuse a state that is not ours, of another version, or damaged. It may be any value: only StateMismatchError leaves."""
+    check_keys(state, STATE_KEYS)
+    if type(state["version"]) is not int or state["version"] != STATE_VERSION:
         raise StateMismatchError(
-            f"state version: expected {STATE_VERSION}, found {state['version']!r}; use the tokenstore that saved it"
+            f"state version: expected {STATE_VERSION}, found {short(state['version'])}; use the tokenstore that saved it"
         )
-    if type(state["step"]) is not int or type(state["cursor"]) is not int or state["step"] < 0:
+    if any(type(state[key]) is not int or not 0 <= state[key] < 1 << 63 for key in ("step", "cursor")):
         raise StateMismatchError(
-            f"state: expected whole numbers, found step {state['step']!r}, cursor {state['cursor']!r}"
+            f"state: expected whole numbers, found step {short(state['step'])}, cursor {short(state['cursor'])}"
         )
     if type(state["past"]) is not str or _state_fingerprint(state) != state["fingerprint"]:
         raise StateMismatchError(
@@ -89,19 +85,51 @@ def check_state(state: Mapping[str, Any]) -> None:
         )
 
 
+def check_keys(state: Any, keys: Sequence[str], hint: str = "") -> None:
+    """Refuse a state that does not have exactly these keys."""
+    if isinstance(state, Mapping) and set(state) == set(keys):
+        return
+    found = type(state).__name__
+    if isinstance(state, Mapping):
+        found = short(list(state))
+        if not hint and ("_snapshot" in state or "_num_yielded" in state):
+            hint = "; this is the state of a torchdata StatefulDataLoader"
+    raise StateMismatchError(f"state: expected the keys {list(keys)}, found {found}{hint}")
+
+
 def check_same_past(saved: str, mine: str, step: int, stores: Mapping[str, Store] | None = None) -> None:
     """Refuse to resume at `step` into a plan with another past; name every field that differs, and stores that grew."""
     if saved == mine:
         return
-    fields = "; ".join(
-        f"{field} was {json.dumps(was)}, is {json.dumps(now)}"
-        for field, was, now in differences(json.loads(saved), json.loads(mine))
-    )
+    changed = differences(_parsed(saved), json.loads(mine))
+    shown = [f"{field} was {short(was)}, is {short(now)}" for field, was, now in changed[:_MOST_SHOWN]]
+    if len(changed) > _MOST_SHOWN:
+        shown.append(f"and {len(changed) - _MOST_SHOWN} more fields")
+    fields = "; ".join(shown)
     grown = [hint for name, store in (stores or {}).items() if (hint := _growth(name, store, saved))]
     raise StateMismatchError(
         f"state: expected a plan with the same first {step} steps, found other ones: {fields};"
         f" {'; '.join(grown) or 'load the plan this run was started with, and change it from the resumed step on only'}"
     )
+
+
+def _parsed(past: str) -> Any:
+    """The past of a state, which may be forged."""
+    try:
+        if len(past) <= _MOST_CHARACTERS:
+            return json.loads(past)
+    except (ValueError, RecursionError):
+        pass
+    raise StateMismatchError("state: its past is not one of a plan: the checkpoint was edited; use another checkpoint")
+
+
+def short(value: Any) -> str:
+    """A value of a state as JSON, for a message; any value whatever."""
+    try:
+        text = json.dumps(value)
+    except (TypeError, ValueError, RecursionError):  # no JSON, a number of thousands of digits, nested too deep
+        text = f"a value of type {type(value).__name__}"
+    return text if len(text) <= 300 else text[:297] + "..."
 
 
 def _growth(name: str, store: Store, saved: str) -> str | None:

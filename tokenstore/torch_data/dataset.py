@@ -8,6 +8,7 @@ from typing import Any, Self
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenstore.errors import StateMismatchError
+from tokenstore.sampling.identity import check_keys, short
 from tokenstore.sampling.plan import Plan, as_plan
 from tokenstore.torch_data.batches import BatchMaker
 from tokenstore.torch_data.formats import check_fields
@@ -107,25 +108,26 @@ class Microbatches(Iterator[Any]):
         """
         if not state:
             return
-        if sorted(state) != sorted(_KEYS) or state["version"] != _VERSION:
+        hint = "; load here what the iterator of a TokenDataset gave, and a loader's own state into that loader"
+        check_keys(state, _KEYS, hint)
+        if type(state["version"]) is not int or state["version"] != _VERSION:
             raise StateMismatchError(
-                f"state: expected the keys {list(_KEYS)} of version {_VERSION}, found {sorted(map(str, state))};"
-                " load here what the iterator of a TokenDataset gave, and a loader's own state into that loader"
+                f"state version: expected {_VERSION}, found {short(state['version'])}; use the tokenstore that saved it"
             )
         if (state["worker"], state["num_workers"]) != (self._worker, self._num_workers):
             raise StateMismatchError(
-                f"num_workers: expected {state['num_workers']} as when the state was saved, found {self._num_workers};"
-                f" use num_workers={state['num_workers']}, or TokenLoader, whose state fits any number"
+                f"num_workers: expected {short(state['num_workers'])} as when the state was saved, found {self._num_workers};"
+                f" use num_workers={short(state['num_workers'])}, or TokenLoader, whose state fits any number"
             )
         if state["microbatch_rows"] != self._dataset.split.microbatch_rows:
             raise StateMismatchError(
                 "microbatch_size x world_size: expected that of the run that saved the state,"
-                f" {state['microbatch_rows'] or 'a whole step'},"
+                f" {short(state['microbatch_rows'] or 'a whole step')},"
                 f" found {self._dataset.split.microbatch_rows or 'a whole step'}; use TokenLoader to change it"
             )
         to_skip = state["to_skip"]
         if type(to_skip) is not int or not 0 <= to_skip < self._num_workers:
             raise StateMismatchError(
-                f"state: expected to_skip in 0..{self._num_workers - 1}, found {to_skip!r}; the checkpoint is damaged"
+                f"state: expected to_skip in 0..{self._num_workers - 1}, found {short(to_skip)}; the checkpoint is damaged"
             )
         self._go_to(*self._dataset.plan.check_state(state["plan"]), to_skip)

@@ -1,0 +1,116 @@
+"""Forged states: any value at all is refused with a StateMismatchError, and no other exception leaves."""
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import tokenstore
+from tests.forge import canonical
+from tests.hostile_stores import make_small
+from tokenstore.errors import StateMismatchError
+
+
+def sealed(**fields: Any) -> dict:
+    """A state with these fields whose fingerprint fits, as somebody who knows the rule would forge it."""
+    state = {"version": 1, "step": 1, "cursor": 4, "past": "{}", **fields}
+    try:
+        text = canonical(state)
+    except (TypeError, ValueError, RecursionError):
+        text = ""
+    return {**state, "fingerprint": hashlib.sha256(text.encode()).hexdigest()}
+
+
+DEEP: list = []
+for _ in range(100_000):
+    DEEP = [DEEP]
+HUGE = 10**5000
+
+FORGED = {
+    "none": None,
+    "a list": [],
+    "a list of keys": ["version", "step", "cursor", "past", "fingerprint"],
+    "a string": "state",
+    "a number": 7,
+    "mixed keys": {1: 2, "a": 3, None: 4, (1, 2): 5},
+    "a huge key": {HUGE: 1},
+    "past no JSON": sealed(past="{"),
+    "past nested deep": sealed(past="[" * 100_000 + "]" * 100_000),
+    "past nested and closed": sealed(past="[" * 900 + "]" * 900),
+    "past a list": sealed(past="[1, 2]"),
+    "past of nested fields": sealed(past='{"seed": ' + "[" * 700 + "]" * 700 + "}"),
+    "past with a huge number": sealed(past='{"seed": 1' + "0" * 5000 + "}"),
+    "past with NaN": sealed(past='{"seed": NaN}'),
+    "past with a lone surrogate": sealed(past='{"seed": "\ud800"}'),
+    "past of many fields": sealed(past=canonical({f"k{i}": "x" * 100 for i in range(10_000)})),
+    "past no text": sealed(past={"seed": 1}),
+    "past nothing": sealed(past=None),
+    "version true": sealed(version=True),
+    "version text": sealed(version="1"),
+    "version huge": sealed(version=HUGE),
+    "version deep": sealed(version=DEEP),
+    "step true": sealed(step=True),
+    "step huge": sealed(step=HUGE),
+    "step 2**64": sealed(step=1 << 64),
+    "step negative": sealed(step=-1),
+    "step float": sealed(step=1.0),
+    "step deep": sealed(step=DEEP),
+    "cursor huge": sealed(cursor=HUGE),
+    "cursor list": sealed(cursor=[4]),
+    "cursor negative": sealed(cursor=-4),
+    "fingerprint a list": {**sealed(), "fingerprint": [1]},
+}
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory: pytest.TempPathFactory) -> tokenstore.Plan:
+    path = make_small(tmp_path_factory.mktemp("states") / "s")
+    return tokenstore.Plan.of(path, 8, 4, num_steps=3, packing="concat")
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_state_is_refused_as_such(plan: tokenstore.Plan, name: str) -> None:
+    """P10: whatever it holds, the one error is StateMismatchError, with a message of bounded length."""
+    with pytest.raises(StateMismatchError) as caught:
+        plan.check_state(FORGED[name])
+    assert len(str(caught.value)) < 10_000
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(value=JSON, key=st.sampled_from(["version", "step", "cursor", "past", "fingerprint"]), seal=st.booleans())
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_state_with_any_value_in_a_field_is_refused_or_ours(
+    plan: tokenstore.Plan, value: Any, key: str, seal: bool
+) -> None:
+    """P10: one field of a sound state replaced: refused, or equal to the state it came from."""
+    sound = plan.state(1)
+    state = {**sound, key: value}
+    if seal and key != "fingerprint":
+        state = sealed(**{name: state[name] for name in ("version", "step", "cursor", "past")})
+    try:
+        plan.check_state(state)
+    except StateMismatchError:
+        return
+    assert state == sound
+
+
+@pytest.mark.parametrize("key", ["version", "worker", "num_workers", "microbatch_rows", "to_skip", "plan"])
+@pytest.mark.parametrize(
+    "value", [HUGE, True, [1], "x", {}, -1], ids=["huge", "true", "list", "text", "dict", "negative"]
+)
+def test_a_forged_state_of_a_worker_is_refused_as_such(plan: tokenstore.Plan, key: str, value: Any) -> None:
+    """P10: the state of one worker of a DataLoader is as little trusted."""
+    iteration = iter(tokenstore.TokenDataset(plan, rank=0, world_size=1))
+    state = {**iteration.state_dict(), key: value}
+    if state == iteration.state_dict():
+        return
+    with pytest.raises(StateMismatchError):
+        iteration.load_state_dict(state)
