@@ -118,9 +118,9 @@ def test_an_order_of_any_integers_is_never_followed(data: st.DataObject) -> None
 @pytest.mark.parametrize("length", [1, 2, 64])
 def test_lengths_whose_sums_wrap_are_no_runs(tmp_path: Path, packing: str, length: int) -> None:
     """P9, FMT-9: lengths that rise, and add up to the tokens, only modulo 2**64: refused as what they are."""
-    documents = [[1]] * 1001 + [[1, 2, 3]]
+    documents = [[1]] * 1001 + [[1, 2, 3, 4, 5]]
     path = make_store(tmp_path, documents)
-    put(path, joined(np.arange(1002), np.array([[2**63 - 1, 0], [-(2**63) + 5, 1], [1, 2]])))
+    put(path, joined(np.arange(1002), np.array([[2**63 - 1, 0], [-(2**63) + 7, 1], [1, 2]])))
     assert {finding.file for finding in verify(path)} == {"order.bin"}
     with pytest.raises(CorruptionError, match=r"runs: expected rising lengths .*order\.bin"):
         plan_of(path, {"packing": packing, "sequence_length": length})

@@ -39,12 +39,14 @@ absolute paths. It has these fields, and no others:
     num_tokens        1 .. 2**60, of all shards
     num_documents     1 .. num_tokens, of all shards
     ends_with_eos     true where the last token of every document is tokenizer.eos_id
-    tokenizer         an object: kind, engine, engine_version, strings; file, the name of its file among `files`, and sha256 of
-                      that file in hex, both null where it needs no file; eos_id, bos_id, pad_id, below vocab_size or null
+    tokenizer         an object: kind, "bytes", "huggingface", "sentencepiece" or "tiktoken"; engine, engine_version, strings;
+                      file, the name of its file among `files`, and sha256 of that file in hex, both null for "bytes" and
+                      only there; eos_id, bos_id, pad_id, below vocab_size or null
     shards            a list of objects, in the order of the stream: file, a name; num_bytes; num_tokens; first_token, the
                       tokens of all shards before; num_documents; first_document, the same of documents; checksum
     files             an object: for the name of every other file an object of num_bytes and checksum
-    options, counts, versions    objects: how the store was built, from how much (integers), by what (strings); for people
+    options, counts, versions    objects: how the store was built (nested at most 20 deep), from how much (integers), by what
+                      (strings); for people
     digest, checksum  see below
 Every count that follows from others MUST agree with them. Checksums of files are xxh3-128, 32 hex digits; they are read by
 `verify`, not at open. Canonical JSON is JSON without white space, its keys sorted by code point, its strings escaped as in

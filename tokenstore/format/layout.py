@@ -16,6 +16,7 @@ VERSIONED_NAMES = (BOUNDARIES_NAME, ORDER_NAME, INPUTS_NAME, ORIGINS_NAME, IDS_N
 
 LOOKUP_STRIDE = 4096  # tokens a lookup entry: 8 bytes for 4,096 tokens is 0.1 % of a uint16 store
 MOST_SHORT_NUMBERS = 1 << 32  # documents whose numbers fit 4 bytes in `order.bin`
+TOKENIZER_KINDS = ("bytes", "huggingface", "sentencepiece", "tiktoken")  # of these only `bytes` has no file
 MAX_TOKENS = 1 << 60  # byte offsets of uint32 tokens stay below 2**63
 MAX_VOCAB = 1 << 32
 MAX_ID_BYTES = 65_535  # of UTF-8
@@ -93,13 +94,17 @@ def order_ids_bytes(num_documents: int) -> int:
     return -(-num_documents * order_dtype(num_documents).itemsize // 8) * 8
 
 
-def num_runs(num_documents: int, num_bytes: int) -> int:
-    """Runs in an `order.bin` of `num_bytes`; 0 where no file of that size can be one."""
+def can_hold_order(num_documents: int, num_tokens: int, num_bytes: int) -> bool:
+    """Whether an `order.bin` of `num_bytes` can be one (FMT-9).
+
+    r different lengths are at least 1, 2 .. r, and every other document has at least one token. So r is below about
+    sqrt(2 * num_tokens), and a file of another size is refused before it is read.
+    """
     runs, rest = divmod(num_bytes - order_ids_bytes(num_documents), 16)
-    return runs if rest == 0 and 1 <= runs <= num_documents else 0
+    return rest == 0 and 1 <= runs <= num_documents and runs * (runs - 1) // 2 + num_documents <= num_tokens
 
 
-def can_hold_origins(num_documents: int, num_bytes: int) -> bool:
+def can_hold_origins(num_documents: int, num_tokens: int, num_bytes: int) -> bool:
     """Whether an `origins.bin` of `num_bytes` can be one (FMT-11)."""
     return num_bytes == 8 * num_documents
 
@@ -109,7 +114,7 @@ def id_starts_bytes(num_documents: int) -> int:
     return 8 * (num_documents + 1)
 
 
-def can_hold_ids(num_documents: int, num_bytes: int) -> bool:
+def can_hold_ids(num_documents: int, num_tokens: int, num_bytes: int) -> bool:
     """Whether an `ids.bin` of `num_bytes` can be one (FMT-12)."""
     return 0 <= num_bytes - id_starts_bytes(num_documents) <= MAX_ID_BYTES * num_documents
 

@@ -17,19 +17,21 @@ from tokenstore.format.layout import (
     MAX_VOCAB,
     ORDER_NAME,
     ORIGINS_NAME,
+    TOKENIZER_KINDS,
     boundaries_bytes,
     can_hold_ids,
+    can_hold_order,
     can_hold_origins,
     is_plain_name,
     mask_bytes,
     mask_name,
-    num_runs,
     token_dtype,
     version_of,
     versioned,
 )
 
 _FORMAT = "tokenstore"
+_MOST_NESTED = 20  # options of a build are nested 3 deep; a writer's JSON encoder follows some hundreds
 _DTYPES = {"uint16": 2, "uint32": 4}
 
 
@@ -223,6 +225,14 @@ def _short(value: object) -> str:
     return text if len(text) <= 120 else text[:117] + "..."
 
 
+def _is_nested_at_most(value: Any, levels: int) -> bool:
+    """Whether no list or object in a JSON value is inside more than `levels` others."""
+    if not isinstance(value, (dict, list)):
+        return True
+    parts = value.values() if isinstance(value, dict) else value
+    return levels > 0 and all(_is_nested_at_most(part, levels - 1) for part in parts)
+
+
 class _Checker:
     """Checks of one manifest; every failure names the file and the field."""
 
@@ -262,6 +272,8 @@ class _Checker:
                 self.fail(field, "an object", type(body[field]).__name__)
         if not isinstance(body["shards"], list):
             self.fail("shards", "a list", type(body["shards"]).__name__)
+        if not _is_nested_at_most(body["options"], _MOST_NESTED):
+            self.fail("options", f"values nested at most {_MOST_NESTED} deep", "deeper ones")
         for name, count in body["counts"].items():
             self.number(count, f"counts[{_short(name)}]")
         for name, version in body["versions"].items():
@@ -297,6 +309,11 @@ class _Checker:
         value = self.record(TokenizerEntry, value, "tokenizer")
         for key in ("kind", "engine", "engine_version"):
             self.text(value[key], f"tokenizer.{key}")
+        if value["kind"] not in TOKENIZER_KINDS:
+            self.fail("tokenizer.kind", f"one of {', '.join(TOKENIZER_KINDS)}", repr(value["kind"]))
+        if (value["file"] is None) != (value["kind"] == "bytes"):
+            rule = "null" if value["kind"] == "bytes" else "the name of its file"
+            self.fail("tokenizer.file", f"{rule} for the kind {value['kind']}", repr(value["file"]))
         if value["sha256"] is not None:
             self.text(value["sha256"], "tokenizer.sha256")
         if value["file"] is not None:
@@ -354,9 +371,11 @@ class _Checker:
         size = boundaries_bytes(number, manifest.num_tokens)
         if entry is None or entry.num_bytes != size:
             self.fail(f"files[{name}]", f"{size} bytes", entry)
-        for each, fits in ((ORDER_NAME, num_runs), (ORIGINS_NAME, can_hold_origins), (IDS_NAME, can_hold_ids)):
+        for each, fits in ((ORDER_NAME, can_hold_order), (ORIGINS_NAME, can_hold_origins), (IDS_NAME, can_hold_ids)):
             entry = manifest.files.get(name := manifest.name_of(each))
-            if entry is not None and not fits(number, entry.num_bytes):
-                self.fail(f"files[{name}]", f"the size of one of {number} documents", entry)
+            if entry is not None and not fits(number, manifest.num_tokens, entry.num_bytes):
+                self.fail(
+                    f"files[{name}]", f"the size of one of {number} documents and {manifest.num_tokens} tokens", entry
+                )
         if manifest.has_origins and manifest.name_of(INPUTS_NAME) not in manifest.files:
             self.fail("files", f"{manifest.name_of(INPUTS_NAME)} beside origins", sorted(manifest.files))

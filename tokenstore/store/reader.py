@@ -26,6 +26,7 @@ from tokenstore.format.layout import (
     version_of,
 )
 from tokenstore.format.manifest import FileEntry, ShardEntry
+from tokenstore.format.runs import are_runs
 from tokenstore.store.files import MapCache, check_size, read_bytes
 from tokenstore.store.manifests import BUILDING_SUFFIX as BUILDING_SUFFIX
 from tokenstore.store.manifests import read_manifest
@@ -193,7 +194,10 @@ class Store(Sequence[np.ndarray]):
 
         entry = self.manifest.tokenizer
         spec = str(self.path / entry.file) if entry.file else entry.kind
-        return load_tokenizer(spec, eos_id=entry.eos_id, allow_links=self.allow_links)
+        tokenizer = load_tokenizer(spec, eos_id=entry.eos_id, allow_links=self.allow_links)
+        if tokenizer.kind != entry.kind:
+            self._corrupt(str(entry.file), "tokenizer", f"one of the kind {entry.kind}", f"one of {tokenizer.kind}")
+        return tokenizer
 
     def boundaries(self) -> np.ndarray:
         """int64[D + 1 + lookup entries], read-only: first token of each document, the end, then the lookup (FMT-3)."""
@@ -244,14 +248,7 @@ class Store(Sequence[np.ndarray]):
         Raises: CorruptionError: they do not add up to the documents and tokens of the store.
         """
         runs = self._order_bytes()[order_ids_bytes(len(self)) :].view(_INT64).reshape(-1, 2)
-        lengths, firsts = runs.T
-        counts = np.diff(firsts, append=len(self))
-        bounded = (
-            lengths.min() >= 1 and lengths.max() <= self.num_tokens and 0 <= firsts.min() <= firsts.max() < len(self)
-        )
-        rising = bounded and firsts[0] == 0 and (np.diff(lengths) > 0).all() and (counts > 0).all()
-        near = abs((lengths.astype(np.float64) * counts).sum() / self.num_tokens - 1) < 0.01  # a sum of int64 may wrap
-        if not rising or not near or int((lengths * counts).sum()) != self.num_tokens:
+        if not are_runs(runs, len(self), self.num_tokens):
             total = f"{len(self)} documents of {self.num_tokens} tokens"
             self._corrupt(ORDER_NAME, "runs", f"rising lengths of {total}", "others")
         return runs
