@@ -15,7 +15,7 @@ import pytest
 from tokenstore.commands import app
 
 ROOT = Path(__file__).resolve().parents[1]
-MAIN = [sys.executable, "-c", "from tokenstore.commands.app import main; main()"]
+MAIN = [sys.executable, "-c", "from tokenstore.commands.entry import main; main()"]
 WAIT_SECONDS = 60  # until what must happen has happened; only a hanging process reaches it
 Start = Callable[..., subprocess.Popen]
 INTERRUPTIONS = pytest.mark.parametrize(  # the signal, and how many workers it meets
@@ -46,7 +46,7 @@ def in_small_units(*command: object) -> list[object]:
     """`tokenstore` with units of one small file, so that there is something to resume and work for two workers."""
     code = (
         "import functools as f, tokenstore.build.pipeline as p; p.cut_units = f.partial(p.cut_units, unit_bytes=200_000)\n"
-        "from tokenstore.commands.app import main\n"
+        "from tokenstore.commands.entry import main\n"
         "if __name__ == '__main__': main()"
     )
     return [sys.executable, "-c", code, *command]

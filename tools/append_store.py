@@ -1,7 +1,6 @@
 """`tokenstore append` in a clone: `python -m tools.append_store --help`."""
 
-from tokenstore.commands.app import run_command
-from tokenstore.commands.append import append
+from tokenstore.commands.entry import run_command
 
 if __name__ == "__main__":
-    run_command(append, "tools.append_store")
+    run_command("append")

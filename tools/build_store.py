@@ -1,7 +1,6 @@
 """`tokenstore build` in a clone: `python -m tools.build_store --help`."""
 
-from tokenstore.commands.app import run_command
-from tokenstore.commands.build import build
+from tokenstore.commands.entry import run_command
 
 if __name__ == "__main__":
-    run_command(build, "tools.build_store")
+    run_command("build")

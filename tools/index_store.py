@@ -1,7 +1,6 @@
 """`tokenstore index` in a clone: `python -m tools.index_store --help`."""
 
-from tokenstore.commands.app import run_command
-from tokenstore.commands.index import index
+from tokenstore.commands.entry import run_command
 
 if __name__ == "__main__":
-    run_command(index, "tools.index_store")
+    run_command("index")

@@ -1,7 +1,6 @@
 """`tokenstore plan` in a clone: `python -m tools.inspect_plan --help`."""
 
-from tokenstore.commands.app import run_command
-from tokenstore.commands.plan import plan
+from tokenstore.commands.entry import run_command
 
 if __name__ == "__main__":
-    run_command(plan, "tools.inspect_plan")
+    run_command("plan")

@@ -1,7 +1,6 @@
 """`tokenstore trace` in a clone: `python -m tools.trace_step --help`."""
 
-from tokenstore.commands.app import run_command
-from tokenstore.commands.trace import trace
+from tokenstore.commands.entry import run_command
 
 if __name__ == "__main__":
-    run_command(trace, "tools.trace_step")
+    run_command("trace")

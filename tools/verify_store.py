@@ -1,7 +1,6 @@
 """`tokenstore verify` in a clone: `python -m tools.verify_store --help`."""
 
-from tokenstore.commands.app import run_command
-from tokenstore.commands.verify import verify
+from tokenstore.commands.entry import run_command
 
 if __name__ == "__main__":
-    run_command(verify, "tools.verify_store")
+    run_command("verify")

@@ -253,7 +253,7 @@ def test_a_limit_on_file_size_ends_the_command_with_exit_code_1_and_it_resumes(
 ) -> None:
     """P8: a real failure of a real write, in the builder or in a worker, is exit code 1 and a message, and no store."""
     # 100 bytes: not even the recipe; 150,000: some part's tokens; 250,000: all parts fit, and the shard does not.
-    code = f"import tokenstore.build.pipeline as p, functools as f; p.cut_units = f.partial(p.cut_units, unit_bytes={UNIT_BYTES})\nfrom tokenstore.commands.app import main\nif __name__ == '__main__': main()"  # fmt: skip
+    code = f"import tokenstore.build.pipeline as p, functools as f; p.cut_units = f.partial(p.cut_units, unit_bytes={UNIT_BYTES})\nfrom tokenstore.commands.entry import main\nif __name__ == '__main__': main()"  # fmt: skip
     command = [sys.executable, "-c", code, "build", corpus, "--tokenizer", "bytes", "--output", tmp_path / "store", "--workers", workers]  # fmt: skip
 
     def limited() -> None:

@@ -1,12 +1,27 @@
 """What a signal does to a command, and that nothing of it is left behind."""
 
 import signal
+import sys
 from collections.abc import Iterator
 
 import cyclopts
 import pytest
 
+from tests.command_lines import run as run_process
 from tokenstore.commands.app import INTERRUPTED, run
+
+# The first import of a module sends the signal, as a user does who has changed their mind at once
+IMPORTS_INTERRUPTED = """
+import signal, sys
+class Interrupting:
+    def find_spec(name, path=None, target=None):
+        if name == wanted:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, Interrupting)
+from tokenstore.commands.entry import main
+sys.argv[1:] = ["plan", "none.yaml"]
+main()
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +54,10 @@ def test_an_interrupt_that_is_ignored_stays_ignored() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert command(signal.SIGINT) == 0
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line() -> None:
+    """Before the command has begun, and in what it imports late."""
+    for module in ("cyclopts", "numba"):
+        done = run_process(sys.executable, "-c", f"wanted = {module!r}\n{IMPORTS_INTERRUPTED}")
+        assert (done.returncode, done.stdout, done.stderr) == (INTERRUPTED, "", "interrupted\n")

@@ -1,11 +1,11 @@
 """The `tokenstore` command: its subcommands, and errors -> messages and exit codes."""
 
+import itertools
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import cyclopts
 from rich.console import Console
@@ -13,63 +13,72 @@ from rich.console import Console
 import tokenstore
 from tokenstore.commands.append import append
 from tokenstore.commands.build import build
+from tokenstore.commands.entry import INTERRUPTED
 from tokenstore.commands.index import index
 from tokenstore.commands.inspect import inspect
 from tokenstore.commands.plan import plan
 from tokenstore.commands.report import report
+from tokenstore.commands.screen import write_json
 from tokenstore.commands.trace import trace
 from tokenstore.commands.verify import verify
 from tokenstore.errors import BadRecordsError, ConfigError, TokenStoreError
 from tokenstore.views.text import safe
 
-FAILED, USAGE, BAD_RECORDS, DAMAGE, INTERRUPTED = 1, 2, 3, 4, 130
+FAILED, USAGE, BAD_RECORDS, DAMAGE = 1, 2, 3, 4
+EXIT_CODES = (
+    "Exit codes: 0 done; 1 failed; 2 wrong usage or configuration; 3 more bad records than allowed (build, append);"
+    " 4 damage found (verify); 130 interrupted, the same build or append resumes."
+)
 
 _STYLE = {
     "version": tokenstore.__version__,
     "help_format": "markdown",
+    "help_epilogue": EXIT_CODES,
     "suppress_keyboard_interrupt": False,  # `run` says what an interruption means
 }
+COMMANDS = (build, append, index, verify, inspect, plan, trace, report)
 app = cyclopts.App(name="tokenstore", help="Build, check and read token stores for training language models.", **_STYLE)
-app.command(build)
-app.command(append)
-app.command(index)
-app.command(verify)
-app.command(inspect)
-app.command(plan)
-app.command(trace)
-app.command(report)
+for each in COMMANDS:
+    app.command(each)
 app.register_install_completion_command()
 
 
-def main() -> None:
-    """Entry point of `tokenstore`."""
-    sys.exit(run(app))
+def single(name: str) -> cyclopts.App:
+    """One command as a program of its own, as `python -m tools.build_store` is."""
+    made = cyclopts.App(name=f"tokenstore {name}", **_STYLE)
+    made.default(next(command for command in COMMANDS if command.__name__ == name))
+    return made
 
 
-def run_command(command: Callable, name: str) -> None:
-    """Entry point of one command under its own name (`python -m tools.build_store`)."""
-    single = cyclopts.App(name=name, **_STYLE)
-    single.default(command)
-    sys.exit(run(single))
+def run(application: cyclopts.App, arguments: list[str] | None = None) -> int:
+    """Run a command line; return its exit code.
 
-
-def run(application: Any, arguments: list[str] | None = None) -> int:
-    """Run a command line; return its exit code. Errors go to standard error as one message, without a traceback."""
-    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False)
+    An error is one line on standard error, as wide as it needs to be. With --json it is also an object on standard output:
+    {"error": {"kind", "message", "exit_code"}}.
+    """
+    arguments = sys.argv[1:] if arguments is None else arguments
     try:
         with _interruptible():
-            code = application(arguments, error_console=errors, exit_on_error=False, result_action="return_value")
+            code = application(arguments, print_error=False, exit_on_error=False, result_action="return_value")
         return code if isinstance(code, int) else 0
-    except cyclopts.CycloptsError:
-        return USAGE  # cyclopts has printed what was wrong
+    except cyclopts.CycloptsError as error:
+        chain = " ".join([*application.name[:1], *(error.command_chain or ())])
+        return _fail(arguments, "UsageError", f"{error} Run `{chain} --help`.", USAGE)
     except KeyboardInterrupt as stop:
-        errors.print("; ".join(["interrupted", *getattr(stop, "__notes__", [])]))
-        return INTERRUPTED
+        message = "; ".join(["interrupted", *getattr(stop, "__notes__", [])])
+        return _fail(arguments, "Interrupted", message, INTERRUPTED)
     except TokenStoreError as error:
-        errors.print(f"error: {safe(str(error), lines=True)}")
-        return (
-            BAD_RECORDS if isinstance(error, BadRecordsError) else USAGE if isinstance(error, ConfigError) else FAILED
-        )
+        kinds = {BadRecordsError: BAD_RECORDS, ConfigError: USAGE}
+        return _fail(arguments, type(error).__name__, str(error), kinds.get(type(error), FAILED))
+
+
+def _fail(arguments: list[str], kind: str, message: str, code: int) -> int:
+    """Print an error; return the exit code."""
+    line = message if code == INTERRUPTED else f"error: {message}"
+    Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False).print(safe(line, lines=True))
+    if "--json" in itertools.takewhile(lambda argument: argument != "--", arguments):
+        write_json({"error": {"kind": kind, "message": message, "exit_code": code}})
+    return code
 
 
 @contextmanager

@@ -17,13 +17,13 @@ class Meter:
         self._console, self._title, self._bar = console, title, bar
         self._task = bar.add_task(title, total=None, rates="") if bar else None
         self._start = self._last = time.monotonic()
-        self._first: tuple[int, ...] | None = None
+        self._first: tuple[int, ...] = ()
+        self._first_done = -1  # what an earlier run had done does not count for the speed of this one
 
     def show(self, done: int, total: int, *amounts: tuple[int, str]) -> None:
         now = time.monotonic()
-        if self._first is None:  # what an earlier run had done does not count for the speed of this one
-            self._first = tuple(amount for amount, _ in amounts)
-            self._first_done = done
+        if self._first_done < 0:
+            self._start, self._first, self._first_done = now, tuple(amount for amount, _ in amounts), done
         seconds = max(now - self._start, 1e-9)
         rates = ", ".join(
             f"{_short((amount - first) / seconds)}{unit}/s"
@@ -33,9 +33,10 @@ class Meter:
             self._bar.update(self._task, completed=done, total=total, rates=rates)
         elif now - self._last >= _LINE_SECONDS:
             self._last = now
-            left = (total - done) * seconds / max(done - self._first_done, 1)
-            share = 100 * done // max(total, 1)
-            self._console.print(f"{self._title}: {share} %, {rates}, {_clock(left)} left")
+            parts = [f"{100 * done // max(total, 1)} %"]
+            if done > self._first_done:  # before that neither a speed nor an end can be told
+                parts += [rates, f"{_clock((total - done) * seconds / (done - self._first_done))} left"]
+            self._console.print(f"{self._title}: {', '.join(parts)}")
 
 
 @contextmanager
