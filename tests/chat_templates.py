@@ -11,6 +11,7 @@ CHATML = """\
     {{- '<|im_start|>assistant\\n' -}}
 {%- endif -%}
 """
+OWN_CHATML = "{{- '<chat>' }}" + CHATML  # as no built-in template writes
 
 # A beginning-of-text token, contents trimmed, a date in a head message that is always there
 LLAMA = """\
@@ -86,6 +87,7 @@ QWEN = """\
 """
 QWEN_MARKED = QWEN.replace("<GENERATION>", "{%- generation -%}").replace("<ENDGENERATION>", "{%- endgeneration -%}")
 QWEN = QWEN.replace("<GENERATION>", "").replace("<ENDGENERATION>", "")
+OWN_QWEN = "{{- '<qwen>' }}" + QWEN  # as no built-in template writes
 
 # Its own name for the assistant, no system messages
 GEMMA = """\

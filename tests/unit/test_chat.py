@@ -82,6 +82,14 @@ def test_no_tools_are_none(tools: object) -> None:
     assert conversation({"messages": [USER, ASSISTANT], "tools": tools}).tools is None
 
 
+@pytest.mark.parametrize("empty", ["", " \n"])
+def test_an_assistant_may_say_nothing(empty: str) -> None:
+    """An empty answer does not make a record bad: the end of its turn can be trained on."""
+    said = {"role": "assistant", "content": empty}
+    assert conversation({"messages": [USER, said, *TURN]}).messages == (USER, said, *TURN)
+    assert conversation({"instruction": ASKED, "output": empty}).messages == (USER, said)
+
+
 def test_text_parts_are_joined() -> None:
     """A content in parts is their text."""
     parts = [{"type": "text", "text": "Guten ", "image_url": None}, {"type": "text", "text": "Tag"}]
@@ -109,7 +117,6 @@ def test_text_parts_are_joined() -> None:
         ),
         ({"messages": [{"role": "user", "content": ["x"]}]}, "message 1: expected parts of type text, found 'x'"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "a part of type text: expected a string"),
-        ({"messages": [{"role": "assistant", "content": " \n"}]}, "expected an assistant that says something"),
         (
             {"messages": [{"role": "assistant", "content": "", "tool_calls": "x"}]},
             "expected tool_calls to be a list of",
@@ -128,7 +135,7 @@ def test_text_parts_are_joined() -> None:
         ({"instruction": 0, "output": "x"}, "instruction: expected a string, found number"),
         ({"instruction": "x", "input": ["y"], "output": "x"}, "input: expected a string, found list"),
         ({"instruction": "", "input": "", "output": "x"}, "instruction: expected a text, found an empty one"),
-        ({"instruction": "x", "output": " "}, "output: expected a text, found an empty one"),
+        ({"prompt": " ", "completion": "x"}, "prompt: expected a text, found an empty one"),
         ({"question": "x", "answer": {"text": "y"}}, "answer: expected a string, found object"),
         ({"prompt": [], "completion": [ASSISTANT]}, "prompt: expected a list, found an empty one"),
     ],

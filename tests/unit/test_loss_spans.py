@@ -86,8 +86,8 @@ def parts(template: str, said: Conversation, train_on: str = "assistant", date: 
             styles.GEMMA,
             "<s><start_of_turn>user\nWie geht's? 🦊<end_of_turn>\n<start_of_turn>model\nGut 👩‍👩‍👧, danke!<end_of_turn>\n"
             "<start_of_turn>user\n今日は何曜日ですか<end_of_turn>\n<start_of_turn>model\nПятница.<end_of_turn>\n",
-            "Gut 👩‍👩‍👧, danke!<end_of_turn>\n",
-            "Пятница.<end_of_turn>\n",
+            "Gut 👩‍👩‍👧, danke!<end_of_turn>",
+            "Пятница.<end_of_turn>",
         ),
     ],
     ids=["chatml", "plain", "alpaca", "qwen2", "llama", "mistral", "gemma"],
@@ -101,12 +101,16 @@ def test_the_text_and_what_is_learned_of_it(template: str, text: str, first: str
     assert parts(template, TURNS, "all", DATE) == [text]
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+@pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"deepseek-r1"}))  # which begins an answer with a thought
 def test_the_built_in_templates_begin_an_answer_as_they_write_one(name: str) -> None:
-    """What comes before a learned part is what the model is prompted with."""
+    """What comes before a part that is trained on is what the model is prompted with."""
     for said in (TURNS, SYSTEM):
-        renderer = Renderer(BUILT_IN[name], TOKENS)
-        text, spans = renderer.render(said)
+        renderer = Renderer(BUILT_IN[name], TOKENS, date=DATE)
+        try:
+            text, spans = renderer.render(said)
+        except ValueError:
+            assert name.startswith(("gemma", "mistral"))  # which have no place for this system message, or want one
+            continue
         before, _ = renderer.template.render(said.messages[:-1], None, prompt=True)
         assert text[: spans[-1][0]] == before
 
@@ -117,10 +121,12 @@ def test_reasoning_that_is_taken_out_of_earlier_turns() -> None:
     last = "<think>\ndrei und drei\n</think>\n\n6<|im_end|>"
     assert parts(styles.QWEN_MARKED, said) == ["4<|im_end|>", last]
     assert parts(styles.QWEN_MARKED, said, "last") == [last]
-    assert parts(styles.QWEN, said, "last") == [last + "\n"]
-    with pytest.raises(ValueError, match=r"message 2: the template rewrites earlier turns; use a template with {% gen"):
-        parts(styles.QWEN, said)
-    assert parts(styles.QWEN, talk("2+2?", "4")) == ["<think>\n\n</think>\n\n4<|im_end|>\n"]
+    assert parts(styles.OWN_QWEN, said, "last") == [last + "\n"]
+    with pytest.raises(
+        ValueError, match=r"message 2: the template writes it differently when other messages follow; use a "
+    ):
+        parts(styles.OWN_QWEN, said)
+    assert parts(styles.OWN_QWEN, talk("2+2?", "4")) == ["<think>\n\n</think>\n\n4<|im_end|>\n"]
 
 
 def test_tools_and_tool_calls_are_written_and_learned() -> None:
@@ -151,12 +157,12 @@ def test_tools_and_tool_calls_are_written_and_learned() -> None:
 def test_two_answers_in_a_row() -> None:
     """Each is learned, where the template writes them one after the other."""
     said = conversation({"messages": [*TURNS.messages[:2], {"role": "assistant", "content": "Noch etwas?"}]})
-    assert parts(styles.CHATML, said) == ["Gut 👩‍👩‍👧, danke!<|im_end|>\n", "Noch etwas?<|im_end|>\n"]
+    assert parts(styles.OWN_CHATML, said) == ["Gut 👩‍👩‍👧, danke!<|im_end|>\n", "Noch etwas?<|im_end|>\n"]
     assert parts(BUILT_IN["chatml"], said) == ["Gut 👩‍👩‍👧, danke!<|im_end|>", "Noch etwas?<|im_end|>"]
     with pytest.raises(ValueError, match="the template fails: roles must alternate"):
         parts(styles.MISTRAL, said)
     sparse = "{% for m in messages %}{{ m.content ~ ('' if loop.last and add_generation_prompt else '|') }}{% endfor %}"
-    with pytest.raises(ValueError, match="expected learned parts one after the other, found some that overlap"):
+    with pytest.raises(ValueError, match="expected the parts to train on one after the other, found some that overlap"):
         parts(sparse, said)
 
 
@@ -165,21 +171,25 @@ def test_an_answer_of_weight_0_is_not_learned() -> None:
     said = Conversation(({**TURNS.messages[0]}, {**TURNS.messages[1], "weight": 0}, *TURNS.messages[2:]))
     for template in (styles.CHATML, BUILT_IN["chatml"]):
         assert [part.strip() for part in parts(template, said)] == ["Пятница.<|im_end|>"]
-        with pytest.raises(ValueError, match="nothing to learn"):
+        with pytest.raises(ValueError, match="nothing to train on"):
             parts(template, Conversation(said.messages[:2]))
 
 
 @pytest.mark.parametrize(
     ("template", "said", "reason"),
     [
-        (styles.MISTRAL_MOVES, SYSTEM, "message 3: the template rewrites earlier turns"),
+        (styles.MISTRAL_MOVES, SYSTEM, "message 3: the template writes it differently when other messages follow"),
         (styles.MISTRAL, SYSTEM, "the template fails: roles must alternate"),
         (styles.GEMMA, SYSTEM, "the template fails: no system messages"),
         (styles.DEEPSEEK, TURNS, "message 2: the template begins an answer in another way than it writes one"),
-        (styles.ALWAYS_BEGINS, TURNS, "message 2: the template rewrites earlier turns"),
-        (styles.ALWAYS_BEGINS, talk("a", "b"), "message 2: the template pays no heed to add_generation_prompt"),
-        (styles.CHATML, talk("nur eine Frage"), "nothing to learn: expected an assistant message, found none"),
-        ("{% for m in messages %}{% if m.role == 'user' %}u{% endif %}{% endfor %}", TURNS, "found one that leaves it"),
+        (styles.ALWAYS_BEGINS, TURNS, "message 2: the template writes it differently when other messages follow"),
+        (styles.ALWAYS_BEGINS, talk("a", "b"), "message 2: the template ignores add_generation_prompt"),
+        (styles.CHATML, talk("nur eine Frage"), "nothing to train on: expected an assistant message, found none"),
+        (
+            "{% for m in messages %}{% if m.role == 'user' %}u{% endif %}{% endfor %}",
+            TURNS,
+            "message 2: the template omits it",
+        ),
         (
             "{% for m in messages %}{% if loop.last %}{% generation %}{{ m.content }}{% endgeneration %}{% endif %}"
             "{% endfor %}",
@@ -312,9 +322,11 @@ def test_templates_are_found(tmp_path: Path) -> None:
     assert find_template(str(path), None) == "{{ messages[0].content }}\n"
     assert find_template("chatml", "own") == BUILT_IN["chatml"]
     assert find_template(None, "own") == "own"
-    with pytest.raises(ConfigError, match=r"found none; give one of chatml, plain, alpaca or a .jinja file"):
+    with pytest.raises(ConfigError, match=r"found none; give one of chatml, plain, alpaca, .* or a .jinja file"):
         find_template(None, None)
-    with pytest.raises(ConfigError, match=r"one of chatml, plain, alpaca or a .jinja file, found 'x.jinja' \(No such"):
+    with pytest.raises(
+        ConfigError, match=r"one of chatml, plain, alpaca, .* or a .jinja file, found 'x.jinja' \(No such"
+    ):
         find_template("x.jinja", "own")
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="codec can't decode"):

@@ -7,7 +7,8 @@
     {"question": "How many?", "answer": "Four."}
 
 The first shape in this order whose fields are there is taken. The text of a `system` field becomes the first message.
-An assistant's message with `weight` 0 is not learned; one inside a `prompt` is learned like any other.
+An assistant's message with `weight` 0 is not trained on; one inside a `prompt` is, like any other. An assistant's message
+may be empty: then the end of its turn is trained on.
 """
 
 import re
@@ -82,7 +83,7 @@ def _said(role: str, value: Any, name: str) -> list:
     """A field that holds a text, or messages as they are."""
     if isinstance(value, list):
         return _list(value, name)
-    if not _text(value, name).strip():
+    if not _text(value, name).strip() and role != "assistant":
         raise ValueError(f"{name}: expected a text, found an empty one")
     return [{"role": role, "content": value}]
 
@@ -126,15 +127,12 @@ def _message(message: Any, where: str, table: bool) -> dict:
 
 
 def _check(message: dict, where: str) -> None:
-    """Something is said, and nothing that is learned is empty."""
-    says_more = "tool_calls" in message
-    if "content" not in message and not says_more:
+    """There is a content, though it may be empty, or there are tool calls."""
+    if "content" not in message and "tool_calls" not in message:
         raise ValueError(f"{where}: expected content, found null")
     for name in REASONING:
         if name in message:
-            says_more |= bool(_text(message[name], f"{where}: {name}"))
-    if message["role"] == "assistant" and not says_more and not message["content"].strip():
-        raise ValueError(f"{where}: expected an assistant that says something, found an empty content")
+            _text(message[name], f"{where}: {name}")
     if message.get("weight", 1) not in (0, 1):
         raise ValueError(f"{where}: expected a weight of 0 or 1, found {_shown(message['weight'])}")
 

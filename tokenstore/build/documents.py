@@ -3,7 +3,7 @@
 import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from tokenstore.build.records import Bad, Reading, Row, decoded
 from tokenstore.build.split import content_hash
 from tokenstore.format.layout import MAX_ID_BYTES
 from tokenstore.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tokenstore.build.loss_spans import Renderer
 
 _SHOWN = 200
 _IGNORED_LABEL = -100
@@ -52,11 +55,7 @@ class DocumentReader:
         self.change = load_hook(options.map) if options.map else None
         self.hashed = options.split is not None or options.dedup != "none"
         if options.records == "chat":
-            from tokenstore.build.loss_spans import Renderer
-            from tokenstore.build.templates import find_template
-
-            template = find_template(options.chat_template, tokenizer.chat_template)
-            self.renderer = Renderer(template, tokenizer.token_names, options.train_on, options.chat_date)
+            self.renderer = renderer_of(options, tokenizer)
 
     def document(self, row: Row, of_table: bool = False) -> Document | Bad | None:
         """The document of a row; why it has none; None if the user's functions leave it out.
@@ -126,6 +125,15 @@ class DocumentReader:
         text, spans = self.renderer.render(talk)
         content = content_hash(text.encode()) if self.hashed else (0, 0)
         return Document(text=text, learned=tuple(spans), name=name, content=content)
+
+
+def renderer_of(options: BuildOptions, tokenizer: Tokenizer) -> "Renderer":
+    """What writes the conversations of a build as text. Raises ConfigError: no template, or one that cannot be used."""
+    from tokenstore.build.loss_spans import Renderer
+    from tokenstore.build.templates import find_template
+
+    template = find_template(options.chat_template, tokenizer.chat_template)
+    return Renderer(template, tokenizer.token_names, options.train_on, options.chat_date, tokenizer.special_tokens)
 
 
 def reading(options: BuildOptions) -> Reading:

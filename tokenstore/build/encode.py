@@ -47,7 +47,10 @@ def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, option
         tokens_kept = np.repeat(kept, lengths)
         ids, lengths = ids[tokens_kept], lengths[kept]
         mask = None if mask is None else mask[tokens_kept]
-    ids, lengths, mask = _with_special(ids, lengths, mask, special_ids(tokenizer, options), _may_have_them(options))
+    special = special_ids(tokenizer, options)
+    if options.records == "chat" and special[1] is not None:
+        ids, lengths, mask = _without_blanks_after(special[1], ids, lengths, mask, tokenizer)
+    ids, lengths, mask = _with_special(ids, lengths, mask, special, _may_have_them(options))
     some = lengths > 0  # documents kept without text, where no special token was asked for
     dropped = {name: int((why == number).sum()) for number, name in enumerate(_REASONS)}
     dropped["empty"] += int(lengths.size - some.sum())
@@ -100,6 +103,32 @@ def has_masks(options: BuildOptions) -> bool:
 def _may_have_them(options: BuildOptions) -> bool:
     """Whether documents may come with the special tokens asked for, which then are not put there twice."""
     return options.records != "text" or options.add_special_tokens
+
+
+_MOST_BLANKS = 4  # tokens of white space that a chat template may write after the end of the last turn
+
+
+def _without_blanks_after(
+    end: int, ids: np.ndarray, lengths: np.ndarray, mask: np.ndarray | None, tokenizer: Tokenizer
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Documents that end with the token `end` and white space, without that space: they need no second end then."""
+    if not ids.size:
+        return ids, lengths, mask
+    stops = np.cumsum(lengths)
+    blanks = np.zeros(lengths.size, np.int64)  # of documents that have the end
+    only_blanks = lengths > 0  # after the token that is looked at
+    for back in range(1, _MOST_BLANKS + 2):
+        only_blanks &= lengths >= back
+        token = ids[np.maximum(stops - back, 0)]
+        blanks[only_blanks & (token == end)] = back - 1
+        only_blanks &= token != end
+        for one in np.unique(token[only_blanks]):
+            only_blanks[token == one] &= tokenizer.decode(np.array([one])).isspace()
+    if not blanks.any():
+        return ids, lengths, mask
+    places = np.arange(ids.size) - np.repeat(stops - blanks, lengths)
+    kept = places < 0
+    return ids[kept], lengths - blanks, None if mask is None else mask[kept]
 
 
 def _with_special(

@@ -10,7 +10,7 @@ from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import tokenstore
-from tokenstore.build.documents import find_mask_field, reading
+from tokenstore.build.documents import find_mask_field, reading, renderer_of
 from tokenstore.build.hooks import hook_sha256
 from tokenstore.build.inputs import TABLES, InputFile
 from tokenstore.build.options import APART, BuildOptions
@@ -163,6 +163,7 @@ def recipe_of(options: BuildOptions, tokenizer: Tokenizer, files: Sequence[Input
     if options.records == "chat":
         hashes["chat_template_sha256"] = hashlib.sha256(chat_template(options, tokenizer).encode()).hexdigest()
         hashes["chat_token_names"] = dict(tokenizer.token_names)
+        hashes["chat_marks_of"] = list(renderer_of(options, tokenizer).families)  # of a template without its own
     return {"options": {**options.recorded(), **hashes}, "tokenizer": entry, "versions": versions}
 
 

@@ -1,4 +1,4 @@
-"""Chat templates: the built-in ones, finding one, what it reads, and its text for a list of messages.
+"""Chat templates: finding one, what it reads, and its text for a list of messages.
 
 The engine is the one of `transformers`, so a store holds the very text that inference will see. It is Jinja's immutable
 sandbox: a template, which may come from anywhere, reaches neither files nor Python. It can still fill memory or loop for
@@ -12,53 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from tokenstore.build.chat_templates import BUILT_IN
 from tokenstore.errors import ConfigError
 
-_CHATML = """\
-{%- for message in messages -%}
-    {{- '<|im_start|>' ~ message.role ~ '\\n' -}}
-    {%- if message.role == 'assistant' -%}
-        {%- generation -%}{{- message.content ~ '<|im_end|>' -}}{%- endgeneration -%}
-    {%- else -%}
-        {{- message.content ~ '<|im_end|>' -}}
-    {%- endif -%}
-    {{- '\\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\\n' -}}{%- endif -%}
-"""
-
-# The blank before an answer is learned: most vocabularies join it to the first word, which would else stand on the edge.
-_PLAIN = """\
-{%- for message in messages -%}
-    {{- '' if loop.first else '\\n' -}}
-    {{- message.role | capitalize ~ ':' -}}
-    {%- if message.role == 'assistant' -%}
-        {%- generation -%}{{- ' ' ~ message.content ~ eos_token -}}{%- endgeneration -%}
-    {%- else -%}
-        {{- ' ' ~ message.content -}}
-    {%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '\\nAssistant:' -}}{%- endif -%}
-"""
-
-_ALPACA = """\
-{%- for message in messages -%}
-    {{- '' if loop.first else '\\n\\n' -}}
-    {%- if message.role == 'assistant' -%}
-        {{- '### Response:\\n' -}}
-        {%- generation -%}{{- message.content ~ eos_token -}}{%- endgeneration -%}
-    {%- elif message.role == 'user' -%}
-        {{- '### Instruction:\\n' ~ message.content -}}
-    {%- elif message.role == 'system' -%}
-        {{- message.content -}}
-    {%- else -%}
-        {{- raise_exception('alpaca: expected a role of system, user, assistant, found ' ~ message.role) -}}
-    {%- endif -%}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '\\n\\n### Response:\\n' -}}{%- endif -%}
-"""
-
-BUILT_IN = {"chatml": _CHATML, "plain": _PLAIN, "alpaca": _ALPACA}
 _NAMES = ", ".join(BUILT_IN)
 
 Span = tuple[int, int]  # characters from, to (not included)

@@ -77,7 +77,8 @@ def build(
     tokenstore build data/*.jsonl.zst --output stores/web --tokenizer tokenizer.json --workers 8
     tokenstore build src/ --output stores/code --tokenizer bytes --text-endings .py .md
     tokenstore build web.parquet -o stores/web --tokenizer gpt2.tiktoken --pattern gpt2 --dedup exact --split train=0.99,validation=0.01
-    tokenstore build chats.jsonl -o stores/sft --tokenizer tokenizer.json --records chat
+    tokenstore build chats.jsonl -o stores/sft --tokenizer Qwen3-8B/tokenizer.json --records chat
+    tokenstore build chats.jsonl -o stores/sft --tokenizer tokenizer.json --records chat --chat-template llama3 --train-on last
     ```
 
     Parameters
@@ -105,11 +106,14 @@ def build(
     origins
         Keep every document's record number, 8 bytes each, so that it can be traced to its input.
     chat_template
-        chatml, plain, alpaca, or the path of a Jinja template; left out: the one beside the tokenizer.json.
+        A Jinja file, or a built-in template: chatml, plain, alpaca, qwen2.5, qwen3, qwen3-2507, llama3, llama3.1, llama3.2,
+        gemma, gemma3, mistral-v1, mistral-v3, mistral-v3-tekken, mistral-v7-tekken, deepseek-v3, deepseek-r1,
+        deepseek-v3.1, phi3, phi3.5, phi4, phi4-mini. Default: the template beside the tokenizer.json; if it does not
+        mark what the assistant says, the marks of the built-in one that writes the same text are used.
     chat_date
         What a chat template that prints today's date gets to print, as 2025-01-31: a build must not depend on the day.
     train_on
-        What is learned of a conversation: what the assistant says, its last turn only, or all.
+        What is trained on in a conversation: the assistant's turns, its last turn (also where the user speaks after it), or all.
     engine
         Fast tokenizes by gigatoken, checked against the reference; auto if it can. The tokens are the same.
     eos

@@ -1,0 +1,78 @@
+"""Builds of conversations, by tokens: where a document ends, and what of it is trained on."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer
+
+import tokenstore
+from tests.building import Build
+
+ASKED, ANSWERED = {"role": "user", "content": "Wie geht's?"}, {"role": "assistant", "content": "Gut."}
+SILENT = {"role": "assistant", "content": ""}
+
+
+@pytest.fixture
+def chat_tokenizer(tokenizer_file: Path, tmp_path: Path) -> Callable[..., str]:
+    """A tokenizer.json with the tokens of ChatML and a template beside it, called as chat_tokenizer(eos, template)."""
+
+    def make(eos: str, template: str = "") -> str:
+        tokenizer = Tokenizer.from_file(str(tokenizer_file))
+        tokenizer.add_special_tokens(["<|im_start|>", "<|im_end|>"])
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos, "chat_template": template}))
+        return str(tmp_path / "tokenizer.json")
+
+    return make
+
+
+def shown(path: Path) -> list[str]:
+    """Every document of a store as text, its parts that are trained on in brackets."""
+    documents = []
+    with tokenstore.open_store(path) as store:
+        for i in range(len(store)):
+            tokens = [store.tokenizer.decode(store[i][at : at + 1]) for at in range(len(store[i]))]
+            documents.append("".join(f"[{t}]" if m else t for t, m in zip(tokens, store.loss_mask(i), strict=True)))
+    return [document.replace("][", "") for document in documents]
+
+
+def test_a_turn_that_ends_with_the_end_of_text_and_a_newline_gets_no_second_one(
+    build: Build, jsonl: Callable[..., Path], chat_tokenizer: Callable[..., str]
+) -> None:
+    """The template's own end token ends the document, without the newline after it; another end of text comes after both."""
+    source = jsonl("chats.jsonl", [{"messages": [ASKED, ANSWERED]}, {"messages": [ASKED, ANSWERED, ASKED]}])
+    text = "<|im_start|>user\nWie geht's?<|im_end|>\n<|im_start|>assistant\n[Gut.<|im_end|>]"
+    question = "\n<|im_start|>user\nWie geht's?<|im_end|>"
+    for eos, end in ("<|im_end|>", ""), ("<|endoftext|>", "\n<|endoftext|>"):
+        made = build(source, output=eos[2:-2], tokenizer=chat_tokenizer(eos), records="chat", chat_template="chatml")
+        assert shown(made.path) == [text + end, text + question + end]
+
+
+def test_a_familys_own_template_without_marks(
+    build: Build, jsonl: Callable[..., Path], chat_tokenizer: Callable[..., str]
+) -> None:
+    """The newline after a turn is not trained on, and one end token is."""
+    template = (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+    )
+    for output, own in ("family", template), ("no family", template.replace("start|>", "start|>\t")):
+        source = jsonl("chats.jsonl", [{"messages": [ASKED, ANSWERED]}])
+        made = build(source, output=output, tokenizer=chat_tokenizer("<|im_end|>", own), records="chat")
+        assert shown(made.path)[0].endswith("assistant\n[Gut.<|im_end|>]")
+
+
+def test_an_empty_answer_is_trained_on_by_its_end_token(
+    build: Build, jsonl: Callable[..., Path], chat_tokenizer: Callable[..., str]
+) -> None:
+    """It does not fail the build."""
+    records = [{"messages": [ASKED, SILENT, ASKED, ANSWERED]}, {"instruction": "Wie geht's?", "output": ""}]
+    made = build(
+        jsonl("chats.jsonl", records), tokenizer=chat_tokenizer("<|im_end|>"), records="chat", chat_template="chatml"
+    )
+    assert made.counts["bad"] == 0
+    first, second = shown(made.path)
+    assert first.count("assistant\n[<|im_end|>]") == second.count("assistant\n[<|im_end|>]") == 1
+    assert first.endswith("assistant\n[Gut.<|im_end|>]")

@@ -1,0 +1,106 @@
+"""Built-in chat templates: what each writes and marks, and how they lend their marks to a family's own template."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.conversations import CONVERSATIONS
+from tokenstore.build.chat import Conversation
+from tokenstore.build.chat_templates import BUILT_IN, may_be_like
+from tokenstore.build.loss_spans import Renderer
+from tokenstore.build.template_families import families_like
+from tokenstore.build.templates import load_template
+
+TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+DATE = "2025-01-31"
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "chat_templates.json").read_text("utf-8"))
+FAMILIES = [name for name in BUILT_IN if may_be_like(BUILT_IN[name])]
+
+
+def bare(name: str) -> str:
+    """A built-in template without its marks, as most families' own are."""
+    return re.sub(r"{%- (end)?generation -%}", "", BUILT_IN[name])
+
+
+def marked(renderer: Renderer, talk: Conversation) -> str:
+    """The text of a conversation, what is trained on in brackets; or why it is refused."""
+    try:
+        text, spans = renderer.render(talk)
+    except ValueError as error:
+        return f"refused: {error}"
+    for start, stop in reversed(spans):
+        text = f"{text[:start]}⟦{text[start:stop]}⟧{text[stop:]}"
+    return text
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_what_a_built_in_template_writes(name: str) -> None:
+    """Facts of each format, compared with the families' own templates when they were written down."""
+    renderer = Renderer(BUILT_IN[name], TOKENS, date=DATE)
+    assert {title: marked(renderer, CONVERSATIONS[title]) for title in GOLDEN[name]} == GOLDEN[name]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_familys_own_template_gets_the_marks_of_the_built_in_one(name: str) -> None:
+    """The same text and the same parts for every conversation that the built-in template writes."""
+    built_in, own = (Renderer(template, TOKENS, date=DATE) for template in (BUILT_IN[name], bare(name)))
+    assert name in own.families
+    for talk in CONVERSATIONS.values():
+        expected = marked(built_in, talk)
+        if not expected.startswith("refused"):
+            assert marked(own, talk) == expected
+
+
+def test_reasoning_that_qwen3_removes_does_not_refuse_its_conversation() -> None:
+    """Earlier turns are written without their reasoning; every turn's mark is known all the same."""
+    own = Renderer(bare("qwen3"), {}, date=DATE)
+    found = marked(own, CONVERSATIONS["reasoning, earlier"])
+    assert "\n⟦4<|im_end|>⟧\n" in found
+    assert "\n⟦<think>\n\n</think>\n\n6<|im_end|>⟧\n" in found
+
+
+def test_the_last_turn_of_a_conversation_that_ends_with_the_user() -> None:
+    """`last` is the assistant's last turn, wherever it is."""
+    talk = CONVERSATIONS["ends with the user"]
+    for template in (BUILT_IN["qwen3"], bare("qwen3")):
+        found = marked(Renderer(template, {}, "last"), talk)
+        assert found.count("⟦") == 1
+        assert "⟦Gut 👩‍👩‍👧, danke!<|im_end|>⟧\n<|im_start|>user\n今日は何曜日ですか<|im_end|>\n" in found
+
+
+@pytest.mark.parametrize(
+    ("train_on", "advice"),
+    [
+        ("assistant", "use --chat-template qwen3, --train-on last or --train-on all"),
+        ("last", "use --chat-template qwen3 or --train-on all"),
+    ],
+)
+def test_a_template_unlike_its_family_names_it(train_on: str, advice: str) -> None:
+    """Where the built-in template writes a conversation differently, the message says which one to use."""
+    changed = bare("qwen3").replace(
+        "'<|im_start|>' ~ message.role", "'<|im_start|>' ~ message.role ~ ('!' if messages | length > 3 else '')"
+    )
+    renderer = Renderer(changed, {}, train_on)  # type: ignore[arg-type]
+    assert next(iter(renderer.families)) == "qwen3"
+    talk = CONVERSATIONS["two turns"] if train_on == "assistant" else CONVERSATIONS["ends with the user"]
+    assert marked(renderer, talk).endswith(f"the template writes it differently when other messages follow; {advice}")
+
+
+def test_a_template_of_no_family_is_asked_for_marks() -> None:
+    """The way out of a template nobody knows is one with marks."""
+    template = "{% for m in messages %}{{ (messages | length) ~ m.content }}{% endfor %}"
+    found = marked(Renderer(template, {}), CONVERSATIONS["two turns"])
+    assert "use a --chat-template with {% generation %} marks, --train-on last or --train-on all" in found
+
+
+def test_the_most_alike_family_comes_first() -> None:
+    """Qwen's three and ChatML write some conversations alike, and others not."""
+    for name in ("chatml", "qwen2.5", "qwen3", "qwen3-2507", "gemma", "gemma3", "deepseek-r1"):
+        assert next(iter(families_like(load_template(bare(name), TOKENS, DATE), DATE))) == name
+
+
+def test_a_family_whose_date_is_not_given_is_no_candidate() -> None:
+    """Llama 3.2 prints the date; a template of Llama 3 is used without one."""
+    assert list(families_like(load_template(bare("llama3"), TOKENS), None)) == ["llama3"]

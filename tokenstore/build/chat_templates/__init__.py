@@ -1,0 +1,60 @@
+"""The built-in chat templates, all with generation marks.
+
+Each writes conversations byte for byte as its family's own template does, or refuses what that one would omit. They were
+compared with the families' own templates and tokenizers (`python -m tools.compare_templates`):
+
+    qwen2.5, qwen3, qwen3-2507   templates of the three; qwen3 also by token
+    llama3, llama3.1, llama3.2   templates of the three; llama3 also by token, with the vocabulary of 3.1
+    gemma, gemma3                templates of gemma 1 and 3; gemma3 also by token
+    mistral-*                    templates as axolotl ships them; texts of mistral-common
+    deepseek-v3, -r1, -v3.1      templates of the three; deepseek-v3 also by token
+    phi3, phi3.5, phi4, phi4-mini  templates of the four
+
+Gemma 2, Llama 3.3 and R1's distilled models are said to share these formats; that was not tested. Tools and tool calls are written by
+qwen* and llama3.1 and 3.2, reasoning by qwen3; the others refuse conversations that have them.
+"""
+
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
+_CHATML_END, _LLAMA_END, _GEMMA_END, _MISTRAL_END = "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "[/INST]"
+_DEEPSEEK_END, _PHI_END = "<｜end▁of▁sentence｜>", "<|end|>"
+
+# By name: the file, what is put before its text, and a string that any template of the family holds ("": none has it).
+_SOURCES = {
+    "chatml": ("chatml", "", _CHATML_END),
+    "plain": ("plain", "", ""),
+    "alpaca": ("alpaca", "", ""),
+    "qwen2.5": ("qwen", "version = '2.5'", _CHATML_END),
+    "qwen3": ("qwen", "version = '3'", _CHATML_END),
+    "qwen3-2507": ("qwen", "version = '2507'", _CHATML_END),
+    "llama3": ("llama3", "", _LLAMA_END),
+    "llama3.1": ("llama3.1", "date = '26 Jul 2024'", _LLAMA_END),
+    "llama3.2": ("llama3.1", "date = strftime_now('%d %b %Y')", _LLAMA_END),
+    "gemma": ("gemma", "version = '2'", _GEMMA_END),
+    "gemma3": ("gemma", "version = '3'", _GEMMA_END),
+    "mistral-v1": ("mistral", "version = 'v1'", _MISTRAL_END),
+    "mistral-v3": ("mistral", "version = 'v3'", _MISTRAL_END),
+    "mistral-v3-tekken": ("mistral", "version = 'v3-tekken'", _MISTRAL_END),
+    "mistral-v7-tekken": ("mistral", "version = 'v7-tekken'", _MISTRAL_END),
+    "deepseek-v3": ("deepseek", "version = 'v3'", _DEEPSEEK_END),
+    "deepseek-r1": ("deepseek", "version = 'r1'", _DEEPSEEK_END),
+    "deepseek-v3.1": ("deepseek", "version = 'v3.1'", _DEEPSEEK_END),
+    "phi3": ("phi", "version = '3'", _PHI_END),
+    "phi3.5": ("phi", "version = '3.5'", _PHI_END),
+    "phi4": ("phi", "version = '4'", _CHATML_END),
+    "phi4-mini": ("phi", "version = '4-mini'", _PHI_END),
+}
+
+
+def _text(file: str, setting: str) -> str:
+    head = f"{{%- set {setting} -%}}\n" if setting else ""
+    return head + (_FOLDER / f"{file}.jinja").read_text("utf-8")
+
+
+BUILT_IN = {name: _text(file, setting) for name, (file, setting, _) in _SOURCES.items()}
+
+
+def may_be_like(text: str) -> list[str]:
+    """Names of the built-in templates that another template, by its text, may be of the same family as."""
+    return [name for name, (_, _, end) in _SOURCES.items() if end and end in text]

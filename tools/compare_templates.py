@@ -1,0 +1,98 @@
+"""Compare the built-in chat templates with a family's own: every conversation of tests/conversations.py, by text and token.
+
+    python -m tools.compare_templates qwen3=qwen3.jinja llama3=llama3.jinja
+    python -m tools.compare_templates qwen3=Qwen3-8B/            a folder with tokenizer.json and tokenizer_config.json
+
+With a folder the tokens are compared too: those of a build against `apply_chat_template`. The chat_templates folder of the
+PyPI package trl holds many families' own templates. Exit code 1 if any text or token differs.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from tests.conversations import CONVERSATIONS
+from tokenstore.build.chat import Conversation
+from tokenstore.build.chat_templates import BUILT_IN
+from tokenstore.build.documents import DocumentReader
+from tokenstore.build.encode import encode_documents
+from tokenstore.build.loss_spans import Renderer
+from tokenstore.build.options import BuildOptions
+from tokenstore.build.recipe import open_tokenizer
+from tokenstore.build.records import Bad
+from tokenstore.build.templates import load_template
+from tokenstore.tokenizer import load_tokenizer
+
+_TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
+_DATE = "2025-01-31"
+
+
+def compare(name: str, path: Path) -> tuple[dict[str, int], list[str]]:
+    """(how many conversations are the same, refused by both, refused by the built-in template; what differs)."""
+    tokenizer = load_tokenizer(str(path / "tokenizer.json"), special_text="special") if path.is_dir() else None
+    text = path.read_text("utf-8") if tokenizer is None else tokenizer.chat_template
+    tokens = _TOKENS if tokenizer is None else dict(tokenizer.token_names)
+    theirs, ours = load_template(text, tokens, _DATE), Renderer(BUILT_IN[name], tokens, "all", _DATE)
+    counts = {"same": 0, "refused by both": 0, "refused here": 0, "refused there": 0}
+    differences = []
+    for title, talk in CONVERSATIONS.items():
+        expected = _or_none(lambda talk=talk: theirs.render(talk.messages, talk.tools)[0])
+        found = _or_none(lambda talk=talk: ours.render(talk)[0])
+        if found is None or expected is None:
+            counts[f"refused {'by both' if found == expected else 'here' if found is None else 'there'}"] += 1
+        elif found != expected:
+            differences.append(f"{name}: {title}:\n    theirs {expected!r}\n    ours   {found!r}")
+        elif tokenizer is not None and (difference := _tokens_differ(path, tokens, text, name, talk)):
+            differences.append(f"{name}: {title}: {difference}")
+        else:
+            counts["same"] += 1
+    return counts, differences
+
+
+def _or_none(render: Callable[[], str]) -> str | None:
+    try:
+        return render()
+    except ValueError:
+        return None
+
+
+def _tokens_differ(path: Path, names: dict[str, str], template: str, name: str, talk: Conversation) -> str:
+    """Tokens of a build with the built-in template against those of the library with the family's own."""
+    from transformers import PreTrainedTokenizerFast
+
+    file = str(path / "tokenizer.json")
+    library = PreTrainedTokenizerFast(tokenizer_file=file, **names)
+    expected = library.apply_chat_template(
+        list(talk.messages), tools=talk.tools, chat_template=template, return_dict=False
+    )
+    options = BuildOptions(("x",), Path("x"), file, records="chat", chat_template=name, train_on="all", eos=False)
+    tokenizer = open_tokenizer(options)
+    row = {"messages": list(talk.messages), "tools": talk.tools}
+    document = DocumentReader(options, tokenizer).document(row)
+    if isinstance(document, Bad):
+        return document.reason
+    found = encode_documents([document], tokenizer, options)
+    return "" if np.array_equal(found.tokens, expected) else f"tokens {found.tokens.tolist()}, theirs {expected}"
+
+
+def main(arguments: list[str]) -> int:
+    """Compare all that is named; exit code 0 if nothing differs."""
+    if not arguments or not all("=" in argument and argument.split("=")[0] in BUILT_IN for argument in arguments):
+        sys.stderr.write(f"{__doc__}\nNames: {', '.join(BUILT_IN)}\n")
+        return 2
+    differ = False
+    for argument in arguments:
+        name, path = argument.split("=", 1)
+        counts, differences = compare(name, Path(path))
+        differ |= bool(differences)
+        sys.stdout.write(
+            f"{name:<18}{', '.join(f'{n} {what}' for what, n in counts.items())}, {len(differences)} differ ({path})\n"
+        )
+        sys.stdout.write("".join(f"  {line}\n" for line in differences))
+    return int(differ)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
