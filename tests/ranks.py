@@ -71,6 +71,6 @@ def save(plan: Plan, path: Path, count: int) -> list:
 
 def load(plan: Plan, path: Path) -> list:
     """Load such a checkpoint; what a loader then gives."""
-    loader = TokenLoader(plan, microbatch_size=1)
+    loader = TokenLoader(plan, microbatch_size=1, inside_step="continue")
     dcp.load({"loader": loader}, checkpoint_id=path)
     return ids_of(loader)

@@ -51,7 +51,7 @@ def test_what_runs_ahead_changes_nothing(
 ) -> None:
     """Batches, states and places are those of a plain loader, also when resumed elsewhere with other numbers ahead."""
     plan = plans[packing]
-    arguments = {"rank": 1, "world_size": 2, "microbatch_size": microbatch}
+    arguments = {"rank": 1, "world_size": 2, "microbatch_size": microbatch, "inside_step": "continue"}
     with pytest.MonkeyPatch.context() as patch:
         if waits:
             patch.setattr(ahead, "waits_for_disk", count().__next__)

@@ -61,7 +61,7 @@ def test_workers_and_stops_change_nothing(stores: Stores, data: st.DataObject, c
     options = {"rank": place, "microbatch_size": data.draw(st.sampled_from([None, 1, 2]))}
     options["step"] = data.draw(st.integers(0, plan.num_steps))
     expected = [batch["input_ids"].tolist() for batch in TokenLoader(plan, **options)]
-    dataset = TokenDataset(plan, **options)
+    dataset = TokenDataset(plan, inside_step="continue", **options)
     assert len(dataset) == len(expected)
     stops = data.draw(st.lists(st.integers(0, len(expected)), max_size=3))
     assert in_turn(dataset, data.draw(st.integers(1, 4)), stops) == expected

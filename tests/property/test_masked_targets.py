@@ -132,7 +132,8 @@ def test_any_rank_and_any_resume_give_the_same(case: Case, data: st.DataObject) 
         state = loaders[0].state_dict()
         again = pickle.loads(pickle.dumps(plan)) if data.draw(st.booleans()) else plan
         for rank in range(world):
-            loader = TokenLoader(again, rank=rank, world_size=world, microbatch_size=size, format="hf")
+            options = {"world_size": world, "microbatch_size": size, "format": "hf", "inside_step": "continue"}
+            loader = TokenLoader(again, rank=rank, **options)
             loader.load_state_dict(state)
             for n, batch in zip(range(done, steps * parts), loader, strict=False):
                 mine = naive.rank_rows(BATCH, rank, world, size)[n % parts * size :][:size]

@@ -134,7 +134,8 @@ def test_resuming_at_any_microbatch_gives_the_rest(stores: Stores, case: dict, d
         rest = plan.global_batch_size(state["step"]) - inside
         world, size = split(data, *sizes, rest)
         again = quietly(plan.config) if data.draw(st.booleans()) else pickle.loads(pickle.dumps(plan))
-        loaders = [TokenLoader(again, rank=r, world_size=world, microbatch_size=size) for r in range(world)]
+        options = {"world_size": world, "microbatch_size": size, "inside_step": "continue"}
+        loaders = [TokenLoader(again, rank=r, **options) for r in range(world)]
         for loader in loaders:
             loader.load_state_dict(state)
         got = [

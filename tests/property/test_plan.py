@@ -167,7 +167,8 @@ def test_resuming_at_any_microbatch_gives_the_rest(pool: dict, case: dict, data:
         inside = state["cursor"] - plan.schedule.cursor(state["step"])
         world, size = split(data, 24, plan.global_batch_size(state["step"]) - inside)
         again = quietly(plan.config) if data.draw(st.booleans()) else pickle.loads(pickle.dumps(plan))
-        loaders = [TokenLoader(again, rank=r, world_size=world, microbatch_size=size) for r in range(world)]
+        options = {"world_size": world, "microbatch_size": size, "inside_step": "continue"}
+        loaders = [TokenLoader(again, rank=r, **options) for r in range(world)]
         for loader in loaders:
             loader.load_state_dict(state)
         rest = [row for batches in zip(*loaders, strict=True) for b in batches for row in b["input_ids"].numpy()]
@@ -336,7 +337,7 @@ class TestIdentity:
         loader = TokenLoader(plan, microbatch_size=1)
         next(iter(loader))
         assert not loader.step_ended
-        with pytest.raises(ConfigError, match=r"23 sequences left in step 0.*step=0"):
+        with pytest.raises(ConfigError, match=r'23 sequences left in step 0.*inside_step="rewind"'):
             TokenLoader(plan, microbatch_size=2).load_state_dict(loader.state_dict())
 
 

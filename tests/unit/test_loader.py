@@ -85,19 +85,6 @@ def test_an_endless_plan_has_no_length(path: Path) -> None:
         len(TokenLoader(Plan.of(path, sequence_length=16, global_batch_size=4)))
 
 
-def test_loading_during_iteration_is_refused(plan: Plan) -> None:
-    """A state loaded under a live iterator would do nothing: an error instead."""
-    loader = TokenLoader(plan)
-    state = loader.state_dict()
-    iterator = iter(loader)
-    next(iterator)
-    with pytest.raises(RuntimeError, match="before iter"):
-        loader.load_state_dict(state)
-    iterator.close()
-    loader.load_state_dict(state)
-    assert loader.step == 0
-
-
 def test_hugging_face_labels_are_unshifted(any_plan: Plan) -> None:
     """Labels repeat the ids with -100 where a document or a piece inside the row begins, and in padding; shift_labels are
     our targets; no attention_mask.

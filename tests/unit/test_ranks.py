@@ -1,9 +1,15 @@
 """DataRank: which part of the data a process is given, from meshes of every usual shape, in one process."""
 
+import multiprocessing
+import os
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -12,6 +18,8 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from tests.conftest import random_documents
 from tokenstore import DataRank, Plan, TokenDataset, TokenLoader
+from tokenstore.errors import ConfigError
+from tokenstore.torch_data.grain_source import MicrobatchSource
 
 
 @contextmanager
@@ -110,3 +118,97 @@ def test_loaders_take_a_data_rank(make_store: Callable[..., Path]) -> None:
             make(plan, rank=place, world_size=2)
     with pytest.raises(ValueError, match="found rank 2 of 2"):
         DataRank(2, 2)
+
+
+# ---- loaders that were not given a rank
+
+
+@pytest.fixture
+def plan(make_store: Callable[..., Path]) -> Plan:
+    return Plan.of(make_store("a", random_documents(3, 100, 30), order=True), 16, 4, num_steps=2)
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def copied(thing: Any) -> Any:
+    return pickle.loads(pickle.dumps(thing))
+
+
+def given_first(thing: Any) -> Any:
+    """The first batch, as an array."""
+    if isinstance(thing, TokenLoader):
+        thing.load_state_dict(thing.plan.state(0))
+    first = thing[0] if isinstance(thing, MicrobatchSource) else next(iter(thing))
+    return np.asarray(first["input_ids"])
+
+
+MAKERS = (TokenLoader, TokenDataset, MicrobatchSource)
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_the_rank_is_that_of_the_process_that_iterates(plan: Plan, make: Callable[..., Any]) -> None:
+    """P2: made before torch.distributed is set up, or on a driver and sent to a worker: each rank is given its own rows."""
+    here = make(plan)
+    assert len(here) == 2
+    for thing in (here, copied(make(plan)), copied(copied(here))):
+        with process(1, 2):
+            assert (given_first(thing) == plan.batch(0, 1, 2)["input_ids"]).all()
+        assert (given_first(copied(thing)) == plan.batch(0, 1, 2)["input_ids"]).all()  # no rank of its own: the same
+
+
+@pytest.mark.parametrize("make", MAKERS)
+def test_a_rank_once_used_stays(plan: Plan, make: Callable[..., Any]) -> None:
+    """P2: within a process nothing changes it; a copy in another process with a rank of its own has that one."""
+    with process(0, 2):
+        thing = make(plan)
+        given_first(thing)
+    with process(3, 4):
+        assert (given_first(thing) == plan.batch(0, 0, 2)["input_ids"]).all()
+        assert (given_first(copied(thing)) == plan.batch(0, 3, 4)["input_ids"]).all()
+
+
+def test_a_given_rank_goes_everywhere(plan: Plan) -> None:
+    """P2: whatever the other process says of itself."""
+    for make in MAKERS:
+        with process(3, 4):
+            assert (given_first(copied(make(plan, rank=1, world_size=2))) == plan.batch(0, 1, 2)["input_ids"]).all()
+
+
+def test_launchers_count_where_torch_distributed_is_not_set_up(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P2: a copy in a process that was started with RANK and WORLD_SIZE; but a DataLoader's worker has its parent's rank."""
+    with process(0, 2):
+        data = pickle.dumps(TokenDataset(plan))
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert (given_first(pickle.loads(data)) == plan.batch(0, 1, 4)["input_ids"]).all()
+    worker = SimpleNamespace(id=0, num_workers=1)
+    monkeypatch.setattr("torch.utils.data._utils.worker._worker_info", worker)
+    assert (given_first(pickle.loads(data)) == plan.batch(0, 0, 2)["input_ids"]).all()
+
+
+def test_a_rank_found_late_is_checked(plan: Plan) -> None:
+    """P5: a step that does not divide among the ranks is refused when they are known."""
+    loader = TokenLoader(plan)
+    with process(0, 3), pytest.raises(ConfigError, match="divisor of the global batch of 4 sequences, found 3"):
+        next(loader)
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_forked_process_has_a_rank_of_its_own(plan: Plan) -> None:
+    """P2: as the processes of a launcher that forks."""
+    loader = TokenLoader(plan, microbatch_size=1)
+    next(loader)
+
+    def child() -> None:
+        with process(1, 2):
+            same = (given_first(loader) == plan.batch(0, 1, 2, 1)["input_ids"][:1]).all()
+        os._exit(0 if same else 1)
+
+    forked = multiprocessing.get_context("fork").Process(target=child)
+    forked.start()
+    forked.join(60)
+    assert forked.exitcode == 0

@@ -35,7 +35,8 @@ def plan(path: Path) -> Plan:
 
 def loader_of(plan: Plan, workers: int, **options: Any) -> StatefulDataLoader:
     """Rank 1 of 2: three microbatches a step, so that most states lie inside one."""
-    dataset = TokenDataset(plan, rank=1, world_size=2, microbatch_size=2, step=options.pop("step", 0))
+    chosen = {"step": options.pop("step", 0), "inside_step": options.pop("inside_step", "continue")}
+    dataset = TokenDataset(plan, rank=1, world_size=2, microbatch_size=2, **chosen)
     options |= {"multiprocessing_context": "fork"} if workers else {}
     return StatefulDataLoader(dataset, batch_size=None, num_workers=workers, **options)
 

@@ -69,7 +69,8 @@ def wrap(request: pytest.FixtureRequest) -> Wrap:
 
 
 def loader(plan: Plan, wrap: Wrap, rank: int = 0, world_size: int = 1, size: int | None = 2) -> Loader:
-    return Loader(wrap(TokenNode(TokenLoader(plan, rank=rank, world_size=world_size, microbatch_size=size))))
+    options = {"microbatch_size": size, "inside_step": "continue"}
+    return Loader(wrap(TokenNode(TokenLoader(plan, rank=rank, world_size=world_size, **options))))
 
 
 def ids(batches: Any) -> list[torch.Tensor]:

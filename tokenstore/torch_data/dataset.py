@@ -7,13 +7,14 @@ from typing import Any, Self
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tokenstore.errors import StateMismatchError
+from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.sampling.identity import check_keys, short
 from tokenstore.sampling.plan import Plan, as_plan
+from tokenstore.torch_data.accelerated import check_dealing
 from tokenstore.torch_data.batches import BatchMaker
 from tokenstore.torch_data.formats import check_fields
-from tokenstore.torch_data.position import Split
-from tokenstore.torch_data.ranks import DataRank, data_rank
+from tokenstore.torch_data.position import ProcessSplit, Split, check_inside_step, rest_of_step
+from tokenstore.torch_data.ranks import DataRank
 
 _VERSION = 1
 _KEYS = ("version", "plan", "worker", "num_workers", "microbatch_rows", "to_skip")
@@ -25,6 +26,10 @@ class TokenDataset(IterableDataset):
     Worker w of n gives microbatches w, w + n, ...; DataLoader asks its workers in turn, so the order is that of one
     process. TokenLoader is faster and keeps its own state, for any number of ranks; this is for code that insists on a
     DataLoader. It pickles by configuration, so workers may be forked, spawned or come from a fork server.
+
+    Under Accelerate, and so in the Trainer of transformers, use TokenLoader or TokenTrainerMixin instead. On several
+    processes Accelerate deals out what process 0 reads, so a dataset that has a rank is refused there; one with `rank=0,
+    world_size=1` is dealt out right.
 
     Every iteration begins at `step`. Its iterators hold the state, as the workers' copies of a dataset are not seen by
     anyone: torchdata's `StatefulDataLoader` saves and restores them exactly, with the num_workers of before.
@@ -41,15 +46,35 @@ class TokenDataset(IterableDataset):
         fields: Sequence[str] | None = None,
         format: str = "torch",
         max_documents: int | None = None,
+        inside_step: str = "warn",
+        skip_empty: bool = False,
     ):
-        """Arguments are those of TokenLoader (`plan` may be the path of a plan file); to pin memory is DataLoader's."""
+        """Arguments are those of TokenLoader (`plan` may be the path of a plan file); to pin memory is DataLoader's.
+
+        With several workers no state says whether it lies inside a step: there is no warning, and "rewind" is an error.
+        """
         self.plan = plan = as_plan(plan)
         self.step = plan.check_start(step)
-        self.split = Split(plan, data_rank(rank, world_size), microbatch_size)
+        self._process_split = ProcessSplit(plan, rank, world_size, microbatch_size, skip_empty)
+        self.inside_step = check_inside_step(inside_step)
         self._format, self._fields, self._max_documents = format, check_fields(fields, format), max_documents
 
+    @property
+    def split(self) -> Split:
+        """The part of every step that this process is given."""
+        return self._process_split.now()
+
+    def fixed_split(self) -> Split:
+        """The same from now on, whatever becomes of the process's environment."""
+        return self._process_split.fix()
+
     def __iter__(self) -> "Microbatches":
+        check_dealing(self, self.fixed_split())
         return Microbatches(self)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: every source counts its own epochs. Accelerate calls it in every process, before workers start."""
+        check_dealing(self, self.split)
 
     def __len__(self) -> int:
         """Microbatches of one iteration over all workers, from `step` on; TypeError when the plan is endless."""
@@ -69,14 +94,14 @@ class Microbatches(Iterator[Any]):
     def __init__(self, dataset: TokenDataset):
         worker = get_worker_info()
         self._worker, self._num_workers = (worker.id, worker.num_workers) if worker else (0, 1)
-        self._dataset = dataset
+        self._dataset, self._split = dataset, dataset.split
         self._maker: BatchMaker | None = None
         self._go_to(dataset.step, 0, self._worker)
 
     def _go_to(self, step: int, given: int, to_skip: int) -> None:
         """Go on at a place of the plan, after `to_skip` microbatches there that other workers give."""
         self._step, self._given, self._to_skip = step, given, to_skip
-        self._places = islice(self._dataset.split.places(step, given), to_skip, None, self._num_workers)
+        self._places = islice(self._split.places(step, given), to_skip, None, self._num_workers)
 
     def __iter__(self) -> Self:
         return self
@@ -97,7 +122,7 @@ class Microbatches(Iterator[Any]):
             "plan": plan.state(self._step, plan.schedule.cursor(self._step) + self._given),
             "worker": self._worker,
             "num_workers": self._num_workers,
-            "microbatch_rows": self._dataset.split.microbatch_rows,
+            "microbatch_rows": self._split.microbatch_rows,
             "to_skip": self._to_skip,
         }
 
@@ -119,15 +144,28 @@ class Microbatches(Iterator[Any]):
                 f"num_workers: expected {short(state['num_workers'])} as when the state was saved, found {self._num_workers};"
                 f" use num_workers={short(state['num_workers'])}, or TokenLoader, whose state fits any number"
             )
-        if state["microbatch_rows"] != self._dataset.split.microbatch_rows:
+        if state["microbatch_rows"] != self._split.microbatch_rows:
             raise StateMismatchError(
                 "microbatch_size x world_size: expected that of the run that saved the state,"
                 f" {short(state['microbatch_rows'] or 'a whole step')},"
-                f" found {self._dataset.split.microbatch_rows or 'a whole step'}; use TokenLoader to change it"
+                f" found {self._split.microbatch_rows or 'a whole step'}; use TokenLoader to change it"
             )
         to_skip = state["to_skip"]
         if type(to_skip) is not int or not 0 <= to_skip < self._num_workers:
             raise StateMismatchError(
                 f"state: expected to_skip in 0..{self._num_workers - 1}, found {short(to_skip)}; the checkpoint is damaged"
             )
-        self._go_to(*self._dataset.plan.check_state(state["plan"]), to_skip)
+        step, given = self._dataset.plan.check_state(state["plan"])
+        self._go_to(step, self._rest(step, given), to_skip)
+
+    def _rest(self, step: int, given: int) -> int:
+        """Rows of `step` that count as given. Each of several workers knows its own place, not that of the run."""
+        choice = self._dataset.inside_step
+        if self._num_workers == 1:
+            return rest_of_step(self._dataset.plan, step, given, choice)
+        if choice == "rewind":
+            raise ConfigError(
+                f'inside_step: "rewind" is possible with one worker, and there are {self._num_workers}; use TokenLoader,'
+                " or TokenDataset(plan, step=...) without a state"
+            )
+        return given

@@ -27,6 +27,7 @@ from tokenstore.sampling.plan import Plan
 from tokenstore.store.files import after_fork_in_child
 from tokenstore.torch_data.batches import BatchMaker
 from tokenstore.torch_data.dataset import TokenDataset
+from tokenstore.torch_data.position import Split
 from tokenstore.torch_data.ranks import DataRank
 
 try:
@@ -67,33 +68,38 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
             format=format,
             max_documents=max_documents,
         )
-        self._about = f"rank {self._dataset.split.place}, microbatch_size {microbatch_size}, {format}, {fields}"
+        self._about = f"microbatch_size {microbatch_size}, {format}, {fields}"
         self._edges = _edges(plan)
-        self._firsts = [self.index_at(step) for step in self._edges]
         self._hold_nothing()
-
-    def _hold_nothing(self) -> None:
-        self._maker: BatchMaker | None = None
-        self._lock = threading.Lock()
         _renew_after_fork(self)
 
+    def _hold_nothing(self) -> None:
+        """Hold nothing that belongs to one process: also the rank, where none was given, is that of another one."""
+        self._maker: BatchMaker | None = None
+        self._split: Split | None = None
+        self._firsts: list[int] = []  # the first record of every run of steps between edges
+        self._lock = threading.Lock()
+
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_maker", "_lock")}
+        held = ("_maker", "_split", "_firsts", "_lock")
+        return {name: value for name, value in self.__dict__.items() if name not in held}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._hold_nothing()
+        _renew_after_fork(self)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(plan {self.plan.fingerprint}, {self._about})"  # Grain's checkpoints compare it
+        about = f"rank {self._dataset.split.place}, {self._about}"
+        return f"{type(self).__name__}(plan {self.plan.fingerprint}, {about})"  # Grain's checkpoints compare it
 
     def __len__(self) -> int:
         return len(self._dataset)
 
     def __getitem__(self, index: int) -> Any:
         """Record `index`, in memory of its own."""
+        split = self._fixed_split()
         step, given = self._locate(index)
-        split = self._dataset.split
         rows = split.rows_a_rank(step)
         with self._lock:
             if self._maker is None:
@@ -112,12 +118,21 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
             return int(self.plan.num_steps or 0)
         return self._locate(index)[0]
 
+    def _fixed_split(self) -> Split:
+        """The part of every step that this process is given, from the first question on."""
+        if self._split is None:
+            split = self._dataset.fixed_split()
+            self._firsts = [self.index_at(step) for step in self._edges]
+            self._split = split
+        return self._split
+
     def _locate(self, index: int) -> tuple[int, int]:
         """(step, rows given before it to all ranks) of a record."""
         if not 0 <= index < len(self):
             raise IndexError(f"record: expected one of {len(self)}, found {index}; ask for a number in that range")
+        split = self._fixed_split()
         run = bisect_right(self._firsts, index) - 1
-        split, step = self._dataset.split, self._edges[run]
+        step = self._edges[run]
         block = split.rows_a_microbatch(step)
         steps, microbatch = divmod(index - self._firsts[run], self.plan.global_batch_size(step) // block)
         return step + steps, microbatch * block
@@ -151,7 +166,7 @@ def _renew_after_fork(source: MicrobatchSource) -> None:
 
     def renew() -> None:
         if (mine := known()) is not None:
-            mine._maker, mine._lock = None, threading.Lock()
+            mine._hold_nothing()
 
     after_fork_in_child(renew)
 

@@ -2,23 +2,28 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tokenstore.errors import StateMismatchError
 from tokenstore.sampling.plan import Plan, as_plan
 from tokenstore.torch_data.ahead import Ahead, ThreadGone, check_ahead
 from tokenstore.torch_data.batches import BatchMaker, check_pinned, use_device
 from tokenstore.torch_data.formats import check_fields
-from tokenstore.torch_data.position import Split
-from tokenstore.torch_data.ranks import DataRank, data_rank
+from tokenstore.torch_data.position import ProcessSplit, check_inside_step, rest_of_step
+from tokenstore.torch_data.ranks import DataRank
 
 
-class TokenLoader:
+class TokenLoader(Iterator[Any]):
     """Microbatches of a plan for one rank, as torch tensors.
 
     Needs no worker processes: a batch is planned and copied by one kernel, faster than a worker could hand it over.
-    Iterating goes on from where the loader is; after the plan's last step the next iteration starts at step 0. A copy or a
-    pickled loader goes on from the same place.
+
+    A loader has one position, and is its own iterator: `for batch in loader`, `next(loader)` and every `iter(loader)` move
+    the same position. So a loop that was left early continues where it stopped; with `restart=True`, as an evaluation wants
+    it, every loop begins at `step` again. After the plan's last step the next loop starts at step 0. A copy or a pickled
+    loader continues from the same place.
+
+    Batches are on the CPU, also after `accelerator.prepare(loader)`, which returns a loader unchanged.
 
     Attributes:
         step: the step to go on with, the one number to save: that of the next microbatch, or a skipped one before it.
@@ -40,18 +45,23 @@ class TokenLoader:
         readahead: int = 4,
         prefetch: int = 0,
         reuse: int = 0,
+        restart: bool = False,
+        inside_step: str = "warn",
+        skip_empty: bool = False,
     ):
         """Make a loader; nothing is read yet.
 
         Args:
             plan: what to give: a Plan, or the path of its file.
             rank, world_size: data-parallel rank and size, or `rank=DataRank.from_mesh(mesh)` alone, so that the ranks of
-                tensor, context and pipeline parallelism are given the same; left out: `DataRank.from_environment()`.
+                tensor, context and pipeline parallelism are given the same. Default: `DataRank.from_environment()` of the
+                process that iterates, at its first batch.
             microbatch_size: sequences a batch; left out: the rank's share of a step.
             step: the step to begin with; unchecked. `load_state_dict` checks that the past is the same.
             fields: names of tensors, see `formats`; left out: those of the format.
             format: whom the batches are for: "torch", "hf", "hf_flash", "torchtitan", "torchtitan_flat", "megatron",
-                "nanotron"; see `formats`.
+                "nanotron"; see `formats`. Call models of Hugging Face with `use_cache=False`: with a cache the documents
+                of a row see each other, whatever their position_ids.
             pin_memory: allocate tensors in page-locked memory (needs CUDA).
             max_documents: pieces of documents a microbatch has room for in `cu_seqlens`, which then has one shape.
             readahead: microbatches ahead to have read from the disk, when some had to be waited for; costs next to nothing
@@ -60,55 +70,78 @@ class TokenLoader:
                 packing one takes milliseconds; else a batch is made faster than it is handed over.
             reuse: with a number, the memory of a batch is used again when so many more have been asked for, which saves
                 about a tenth of the work of a large one. None may be kept longer, nor be on its way to a device.
+            restart: whether every `iter(loader)` begins at `step` again; a state that was loaded counts for the first one.
+            inside_step: what to do with a state saved inside a step: "continue" with its rest, for checkpoints that hold
+                the gradients of its first part; "rewind" to its start, for all others; "warn", and continue.
+            skip_empty: skip microbatches that have no tokens on any rank, at the end of a plan whose last step is filled
+                with empty rows (`packing: none`). Others may still have no target on one rank: sum losses and divide by
+                the targets of all ranks, as a mean over none is NaN.
         Raises: ConfigError: a step does not divide evenly among the ranks, in some stage.
         """
         self.plan = plan = as_plan(plan)
-        self._split = Split(plan, data_rank(rank, world_size), microbatch_size)
+        self._process_split = ProcessSplit(plan, rank, world_size, microbatch_size, skip_empty)
         self._format, self._fields = format, check_fields(fields, format)
         self._pin_memory, self._max_documents = check_pinned(pin_memory), max_documents
         self._readahead, self._prefetch = check_ahead("readahead", readahead), check_ahead("prefetch", prefetch)
         self._reuse = check_ahead("reuse", reuse)
-        self._step, self._given = plan.check_start(step), 0
+        self._inside_step = check_inside_step(inside_step)
+        self._start, self._restart = plan.check_start(step), restart
+        self._step, self._given = self._start, 0
         self._given_last = plan.schedule.next_step(self._step)  # the step of the microbatch given last, or the first
-        self._iterating = self._finished = False
+        self._finished = False
+        self._loaded = False  # whether the position is that of a state, and nothing was given since
         self._maker: BatchMaker | None = None
-        self._ahead: Ahead | None = None
+        self._batches: Iterator[tuple[Any, Any]] | None = None  # from the position on
 
     def __getstate__(self) -> dict[str, Any]:
         # a maker holds addresses of this process's maps
-        return {**self.__dict__, "_maker": None, "_ahead": None, "_iterating": False}
+        return {**self.__dict__, "_maker": None, "_batches": None}
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Self:
+        if self._restart and not self._loaded:
+            self._go_to(self._start, 0)
+        elif self._finished:
+            self._go_to(0, 0)
+        return self
+
+    def __next__(self) -> Any:
         if self._finished:
-            self._step, self._given, self._finished = 0, 0, False
-        self._iterating = True
+            raise StopIteration  # until the next iter()
         try:
-            for (step, _, _, next_step, given), batch in self._batches():
-                self._step, self._given, self._given_last = next_step, given, step
-                self._finished = self._is_over()
-                yield batch
-            self._finished = True
-        finally:
-            self._iterating = False
+            (step, _, _, next_step, given), batch = next(self._batches or self._start_batches())
+        except ThreadGone:  # forked: again from what was given last
+            self._batches = None
+            return next(self)
+        except BaseException as error:  # what made the batches is at its end; asked again, it begins at the same place
+            self._batches, self._finished = None, isinstance(error, StopIteration)
+            raise
+        self._step, self._given, self._given_last = next_step, given, step
+        if not given and self._is_over():
+            self._finished, self._batches = True, None
+        return batch
 
-    def _batches(self) -> Iterator[tuple[tuple[int, int, int, int, int], Any]]:
-        """Every place from where the loader is on, and its batch."""
-        if not self._prefetch:
-            self._maker = self._maker or self._new_maker()
-            yield from self._maker.batches(self._split.places(self._step, self._given), self._readahead)
-            return
-        while True:
-            places = self._split.places(self._step, self._given)
+    def _go_to(self, step: int, given: int) -> None:
+        """Continue with another microbatch; what was made ahead is dropped."""
+        self._stop_batches()
+        self._step, self._given, self._finished = step, given, False
+        self._given_last = self.plan.schedule.next_step(step)
+
+    def _start_batches(self) -> Iterator[tuple[Any, Any]]:
+        """Every place from the position on, and its batch."""
+        self._loaded = False
+        places = self._process_split.fix().places(self._step, self._given)
+        if self._prefetch:
             batches = self._new_maker().batches(places, self._readahead)  # another thread's, so none that is in use
-            self._ahead = ahead = Ahead(use_device(batches, self._pin_memory), self._prefetch)
-            try:
-                yield from ahead
-                return
-            except ThreadGone:  # closed or forked: again from what was given last
-                continue
-            finally:
-                ahead.close()
-                self._ahead = None if self._ahead is ahead else self._ahead
+            self._batches = Ahead(use_device(batches, self._pin_memory), self._prefetch)
+        else:
+            self._maker = self._maker or self._new_maker()
+            self._batches = self._maker.batches(places, self._readahead)
+        return self._batches
+
+    def _stop_batches(self) -> None:
+        if isinstance(self._batches, Ahead):
+            self._batches.close()
+        self._batches = None
 
     def _new_maker(self) -> BatchMaker:
         ahead = self._prefetch + 1 if self._prefetch else 0  # made by the thread, one more under way
@@ -117,7 +150,7 @@ class TokenLoader:
 
     def __len__(self) -> int:
         """Microbatches in the whole plan, not only those left; TypeError when the plan is endless."""
-        total = self._split.num_microbatches()
+        total = self._process_split.now().num_microbatches()
         if total is None:
             raise TypeError("loader: expected a plan with num_steps to have a length, found an endless one")
         return total
@@ -133,32 +166,36 @@ class TokenLoader:
     @property
     def microbatches_per_step(self) -> int:
         """Microbatches a rank is given in the step of the microbatch given last: the gradient accumulation."""
-        return self.plan.global_batch_size(self._given_last) // self._split.rows_a_microbatch(self._given_last)
+        return self._process_split.now().microbatches_in(self._given_last)
 
     def state_dict(self) -> dict[str, int | str]:
-        """Where the run is and what it has seen: ints and strings, the same on every rank."""
+        """Where the loader is and what it has given: ints and strings, the same on every rank.
+
+        That is the state of a run only when every batch given was trained and its step ended. A loop that asks for the next
+        batch before it saves (litgpt, nanochat, any prefetching) saves `plan.state(k)`, k being the first step that has not
+        been trained; `plan.step_at(updates)` is that step after so many updates of the optimizer.
+        """
         return self.plan.state(self._step, self.plan.schedule.cursor(self._step) + self._given)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a saved state, with any number of ranks; {} does nothing.
+        """Continue from a saved state, with any number of ranks, also in the middle of a loop; {} does nothing.
+
+        A state inside a step (saved while `step_ended` was False) is handled as `inside_step` says.
 
         Raises:
             StateMismatchError: the state is of a run with another past; the fields that differ are named. Or it is none of
                 a TokenLoader, but of a DataLoader around a TokenDataset.
             ConfigError: the state is inside a step whose rest does not divide among these ranks.
-            RuntimeError: iteration has begun.
         """
         if not state:
             return
-        if self._iterating:
-            raise RuntimeError(
-                "loader: expected load_state_dict before iter(), found an iteration under way; make a new loader"
-            )
         _check_whose(state)
         step, given = self.plan.check_state(state)
-        self._split.check_inside(step, given)
-        self._step, self._given, self._finished = step, given, False
-        self._given_last = self.plan.schedule.next_step(step)
+        if self._inside_step != "rewind":
+            self._process_split.now().check_inside(step, given)
+        given = rest_of_step(self.plan, step, given, self._inside_step)
+        self._go_to(step, given)
+        self._loaded = True
 
     def metrics(self) -> dict[str, int | float]:
         """How far the run is at `step`, the same on every rank, for its log: see `tokenstore.sampling.metrics`."""
@@ -173,11 +210,9 @@ class TokenLoader:
         """Do nothing: every source counts its own epochs. Here for trainers that call it."""
 
     def close(self) -> None:
-        """Let go of the maps, and end the thread that makes batches ahead."""
+        """Let go of the maps, and end the thread that makes batches ahead; the next batch opens them again."""
+        self._stop_batches()
         self._maker = None
-        if self._ahead is not None:
-            self._ahead.close()
-        self._ahead = None
 
 
 def _check_whose(state: Mapping[str, Any]) -> None:

@@ -1,21 +1,48 @@
 """Where one rank is in a plan, and the microbatches that follow (ORD-8)."""
 
+import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tokenstore.errors import ConfigError
 from tokenstore.order.split import check_split, divisors
 from tokenstore.sampling.plan import Plan
-from tokenstore.torch_data.ranks import DataRank
+from tokenstore.torch_data.ranks import DataRank, ProcessRank
+
+INSIDE_STEP = ("warn", "continue", "rewind")
+
+
+def check_inside_step(choice: str) -> str:
+    """What to do with a state inside a step: one of INSIDE_STEP."""
+    if choice not in INSIDE_STEP:
+        raise ValueError(f"inside_step: expected one of {list(INSIDE_STEP)}, found {choice!r}")
+    return choice
+
+
+def rest_of_step(plan: Plan, step: int, given: int, choice: str) -> int:
+    """Rows of `step` to count as given when a state is loaded that was saved after `given` of them."""
+    if given and choice == "warn":
+        warnings.warn(
+            f"state: it was saved inside step {step}, after {given} of its {plan.global_batch_size(step)} sequences. Training"
+            " continues with the rest, and the gradients of those are lost unless the checkpoint holds them. Pass"
+            ' inside_step="rewind" to start the step again, or inside_step="continue" if you restored the gradients.'
+            f" To save states at step borders only, use plan.state({step})",
+            stacklevel=3,
+        )
+    return 0 if choice == "rewind" else given
 
 
 @dataclass(frozen=True)
 class Split:
-    """A rank's part of every step: microbatches of `microbatch_size` rows; None: its whole share of a step."""
+    """A rank's part of every step: microbatches of `microbatch_size` rows; None: its whole share of a step.
+
+    skip_empty: whether microbatches that are empty on every rank are skipped: those after the end of the last step's rows.
+    """
 
     plan: Plan
     place: DataRank
     microbatch_size: int | None
+    skip_empty: bool = False
 
     def __post_init__(self) -> None:
         for stage in self.plan.schedule.stages:
@@ -34,6 +61,20 @@ class Split:
         """Rows that all ranks together are given at once in `step`."""
         return self.rows_a_rank(step) * self.place.world_size
 
+    def rows_to_give(self, step: int) -> int:
+        """Rows of `step` that are given over all ranks: whole microbatches, the same number to every rank (P5)."""
+        schedule = self.plan.schedule
+        size = schedule.stage(step).global_batch_size
+        if not (self.skip_empty and schedule.pads) or schedule.end is None:
+            return size
+        block = self.rows_a_microbatch(step)
+        used = max(schedule.end - schedule.cursor(step), 0)
+        return min(size, -(-used // block) * block)
+
+    def microbatches_in(self, step: int) -> int:
+        """Microbatches that a rank is given in `step`."""
+        return self.rows_to_give(step) // self.rows_a_microbatch(step)
+
     def num_microbatches(self, start: int = 0) -> int | None:
         """Microbatches a rank is given from step `start` on; None when the plan is endless."""
         schedule = self.plan.schedule
@@ -47,6 +88,9 @@ class Split:
             steps = max(stop - first, 0)
             skipped = schedule.num_skipped(stop) - schedule.num_skipped(first) if steps else 0
             total += (steps - skipped) * (stage.global_batch_size // self.rows_a_microbatch(stage.from_step))
+        last = schedule.num_steps - 1  # the only step that may have empty rows
+        if start <= last and not schedule.is_skipped(last):
+            total -= (self.plan.global_batch_size(last) - self.rows_to_give(last)) // self.rows_a_microbatch(last)
         return total
 
     def check_inside(self, step: int, given: int) -> None:
@@ -56,7 +100,7 @@ class Split:
             raise ConfigError(
                 f"state: expected the {rest} sequences left in step {step} to divide by world_size x microbatch_size ="
                 f" {block}, found that they do not; use one of {divisors(rest)}, or start the step"
-                f" again with step={step}"
+                f' again with inside_step="rewind"'
             )
 
     def places(self, step: int, given: int) -> Iterator[tuple[int, int, int, int, int]]:
@@ -67,11 +111,37 @@ class Split:
                 step = schedule.next_step(step)
             if step >= end:
                 return
-            size = schedule.stage(step).global_batch_size
-            rows = self.microbatch_size or size // place.world_size
+            size, rows = self.rows_to_give(step), self.rows_a_rank(step)
             block = rows * place.world_size
             while given < size:
                 first = given + place.rank * rows
                 given += block
                 yield (step, first, rows, step, given) if given < size else (step, first, rows, step + 1, 0)
             step, given = step + 1, 0
+
+
+class ProcessSplit:
+    """The Split of the process that asks; see ProcessRank."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        rank: int | DataRank | None,
+        world_size: int | None,
+        microbatch_size: int | None,
+        skip_empty: bool = False,
+    ):
+        """Raises: ConfigError: a step does not divide evenly among the ranks, as far as they are known."""
+        self.rank = ProcessRank(rank, world_size)
+        self._split = Split(plan, self.rank.now(), microbatch_size, skip_empty)
+
+    def now(self) -> Split:
+        """The Split here. Raises: ConfigError: a step does not divide evenly among the ranks."""
+        if (place := self.rank.now()) != self._split.place:
+            self._split = replace(self._split, place=place)
+        return self._split
+
+    def fix(self) -> Split:
+        """The Split here, from now on."""
+        self.rank.fix()
+        return self.now()

@@ -6,9 +6,10 @@ Ranks of tensor, context and pipeline parallelism work on one batch together, so
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch.utils.data import get_worker_info
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -82,7 +83,7 @@ class DataRank:
         """Those of torch.distributed, where all ranks are data-parallel; before it is set up those a launcher left in RANK
         and WORLD_SIZE, so that an early loader is not given what another rank has; without either, 0 of 1.
         """
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
+        if _is_distributed():
             return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
         rank, world_size = os.environ.get("RANK"), int(os.environ.get("WORLD_SIZE") or 1)
         if world_size > 1 and rank is None:
@@ -91,6 +92,52 @@ class DataRank:
                 " set it up first, or give rank= and world_size="
             )
         return cls(int(rank or 0), world_size)
+
+
+class ProcessRank:
+    """The data rank of the process that asks: the one that was given, or that of the process's environment.
+
+    Without a given rank the environment is read at every call until `fix`, at the first batch: torch.distributed may be
+    set up after a loader was made. A pickled or forked copy reads the environment of its own process, so an object made on
+    a driver is right in each worker. It keeps the rank of the process it came from where the new one has no rank of its
+    own: in a worker process of a DataLoader, or without torch.distributed and RANK.
+    """
+
+    def __init__(self, rank: "int | DataRank | None", world_size: int | None):
+        self.given = None if rank is None and world_size is None else data_rank(rank, world_size)
+        self._inherited: DataRank | None = None
+        self._fixed: DataRank | None = None
+        self._process = os.getpid()
+
+    def now(self) -> DataRank:
+        """The rank here. Raises: ValueError: WORLD_SIZE is set without RANK, and nothing else says which rank this is."""
+        if self.given is not None:
+            return self.given
+        if self._process != os.getpid():  # forked
+            self._inherited, self._fixed, self._process = self._fixed or self._inherited, None, os.getpid()
+        return self._fixed or self._of_process()
+
+    def fix(self) -> DataRank:
+        """The rank here, from now on."""
+        self._fixed = self.now()
+        return self._fixed
+
+    def _of_process(self) -> DataRank:
+        if self._inherited is not None and not _is_distributed():
+            launched = "RANK" in os.environ or "WORLD_SIZE" in os.environ
+            if get_worker_info() is not None or not launched:
+                return self._inherited
+        return DataRank.from_environment()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"given": self.given, "_inherited": self.now(), "_fixed": None, "_process": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _process=os.getpid())
+
+
+def _is_distributed() -> bool:
+    return torch.distributed.is_available() and torch.distributed.is_initialized()
 
 
 def data_rank(rank: "int | DataRank | None", world_size: int | None) -> DataRank:

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset
 from tokenstore.order.schedule import MOST_SEQUENCES
 from tokenstore.sampling.plan import Plan, as_plan
 from tokenstore.store.files import after_fork_in_child
+from tokenstore.torch_data.accelerated import check_sampler
 from tokenstore.torch_data.batches import BatchMaker
 from tokenstore.torch_data.formats import check_fields
 
@@ -21,8 +22,9 @@ class SequenceDataset(Dataset):
     """The rows of all steps of a plan, one after the other: `dataset[n]` is row n of the run over all ranks.
 
     Row r of step k, as `plan.batch(k)` numbers it, is sequence plan.schedule.cursor(k) + r; those of skipped steps are
-    numbered, and can be had, too. For `DataLoader` with any sampler, in any number of workers; it reads `batch_size` of them
-    by one call of a kernel. Who wants the plan's own order, by rank, is better off with TokenLoader.
+    numbered too. For `DataLoader` with any sampler, in any number of workers; it reads `batch_size` of them by one call of a
+    kernel. For the plan's own order, by rank, use TokenLoader. The Trainer of transformers shuffles datasets, which is
+    refused: give it `train_sampling_strategy="sequential"`, or use TokenTrainerMixin.
 
     Safe to share among threads and to pickle (by configuration).
     """
@@ -63,6 +65,7 @@ class SequenceDataset(Dataset):
             return []
         with self._lock:
             if self._maker is None:
+                check_sampler(self, self.plan)
                 self._maker = BatchMaker(self.plan, self._format, self._fields)
             located = np.empty((len(numbers), 2), np.int64)
             for number, i in sorted(zip(numbers, range(len(numbers)), strict=True)):  # a stage's tables are made once
@@ -70,6 +73,10 @@ class SequenceDataset(Dataset):
                 located[i] = self._maker.sampler.locate(step, number - self.plan.schedule.cursor(step), 1)[0]
             batch = self._maker.make_of(located)
         return [_row(batch, i) for i in range(len(numbers))]
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: every source counts its own epochs. Accelerate calls it in every process, before workers start."""
+        check_sampler(self, self.plan)
 
     def _check(self, number: int) -> int:
         """`number` as an int, counted from the start."""
