@@ -53,7 +53,7 @@ LIBRARIES = {  # who alone may import a library
     "jinja2": {"build/templates.py", "report/page.py"},
     "gzip": {"build"},
     "multiprocessing": {"build", "commands"},
-    "xxhash": {"build/split.py", "store/output.py", "store/order_file.py", "store/verify.py"},
+    "xxhash": {"build/split.py", "store/inputs.py", "store/output.py", "store/order_file.py", "store/verify.py"},
     "pydantic": {"sampling/config.py"},
     "yaml": {"sampling/plan_file.py"},
     "rich": {"commands"},

@@ -10,9 +10,9 @@ import pytest
 from tests.grown import ALL, Document, Kind, check_documents, contents, documents_of, rewrite, write
 from tests.masked import REST
 from tokenstore.errors import BuildError, CorruptionError
-from tokenstore.format.inputs import decode_inputs
 from tokenstore.format.layout import MAX_ID_BYTES
 from tokenstore.store import Origin, open_store, reader, verify
+from tokenstore.store.inputs import Inputs
 from tokenstore.store.writer import StoreWriter
 
 DOCUMENTS = documents_of(1, [3, 1, 40, 7, 2, 2, 9, 30, 1, 5])
@@ -87,13 +87,13 @@ def test_opening_reads_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """Opening is not slower for origins and ids: nothing of them is mapped, the inputs are read when first asked."""
     path = write(tmp_path / "s", DOCUMENTS)
     read: list[str] = []
-    real = reader.read_bytes
 
-    def read_bytes(path: Path, max_bytes: int) -> bytes:
-        read.append(path.name)
-        return real(path, max_bytes)
+    class Counted(Inputs):
+        def __init__(self, path: Path, *arguments: object):
+            read.append(path.name)
+            super().__init__(path, *arguments)
 
-    monkeypatch.setattr(reader, "read_bytes", read_bytes)
+    monkeypatch.setattr(reader, "Inputs", Counted)
     reader._maps.forget(path)
     store = open_store(path)
     assert read == []
@@ -196,20 +196,24 @@ def test_inputs_must_add_up_when_there_are_origins(tmp_path: Path) -> None:
 # ---- inputs.jsonl
 
 
-def test_inputs_give_the_file_of_every_document() -> None:
+def test_inputs_give_the_file_of_every_document(tmp_path: Path) -> None:
     """FMT-11: by cumulative counts; files without documents lie between; the same file may come again."""
     counts = [("a", 0), ("b", 2), ("c", 0), ("c", 0), ("d", 1), ("b", 3), ("e", 0)]
     lines = [json.dumps({"file": file, "documents": count, "bad": 1.5, "more": [{}]}) for file, count in counts]
-    inputs = decode_inputs("\n".join(lines).encode(), 6, "here")
+    (tmp_path / "inputs.jsonl").write_text("\n".join(lines))
+    inputs = Inputs(tmp_path / "inputs.jsonl", 6)
     assert [inputs.file_of(i) for i in range(6)] == ["b", "b", "d", "b", "b", "b"]
-    assert decode_inputs(b"", 0, "here").files == ()
+    assert [inputs.name(i) for i in range(len(inputs))] == [file for file, _ in counts]
+    (tmp_path / "inputs.jsonl").write_bytes(b"")
+    assert len(Inputs(tmp_path / "inputs.jsonl", 0)) == 0
 
 
 WRONG = {
     b'{"file":"a","documents":2}\n{"file":"b"': "line 2: expected JSON, found ",
     b"\n": "line 1: expected JSON, found ",
     b"\xff\n": "line 1: expected JSON, found ",
-    b"[" * 100_000: "line 1: expected JSON, found ",
+    b"x" * 100_000: "line 1: expected at most 65536 bytes, found more",
+    b"[" * 60_000: "line 1: expected JSON, found ",
     b'{"file":"a","documents":' + b"9" * 5000 + b"}": "line 1: expected JSON, found ",
     b"[]\n": 'line 1: expected an object with a string "file", found None',
     b"7\n": "line 1: expected an object",
@@ -221,6 +225,8 @@ WRONG = {
     b'{"file":"a","documents":NaN}': 'line 1: expected "documents" in 0..2, found nan',
     b'{"file":"a","documents":-1}\n{"file":"a","documents":3}': 'line 1: expected "documents" in 0..2, found -1',
     b'{"file":"a","documents":3}': 'line 1: expected "documents" in 0..2, found 3',
+    b'{"file":"a","documents":2,"num_bytes":"7"}': "line 1: expected \"num_bytes\", a size, found '7'",
+    b'{"file":"a","documents":2,"num_bytes":-1}': 'line 1: expected "num_bytes", a size, found -1',
     b'{"file":"a","documents":1}': "documents: expected 2 over all inputs, found 1",
     b'{"file":"a","documents":2}\n{"file":"a","documents":1}': "documents: expected 2 over all inputs, found 3",
     b"": "documents: expected 2 over all inputs, found 0",

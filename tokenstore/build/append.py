@@ -4,7 +4,6 @@ The shards that are there are not touched, and every older version stays as it w
 """
 
 import contextlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,8 +32,8 @@ from tokenstore.format.manifest import Manifest
 from tokenstore.paths import is_folder, is_there
 from tokenstore.store.append import commit_append
 from tokenstore.store.files import exclusive_lock, remove_tree
+from tokenstore.store.inputs import checked_rows
 from tokenstore.store.order_file import LOCK_SUFFIX, write_order
-from tokenstore.store.output import read_checked
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.writer import StoreWriter
 
@@ -136,8 +135,8 @@ def _check_dedup(options: BuildOptions, path: Path) -> None:
 
 
 def _target(job: Job, store: Store, stack: contextlib.ExitStack) -> _Target:
-    lines = read_checked(store.file(INPUTS_NAME), store.entry(INPUTS_NAME)).splitlines()
-    there = {(row["file"], row["num_bytes"]) for row in map(json.loads, lines)}
+    rows = checked_rows(store.file(INPUTS_NAME), store.entry(INPUTS_NAME), len(store))
+    there = {(row.file, row.num_bytes) for _, row in rows}
     new = [(file.name, file.num_bytes) for file in job.files]
     again = [name for name, size in new if (name, size) in there]
     if not again:

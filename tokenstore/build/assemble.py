@@ -17,7 +17,8 @@ from tokenstore.build.part import Block, Part
 from tokenstore.build.split import Split, parse_split, split_numbers
 from tokenstore.build.units import Unit
 from tokenstore.errors import BadRecordsError, BuildError
-from tokenstore.format.manifest import Manifest, canonical_json
+from tokenstore.format.inputs import InputRow, encode_row
+from tokenstore.format.manifest import Manifest
 from tokenstore.store.writer import StoreWriter
 
 DROPPED = ("empty", "filtered", "short", "long", "duplicates", "bad")  # why a record gives no document
@@ -72,8 +73,8 @@ class Tally:
         """inputs.jsonl: a line an input file."""
         for i, file in enumerate(self.files):
             dropped = dict(zip(DROPPED, self.dropped[:, i].tolist(), strict=True))
-            row = {"lines": int(self.lines[i]), "documents": int(self.documents[store, i]), **dropped}
-            yield canonical_json({"file": file.name, "num_bytes": file.num_bytes, **row}).encode() + b"\n"
+            row = InputRow(file.name, int(self.documents[store, i]), file.num_bytes)
+            yield encode_row(row, {"lines": int(self.lines[i]), **dropped})
 
 
 def assemble(

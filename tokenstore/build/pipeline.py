@@ -35,6 +35,7 @@ from tokenstore.build.workers import run_units
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, CorruptionError, FormatError, TokenStoreError
 from tokenstore.format.layout import INPUTS_NAME
 from tokenstore.format.manifest import Manifest, TokenizerEntry, canonical_json
+from tokenstore.outside import MAX_RECIPE_BYTES
 from tokenstore.paths import is_file, is_folder, is_there, mode_of
 from tokenstore.store.files import (
     commit_directory,
@@ -47,13 +48,13 @@ from tokenstore.store.files import (
     sync_directory,
     write_atomically,
 )
+from tokenstore.store.inputs import checked_rows
 from tokenstore.store.manifests import manifest_format
 from tokenstore.store.order_file import LOCK_SUFFIX, write_order
 from tokenstore.store.reader import BUILDING_SUFFIX, open_store
 from tokenstore.store.writer import StoreWriter
 from tokenstore.tokenizer import Tokenizer
 
-_ANY_SIZE = 1 << 62
 _REPLACED_SUFFIX, _REJECTS_SUFFIX, _REJECTS_OF_APPEND = ".replaced", ".rejects.jsonl", ".rejects-v"
 _NO_STORE = "output: expected a new path or a store, found something else ({}); choose another"
 
@@ -229,12 +230,12 @@ def _finished(job: Job) -> BuildResult | None:
     for name, folder in zip(names, store_folders(job.output, job.options), strict=True):
         try:
             with open_store(folder) as store:
-                manifest, inputs = store.manifest, store.file(INPUTS_NAME)
+                manifest = store.manifest
+                rows = [row for _, row in checked_rows(store.file(INPUTS_NAME), store.entry(INPUTS_NAME), len(store))]
         except FormatError as error:
             raise ConfigError(_NO_STORE.format(job.output)) from error
         old = {"options": manifest.options, "tokenizer": vars(manifest.tokenizer), "versions": manifest.versions}
-        rows = _read_json_lines(inputs)
-        old["inputs"] = [[row.get("file"), row.get("num_bytes")] for row in rows]
+        old["inputs"] = [[row.file, row.num_bytes] for row in rows]
         fields = manifest_fields(job.recipe, name)
         new = {"options": fields["options"], "tokenizer": job.recipe["tokenizer"], "versions": job.recipe["versions"]}
         new["inputs"] = [[file.name, file.num_bytes] for file in job.files]
@@ -267,7 +268,7 @@ def _is_ours(folder: Path) -> bool:
 def _read_json_lines(path: Path) -> list[dict[str, Any]]:
     """The JSON objects of a file of ours, a line each."""
     try:
-        rows = [json.loads(line) for line in read_bytes(path, _ANY_SIZE).splitlines()]
+        rows = [json.loads(line) for line in read_bytes(path, MAX_RECIPE_BYTES).splitlines()]
     except (ValueError, RecursionError) as error:
         raise CorruptionError(
             f"{path.name}: expected lines of JSON, found {error} ({path}); use --overwrite to build anew"

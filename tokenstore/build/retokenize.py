@@ -1,6 +1,5 @@
 """Tokenize some documents of a store again from its inputs, by the reference engine, and compare (`verify --retokenize`)."""
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -16,9 +15,10 @@ from tokenstore.build.recipe import check_same_options, open_tokenizer, options_
 from tokenstore.build.records import Bad, SliceReader
 from tokenstore.build.units import Slice
 from tokenstore.errors import BuildError, ConfigError
+from tokenstore.format.inputs import InputRow
 from tokenstore.format.layout import INPUTS_NAME
 from tokenstore.store.finding import Finding
-from tokenstore.store.output import read_checked
+from tokenstore.store.inputs import checked_rows
 from tokenstore.store.reader import Store, open_store
 from tokenstore.tokenizer import Tokenizer
 
@@ -74,31 +74,31 @@ def _compare_all(
     tokenizer: Tokenizer,
     progress: Progress,
 ) -> Iterator[Finding]:
-    first, total = 0, sum(file.num_bytes for file in files)
+    total = sum(file.num_bytes for file in files)
     alike = defaultdict(list)
     for file in files:
         alike[file.path.name, file.num_bytes].append(file)
-    for line in read_checked(store.file(INPUTS_NAME), store.entry(INPUTS_NAME)).splitlines():
-        row = json.loads(line)
-        documents = range(first, first := first + row["documents"])
+    rows = checked_rows(store.file(INPUTS_NAME), store.entry(INPUTS_NAME), len(store), store.allow_links)
+    for first, row in rows:
+        documents = range(first, first + row.documents)
         if not documents:
             continue
         may_be_it = _that_may_be(row, alike)
         if not may_be_it:
-            rule = f"{row['file']} of {row['num_bytes']} bytes"
+            rule = f"{row.file} of {row.num_bytes} bytes"
             yield Finding(INPUTS_NAME, "inputs", rule, "none like it among those given")
             continue
         wanted = documents[:: round(1 / max(share, _LEAST_SHARE))]
         findings = (list(_compare(store, file, row, wanted, reader, tokenizer)) for file in may_be_it)
         yield from _least(findings)
-        progress(row["num_bytes"], total)
+        progress(row.num_bytes or 0, total)
 
 
-def _that_may_be(row: dict, alike: dict[tuple[str, int], list[InputFile]]) -> list[InputFile]:
+def _that_may_be(row: InputRow, alike: dict[tuple[str, int], list[InputFile]]) -> list[InputFile]:
     """Files with the name and size of an input, that with the same path below the folder all share first."""
-    name = tuple(row["file"].split("/"))
-    files = [file for file in alike[name[-1], row["num_bytes"]] if file.path.parts[-len(name) :] == name]
-    return sorted(files, key=lambda file: file.name != row["file"])
+    name = tuple(row.file.split("/"))
+    files = [file for file in alike[name[-1], row.num_bytes] if file.path.parts[-len(name) :] == name]
+    return sorted(files, key=lambda file: file.name != row.file)
 
 
 def _least(findings: Iterable[list[Finding]]) -> list[Finding]:
@@ -112,7 +112,7 @@ def _least(findings: Iterable[list[Finding]]) -> list[Finding]:
 
 
 def _compare(
-    store: Store, file: InputFile, row: dict, wanted: Sequence[int], reader: DocumentReader, tokenizer: Tokenizer
+    store: Store, file: InputFile, row: InputRow, wanted: Sequence[int], reader: DocumentReader, tokenizer: Tokenizer
 ) -> Iterator[Finding]:
     """Read one input and compare the documents `wanted`, which lie in it in this order."""
     left = ((document, store.origin(document).record) for document in wanted)
@@ -120,19 +120,19 @@ def _compare(
     try:
         for number, found in SliceReader(file, Slice(0), reading(reader.options)):
             while record < number:
-                yield Finding(row["file"], f"record {record}", f"the tokens of document {document}", "no such record")
+                yield Finding(row.file, f"record {record}", f"the tokens of document {document}", "no such record")
                 document, record = next(left, _NONE)
             if record == number:
                 made = found if isinstance(found, Bad) else reader.document(found, file.format in TABLES)
                 if difference := _difference(store, document, made, tokenizer, reader.options):
                     rule = f"the tokens of document {document}"
-                    yield Finding(row["file"], f"record {record}", rule, difference)
+                    yield Finding(row.file, f"record {record}", rule, difference)
                 document, record = next(left, _NONE)
             if (document, record) == _NONE:
                 return
-        yield Finding(row["file"], f"record {record}", f"document {document}", "the end of the file before it")
+        yield Finding(row.file, f"record {record}", f"document {document}", "the end of the file before it")
     except BuildError as error:
-        yield Finding(INPUTS_NAME, row["file"], "to read it as it was", str(error))
+        yield Finding(INPUTS_NAME, row.file, "to read it as it was", str(error))
 
 
 def _difference(

@@ -1,11 +1,12 @@
-"""inputs.jsonl -> the input files and where the documents of each end (FMT-4, FMT-11)."""
+"""A line of inputs.jsonl <-> an input file and how many documents came from it (FMT-4, FMT-11)."""
 
 import json
-from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 
 from tokenstore.errors import CorruptionError
+from tokenstore.format.manifest import canonical_json
+from tokenstore.outside import MAX_INPUT_ROW_BYTES
 
 
 @dataclass(frozen=True)
@@ -17,45 +18,59 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Inputs:
-    """The input files in order; `ends[n]` is the number of documents of files 0..n."""
+class InputRow:
+    """An input file, the documents that came from it, and its size; None where the store does not say."""
 
-    files: tuple[str, ...]
-    ends: tuple[int, ...]
-
-    def file_of(self, document: int) -> str:
-        """The input file of a document, 0 <= document < ends[-1]."""
-        return self.files[bisect_right(self.ends, document)]
+    file: str
+    documents: int
+    num_bytes: int | None = None
 
 
-def decode_inputs(data: bytes, num_documents: int, place: str) -> Inputs:
-    """The input files in `data`, the bytes of an inputs.jsonl whose counts must add up to `num_documents`.
+def encode_row(row: InputRow, counts: Mapping[str, int]) -> bytes:
+    """The line for a row; `counts` are for people: lines read, documents left out."""
+    fields = {"file": row.file, "num_bytes": row.num_bytes, "documents": row.documents}
+    return canonical_json({**counts, **fields}).encode() + b"\n"
+
+
+def decode_row(line: bytes, number: int, num_documents: int, place: str) -> InputRow:
+    """The row in a line of inputs.jsonl.
 
     Args:
-        data: the file's bytes.
+        line: its bytes.
+        number: which line of the file it is, from 1.
         num_documents: documents of the store.
         place: the file's path, for messages.
 
-    Raises: CorruptionError: a line that is no such object, or counts that do not add up.
+    Raises: CorruptionError: it is no object with a file and a number of documents.
     """
-    files, counts = [], []
-    for number, line in enumerate(data.splitlines(), 1):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise _wrong(f"line {number}", "JSON", str(error)[:120], place) from error
-        file, count = (row.get("file"), row.get("documents")) if isinstance(row, dict) else (None, None)
-        if not isinstance(file, str):
-            raise _wrong(f"line {number}", 'an object with a string "file"', repr(file)[:120], place)
-        if type(count) is not int or not 0 <= count <= num_documents:
-            rule = f'"documents" in 0..{num_documents}'
-            raise _wrong(f"line {number}", rule, repr(count)[:120], place)
-        files.append(file)
-        counts.append(count)
-    ends = tuple(accumulate(counts))
-    if (ends[-1] if ends else 0) != num_documents:
-        raise _wrong("documents", f"{num_documents} over all inputs", f"{ends[-1] if ends else 0}", place)
-    return Inputs(tuple(files), ends)
+    if len(line) > MAX_INPUT_ROW_BYTES:
+        raise _wrong(f"line {number}", f"at most {MAX_INPUT_ROW_BYTES} bytes", "more", place)
+    try:
+        fields = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise _wrong(f"line {number}", "JSON", str(error)[:120], place) from error
+    if not isinstance(fields, dict) or not isinstance(file := fields.get("file"), str):
+        found = fields.get("file") if isinstance(fields, dict) else None
+        raise _wrong(f"line {number}", 'an object with a string "file"', repr(found)[:120], place)
+    documents, num_bytes = fields.get("documents"), fields.get("num_bytes")
+    if type(documents) is not int or not 0 <= documents <= num_documents:
+        raise _wrong(f"line {number}", f'"documents" in 0..{num_documents}', repr(documents)[:120], place)
+    if num_bytes is not None and (type(num_bytes) is not int or not 0 <= num_bytes < 1 << 63):
+        raise _wrong(f"line {number}", '"num_bytes", a size', repr(num_bytes)[:120], place)
+    return InputRow(file, documents, num_bytes)
+
+
+def decode_rows(lines: Iterable[bytes], num_documents: int, place: str) -> Iterator[tuple[int, InputRow]]:
+    """(documents before it, row) of every line; CorruptionError where they do not add up to `num_documents`."""
+    total = 0
+    for number, line in enumerate(lines, 1):
+        row = decode_row(line, number, num_documents, place)
+        yield total, row
+        total += row.documents
+        if total > num_documents:
+            break
+    if total != num_documents:
+        raise _wrong("documents", f"{num_documents} over all inputs", f"{total}", place)
 
 
 def _wrong(what: str, rule: str, found: str, place: str) -> CorruptionError:

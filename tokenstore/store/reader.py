@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from tokenstore.errors import CorruptionError
-from tokenstore.format.inputs import Inputs, Origin, decode_inputs
+from tokenstore.format.inputs import Origin
 from tokenstore.format.layout import (
     BOUNDARIES_NAME,
     IDS_NAME,
@@ -27,7 +27,8 @@ from tokenstore.format.layout import (
 )
 from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.format.runs import are_runs
-from tokenstore.store.files import MapCache, check_size, read_bytes
+from tokenstore.store.files import MapCache, check_size
+from tokenstore.store.inputs import Inputs
 from tokenstore.store.manifests import BUILDING_SUFFIX as BUILDING_SUFFIX
 from tokenstore.store.manifests import read_manifest
 
@@ -230,7 +231,7 @@ class Store(Sequence[np.ndarray]):
         if self._inputs is None:
             path, num_bytes = self.file(INPUTS_NAME), self.entry(INPUTS_NAME).num_bytes
             check_size(path, num_bytes, self.allow_links)
-            self._inputs = decode_inputs(read_bytes(path, num_bytes, self.allow_links), len(self), str(path))
+            self._inputs = Inputs(path, len(self), self.allow_links)
         return self._inputs
 
     def ids(self) -> tuple[np.ndarray, np.ndarray]:

@@ -2,13 +2,14 @@
 
 import contextlib
 from collections.abc import Sequence
+from io import BytesIO
 from pathlib import Path
 from types import TracebackType
 
 import numpy as np
 
 from tokenstore.errors import BuildError
-from tokenstore.format.inputs import decode_inputs
+from tokenstore.format.inputs import decode_rows
 from tokenstore.format.layout import (
     BOUNDARIES_NAME,
     IDS_NAME,
@@ -238,7 +239,8 @@ class StoreWriter:
             fields = _going_on(self._base.manifest, fields)
         inputs = self._inputs + inputs
         if self._origins is not None:
-            decode_inputs(inputs, self.num_documents, self._name(INPUTS_NAME))
+            for _ in decode_rows(BytesIO(inputs), self.num_documents, self._name(INPUTS_NAME)):
+                pass  # every row is checked, and their sum at the end
         self._seal_all()
         self.add_file(self._name(INPUTS_NAME), inputs)
         manifest = Manifest(

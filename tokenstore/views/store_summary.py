@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from tokenstore.format.inputs import Inputs, Origin
+from tokenstore.format.inputs import Origin
 from tokenstore.format.layout import INPUTS_NAME
 from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.store import Store, versions
+from tokenstore.store.inputs import Inputs
 from tokenstore.views.lengths import Lengths, largest_documents, summarize_lengths
 
 _MASK_BYTES = 1 << 26  # of masks that are counted; of more, so many spread evenly
@@ -89,7 +90,7 @@ def summarize_store(store: Store, most: int = 5) -> StoreSummary:
     Raises: CorruptionError: what it reads is damaged.
     """
     manifest = store.manifest
-    inputs = store.inputs() if store.entry(INPUTS_NAME) and store.entry(INPUTS_NAME).num_bytes else Inputs((), ())
+    inputs = store.inputs() if store.entry(INPUTS_NAME) and store.entry(INPUTS_NAME).num_bytes else None
     num_bytes = sum(entry.num_bytes for entry in (*manifest.files.values(), *manifest.shards))
     return StoreSummary(
         path=str(store.path),
@@ -111,8 +112,8 @@ def summarize_store(store: Store, most: int = 5) -> StoreSummary:
         options=manifest.options,
         counts=manifest.counts,
         library_versions=manifest.versions,
-        num_inputs=len(inputs.files),
-        inputs=_most(inputs, most),
+        num_inputs=len(inputs or ()),
+        inputs=_most(inputs, most) if inputs else (),
         lengths=summarize_lengths(store),
         largest=tuple(_large(store, number) for number in largest_documents(store, most)),
         learned=learned_share(store),
@@ -122,7 +123,7 @@ def summarize_store(store: Store, most: int = 5) -> StoreSummary:
 def _most(inputs: Inputs, most: int) -> tuple[InputRow, ...]:
     counts = np.diff(inputs.ends, prepend=0)
     chosen = np.argsort(-counts, kind="stable")[:most]
-    return tuple(InputRow(inputs.files[i], int(counts[i])) for i in chosen.tolist())
+    return tuple(InputRow(inputs.name(i), int(counts[i])) for i in chosen.tolist())
 
 
 def _large(store: Store, number: int) -> LargeDocument:
