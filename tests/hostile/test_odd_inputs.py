@@ -176,7 +176,7 @@ TEXT_FILES: dict[str, tuple[bytes, Outcome]] = {
     "members.txt.gz": (gzip.compress(b"one ") + gzip.compress(b"") + gzip.compress(b"text"), "one text"),
     "separators.txt": ("a\u2028b\u2029c\u0085d".encode(), "a\u2028b\u2029c\u0085d"),
     "surrogate.txt": (b"\xed\xa0\x80", Bad("not UTF-8: ")),
-    "utf16.txt": ("a".encode("utf-16"), Bad("not UTF-8: ")),
+    "utf16.txt": ("a".encode("utf-16"), Bad("this is UTF-16 text; convert it to UTF-8")),
 }  # fmt: skip
 
 

@@ -78,7 +78,7 @@ def test_nothing_to_write_is_an_error_and_no_store(
 ) -> None:
     """P9: a store holds at least one document; a build that finds none says what it found and leaves none."""
     with pytest.raises(
-        BuildError, match=r"expected at least one, found none \(1 input files, 0 documents.*nothing was"
+        BuildError, match=r"expected at least one, found none \(1 input files, 0 documents.*no store was"
     ):
         build(jsonl("in.jsonl", inputs), max_bad=1)
     assert not (tmp_path / "store").exists()

@@ -130,7 +130,7 @@ def test_the_hash_of_a_content_is_frozen() -> None:
 def test_an_empty_split_is_an_error_and_no_store(tmp_path: Path) -> None:
     """P9: half of what was asked for is nothing; the name of the split stands in the message, and another share works."""
     source = write_records(tmp_path / "in.jsonl", many(60))
-    with pytest.raises(BuildError, match=r"split tiny: expected at least one, found none \(.*nothing was written"):
+    with pytest.raises(BuildError, match=r"split tiny: expected at least one, found none \(.*no store was written"):
         build_stores(tmp_path / "store", source, split="train=0.999999,tiny=0.000001")
     assert not (tmp_path / "store").exists()
     assert left_behind(tmp_path / "store") == ["store.building"]

@@ -345,7 +345,7 @@ def test_a_missing_library_is_told_and_torch_is_not_imported() -> None:
     hide = "import sys; sys.modules['transformers'] = None"
     done = subprocess.run([sys.executable, "-c", f"{hide}; {use}"], capture_output=True, text=True)
     assert "ConfigError: chat template: expected the libraries transformers and jinja2, found" in done.stderr
-    assert "pip install 'tokenstore[chat]'" in done.stderr
+    assert "pip install -e '.[chat]'" in done.stderr
 
 
 def test_a_renderer_goes_to_another_process() -> None:

@@ -313,7 +313,7 @@ def test_a_field_is_found_by_its_name_or_its_path(line: bytes, field: str, text:
 @pytest.mark.parametrize("line", [b'{"a": 1}', b'{"a": {"c": "x"}}', b'{"b": "x"}', b'{"a": ["b"]}'])
 def test_a_path_that_leads_nowhere_is_a_bad_record(line: bytes) -> None:
     """A nested field that is missing on any level is told by its whole path."""
-    assert document_reader(text_field="a.b").document(json.loads(line)).reason == "no field 'a.b'"
+    assert document_reader(text_field="a.b").document(json.loads(line)).reason.startswith("no field 'a.b'; ")
 
 
 def test_a_null_above_a_field_is_a_null() -> None:

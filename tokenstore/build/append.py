@@ -96,7 +96,7 @@ def append_store(
         is_done = all(target.is_done for target in targets) or not _append(job, targets, progress, note)
         remove_tree(job.building)
         rejects = None if is_done or not is_there(job.rejects) else job.rejects
-        return _result(job, folders, rejects, was_there=is_done)
+        return _result(job, targets, rejects, was_there=is_done)
 
 
 def _folders(path: Path) -> list[Path]:
@@ -198,9 +198,9 @@ def _finish(job: Job, writer: StoreWriter, old: Manifest, tally: Tally, store: i
     write_order(writer.folder)
 
 
-def _result(job: Job, folders: Sequence[Path], rejects: Path | None, was_there: bool) -> BuildResult:
+def _result(job: Job, targets: Sequence[_Target], rejects: Path | None, was_there: bool) -> BuildResult:
     results = []
-    for folder in folders:
-        with open_store(folder) as store:
-            results.append(result_of(folder, store.manifest, rejects, was_there))
+    for target in targets:
+        with open_store(target.folder) as store:
+            results.append(result_of(target.folder, store.manifest, rejects, was_there, target.base.manifest))
     return results[0] if len(results) == 1 else whole_result(job.output, results)

@@ -159,5 +159,5 @@ def finish(writer: StoreWriter, tally: Tally, store: int, name: str | None, fiel
     if writer.num_documents == 0:
         shown = ", ".join(f"{number} {what}" for what, number in counts.items() if number or what == "documents")
         what = f"split {name}" if name else "documents"
-        raise BuildError(f"{what}: expected at least one, found none ({shown}); nothing was written")
+        raise BuildError(f"{what}: expected at least one, found none ({shown}); no store was written")
     return writer.finish(inputs=b"".join(tally.inputs_file(store)), counts=counts, **fields)

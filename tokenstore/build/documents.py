@@ -3,6 +3,7 @@
 import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from tokenstore.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from tokenstore.build.loss_spans import Renderer
 
-_SHOWN = 200
+_SHOWN, _SHOWN_NAME, _MOST_NAMES = 200, 40, 8
 _IGNORED_LABEL = -100
 _ABSENT = object()
 
@@ -156,14 +157,23 @@ def field(row: Row, name: str) -> Any:
     value = row.get(name, _ABSENT)
     if value is not _ABSENT:
         return value
-    value = row
+    value, above = row, "the record"
     for part in name.split("."):
         if value is None:
             return None  # a null above is a null
         if not isinstance(value, dict) or part not in value:
-            raise ValueError(f"no field {name!r}")
-        value = value[part]
+            raise ValueError(f"no field {name!r}; {above} has {_fields_of(value)}")
+        value, above = value[part], repr(part)
     return value
+
+
+def _fields_of(value: Any) -> str:
+    """Names of the fields there are, for people."""
+    if not isinstance(value, dict):
+        return f"no fields, it is {_kind(value)}"
+    names = [repr(str(name))[:_SHOWN_NAME] for name in islice(value, _MOST_NAMES)]
+    more = f" and {len(value) - len(names)} more" if len(value) > len(names) else ""
+    return (", ".join(names) or "none") + more
 
 
 def _checked_text(value: Any, name: str) -> str:

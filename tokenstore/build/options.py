@@ -170,7 +170,8 @@ class BuildProgress:
 class BuildResult:
     """A finished store, one split of a build, or the totals of its `splits` (then without a digest).
 
-    `was_there` says that an equal one existed and nothing was done.
+    `was_there` says that an equal one existed and nothing was done; `new_documents` and `new_tokens` are those that this
+    build or append added.
     """
 
     path: Path
@@ -183,4 +184,6 @@ class BuildResult:
     counts: dict[str, int]
     rejects: Path | None
     was_there: bool
+    new_documents: int
+    new_tokens: int
     splits: "tuple[BuildResult, ...]" = ()

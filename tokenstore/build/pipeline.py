@@ -218,7 +218,8 @@ def _fail_bad(job: Job, tally: Tally) -> None:
     path, first = publish_rejects(job), tally.first_bad
     raise BadRecordsError(
         f"bad records: expected at most {job.options.max_bad}, found {tally.num_bad} so far; the first is record {first['record']}"
-        f" of {first['file']}: {first['reason']} (all in {path}); mend them, or allow more with --max-bad; no document was written"
+        f" of {first['file']}: {first['reason']} (those read so far are listed in {path}); fix them, or allow more with --max-bad. No store was written; what is"
+        " tokenized is kept, and the same command resumes"
     ) from None
 
 
@@ -337,13 +338,18 @@ def whole_result(output: Path, results: Sequence[BuildResult]) -> BuildResult:
         num_tokens=sum(result.num_tokens for result in results),
         digest="",
         num_shards=sum(result.num_shards for result in results),
+        new_documents=sum(result.new_documents for result in results),
+        new_tokens=sum(result.new_tokens for result in results),
         counts=counts,
         splits=tuple(results),
     )
 
 
-def result_of(path: Path, manifest: Manifest, rejects: Path | None, was_there: bool) -> BuildResult:
-    """What is said of a store that is there now."""
+def result_of(
+    path: Path, manifest: Manifest, rejects: Path | None, was_there: bool, base: Manifest | None = None
+) -> BuildResult:
+    """What is said of a store that is there now, and was `base` before, if it has grown."""
+    before = manifest if was_there else base
     return BuildResult(
         path=path,
         num_documents=manifest.num_documents,
@@ -355,6 +361,8 @@ def result_of(path: Path, manifest: Manifest, rejects: Path | None, was_there: b
         counts=manifest.counts,
         rejects=rejects,
         was_there=was_there,
+        new_documents=manifest.num_documents - (before.num_documents if before else 0),
+        new_tokens=manifest.num_tokens - (before.num_tokens if before else 0),
     )
 
 

@@ -12,7 +12,8 @@ import zstandard
 
 from tokenstore.build.decompress import CHUNK, decompressed
 from tokenstore.build.inputs import TABLES, InputFile
-from tokenstore.build.tables import csv_rows, longer_than, table_rows
+from tokenstore.build.magic import MAGIC_BYTES, misnamed
+from tokenstore.build.tables import csv_rows, first_bytes, longer_than, table_rows
 from tokenstore.build.units import Slice, slice_bytes
 from tokenstore.errors import BuildError
 
@@ -70,6 +71,9 @@ class SliceReader:
             return
         try:
             with open(self.file.path, "rb", buffering=CHUNK) as self._raw:
+                if self.part.start == 0 and (wrong := misnamed(self._raw.peek(MAGIC_BYTES)[:MAGIC_BYTES], self.file)):
+                    yield from self._misnamed(wrong)
+                    return
                 with decompressed(self._raw, self.file.compression) as stream:
                     yield from self._of(stream)
         except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
@@ -80,6 +84,13 @@ class SliceReader:
             raise BuildError(
                 f"input: expected to read it, found {error.strerror or error} ({self.file.path}); mend it and run the same command again"
             ) from error
+
+    def _misnamed(self, wrong: str) -> Iterator[Record]:
+        """A file that is not what its name says: one bad record where a file is a record, else no input at all."""
+        if self.file.format != ".txt":
+            raise BuildError(f"input: cannot be read as {self.file.path.suffix}: {wrong} ({self.file.path})")
+        self.num_lines = 1
+        yield 1, Bad(wrong, "")
 
     def _of(self, stream: BinaryIO) -> Iterator[Record]:
         if self.file.format in _DELIMITERS:
@@ -92,6 +103,8 @@ class SliceReader:
             self._table_bytes = num_bytes
 
         path, ending = self.file.path, self.file.format
+        if self.part.start == 0 and (wrong := misnamed(first_bytes(path, MAGIC_BYTES), self.file)):
+            yield from self._misnamed(wrong)
         yield from self._rows(table_rows(path, ending, self.part, self.reading.columns, done))
         done(slice_bytes(self.part, self.file))
 

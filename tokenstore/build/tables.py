@@ -47,6 +47,15 @@ def table_rows(
         ) from error
 
 
+def first_bytes(path: Path, count: int) -> bytes:
+    """How a file begins; nothing where it cannot be read, which is reported where it is read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read(count)
+    except OSError:
+        return b""
+
+
 def column_names(path: Path, ending: str) -> list[str]:
     """Names of the columns of a .parquet or .arrow file."""
     from pyarrow import parquet
@@ -185,6 +194,8 @@ def _is_there(schema: Any, field: str) -> bool:
 
 
 def _no_column(field: str, names: Sequence[str], path: Path) -> BuildError:
+    if (number := names.count(field)) > 1:
+        return BuildError(f"field: {number} columns have the name {field!r} ({path}); rename all but one")
     return BuildError(
         f"field: expected one of the columns {list(names)}, found {field!r} ({path}); name the one that is meant, such as by --text-field"
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenstore.build.chat_templates import BUILT_IN
 from tokenstore.errors import ConfigError
+from tokenstore.tokenizer.request import how_to_install
 
 _NAMES = ", ".join(BUILT_IN)
 
@@ -135,7 +136,7 @@ def load_template(text: str, special_tokens: Mapping[str, str], date: str | None
 
 def _missing(error: ImportError) -> ConfigError:
     return ConfigError(
-        f"chat template: expected the libraries transformers and jinja2, found {error}; pip install 'tokenstore[chat]'"
+        f"chat template: expected the libraries transformers and jinja2, found {error}; {how_to_install('chat')}"
     )
 
 

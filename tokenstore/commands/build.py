@@ -256,7 +256,9 @@ def print_result(result: BuildResult, seconds: float) -> None:
         *([("digest", result.digest)] if result.digest else []),
     ]
     if not result.was_there:
-        rows.append(("time", f"{seconds:.1f} s, {result.num_tokens / max(seconds, 1e-9):,.0f} tokens/s"))
+        if result.new_documents < result.num_documents:
+            rows.append(("added", f"{result.new_documents:,} documents, {result.new_tokens:,} tokens"))
+        rows.append(("time", f"{seconds:.1f} s, {result.new_tokens / max(seconds, 1e-9):,.0f} tokens/s"))
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for name, value in rows:  # no table: it would cut a long path to the width of the terminal
         console.print(f"{name:<13}{value}")

@@ -10,7 +10,7 @@ from tokenstore.errors import ConfigError
 from tokenstore.tokenizer import FAST, EngineMismatch, Tokenizer
 from tokenstore.tokenizer.characters import UNTRUSTED, kind_table, kinds_of
 from tokenstore.tokenizer.fast_engine import FastFile, Unsuitable, fast_file
-from tokenstore.tokenizer.request import Request
+from tokenstore.tokenizer.request import Request, how_to_install
 from tokenstore.tokenizer.sample import choose
 from tokenstore.tokenizer.self_test import self_test_texts
 
@@ -27,7 +27,7 @@ def with_fast_engine(reference: Tokenizer, request: Request, engine: str) -> Tok
     except (KeyboardInterrupt, SystemExit, MemoryError):
         raise
     except ModuleNotFoundError as error:
-        reason = f"{error.name} is not installed; run: pip install 'tokenstore[fast]'"
+        reason = f"the fast engine is not installed ({error.name} is missing); {how_to_install('fast')}"
     except (Unsuitable, EngineMismatch) as error:
         reason = f"gigatoken: {error}"
     except BaseException as error:  # a panic is no Exception

@@ -56,5 +56,10 @@ def missing_library(library: str, kind: str, extra: str) -> ConfigError:
     """The error for a kind of tokenizer whose library is not installed."""
     return ConfigError(
         f"tokenizer: expected the library {library} for a {kind} tokenizer, found it not installed;"
-        f" run: pip install 'tokenstore[{extra}]'"
+        f" {how_to_install(extra)}"
     )
+
+
+def how_to_install(extra: str) -> str:
+    """What to run for the libraries of an extra of this package, which is in no registry."""
+    return f"in a clone of tokenstore, run: pip install -e '.[{extra}]'"
