@@ -8,6 +8,7 @@ import base64
 import json
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -69,6 +70,7 @@ def run(folder: Path, smoke: bool) -> list[Row]:
         _end_to_end("bytes", {"tokenizer": "bytes"}, "-", large, many, smoke),
         _two_workers({**huggingface, "engine": "reference"}, source, large, smoke),
     ]
+    rows.append(_small_files(folder, {**huggingface, "engine": "fast"}, texts, smoke))
     return [*rows, *_memory(folder, texts, smoke)]
 
 
@@ -134,6 +136,32 @@ def _two_workers(tokenizer: dict, source: Path, large: Path, smoke: bool) -> Row
     twice = [2 * seconds for seconds in times["1 alone"]]
     beside = f"two processes that only tokenize: {ratio(twice, times['2 alone'])}"
     return Row("build with two workers, times one", ratio(times["1 workers"], times["2 workers"]), "1.8", beside)
+
+
+def _small_files(folder: Path, tokenizer: dict, texts: list[str], smoke: bool) -> Row:
+    """CPU time of texts that are a file each, against the same texts as lines of one .jsonl."""
+    size, most = 700, 200 if smoke else 50_000
+    pieces = [text[at : at + size] for text in texts for at in range(0, len(text), size)][:most]
+    (folder / "lines.jsonl").write_text("".join(json.dumps({"text": piece}) + "\n" for piece in pieces))
+    for number, piece in enumerate(pieces):
+        path = folder / "small" / f"{number // 1000:03d}" / f"{number:06d}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(piece, "utf-8")
+    seconds: dict[str, list[float]] = {"lines.jsonl": [], "small": []}
+    for _ in range(1 if smoke else 3):
+        for name, times in seconds.items():
+            build = _building(_options(folder / "built", folder / name, tokenizer))
+            start = time.process_time()
+            build()
+            times.append(time.process_time() - start)
+    ours = " and ".join(f"{min(times) / len(pieces) * 1e3:.3f}" for times in seconds.values())
+    value = ratio(seconds["small"], seconds["lines.jsonl"])
+    return Row(
+        f"{len(pieces):,} small .txt files, CPU time of the same texts as .jsonl",
+        value,
+        "2",
+        f"{ours} ms per text (.jsonl and .txt)",
+    )
 
 
 def _memory(folder: Path, texts: list[str], smoke: bool) -> list[Row]:

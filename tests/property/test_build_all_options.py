@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.naive_build import Built, naive_build
 from tests.written import all_files, build_stores, json_lines, rows_of, write_records
-from tokenstore.build import BuildOptions, BuildResult, dedup, part, pipeline
+from tokenstore.build import BuildOptions, BuildResult, batches, dedup, part, pipeline
 from tokenstore.build.units import cut_units
 from tokenstore.errors import BuildError
 
@@ -85,7 +85,7 @@ SIZES = st.fixed_dictionaries(
 def cut(patched: pytest.MonkeyPatch, unit: int, batch: int, block: int, bucket: int) -> None:
     """Sizes of all that is done at once."""
     patched.setattr(pipeline, "cut_units", partial(cut_units, unit_bytes=unit))
-    patched.setattr(part, "_BATCH_DOCUMENTS", batch)
+    patched.setattr(batches, "_BATCH_DOCUMENTS", batch)
     patched.setattr(part, "_BLOCK_DOCUMENTS", block)
     patched.setattr(part, "_BLOCK_TOKENS", 3 * block)
     patched.setattr(dedup, "_BUCKET_DOCUMENTS", bucket)

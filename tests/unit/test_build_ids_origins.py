@@ -13,7 +13,7 @@ from pyarrow import parquet
 import tokenstore
 from tests.data.texts import TEXTS
 from tests.written import all_files, build_stores, json_lines, rows_of, texts_of, write_records
-from tokenstore.build import part
+from tokenstore.build import batches, part
 from tokenstore.errors import BadRecordsError, BuildError
 from tokenstore.format.layout import MAX_ID_BYTES
 
@@ -57,7 +57,7 @@ def test_any_ids_in_any_batches_come_back(
     tmp_path = tmp_path_factory.mktemp("ids")
     source = write_records(tmp_path / "in.jsonl", [{"id": name, "text": "t"} for name in names])
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(part, "_BATCH_DOCUMENTS", batch)
+        patched.setattr(batches, "_BATCH_DOCUMENTS", batch)
         patched.setattr(part, "_BLOCK_DOCUMENTS", 3)
         patched.setattr(part, "_BLOCK_TOKENS", 4)
         assert ids_of(build_stores(tmp_path / "store", source, id_field="id").path) == names
@@ -213,7 +213,7 @@ def test_dropped_documents_keep_the_ids_of_the_others_in_place(tmp_path: Path) -
     expected = [(str(i), ("in.jsonl", i + 1)) for i, n in enumerate(lengths) if 2 <= n <= 6]
     for batch in (1, 2, 5, 100):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(part, "_BATCH_DOCUMENTS", batch)
+            patched.setattr(batches, "_BATCH_DOCUMENTS", batch)
             options = {"id_field": "id", "min_tokens": 2, "max_tokens": 6}
             result = build_stores(tmp_path / f"store{batch}", source, **options)
         assert [row[2:] for row in rows_of(result.path)] == expected

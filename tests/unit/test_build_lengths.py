@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.building import left_behind
 from tests.reading import read_slice
 from tests.written import build_stores, json_lines, rows_of, texts_of, write_records
-from tokenstore.build import part, records
+from tokenstore.build import batches, records
 from tokenstore.build.inputs import find_inputs
 from tokenstore.build.records import Bad
 from tokenstore.build.units import cut_units
@@ -255,7 +255,7 @@ def test_rejects_are_those_of_all_parts_when_some_are_resumed(
 ) -> None:
     """The list of bad records is whole and in order, whichever run made a part, and nothing else is left."""
     small_units(120)
-    monkeypatch.setattr(part, "_BATCH_DOCUMENTS", 2)
+    monkeypatch.setattr(batches, "_BATCH_DOCUMENTS", 2)
     lines = [line(30) if i % 3 else line(50 + i) for i in range(60)]
     path = tmp_path / "in.jsonl"
     path.write_bytes(b"\n".join(lines))

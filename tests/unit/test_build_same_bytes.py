@@ -8,7 +8,7 @@ import pytest
 
 from tests.building import Build, contents, mixed_corpus
 from tests.data.texts import TEXTS
-from tokenstore.build import part
+from tokenstore.build import batches, part
 
 
 def test_the_bytes_do_not_depend_on_workers_or_on_where_the_inputs_lie(
@@ -52,8 +52,8 @@ def test_large_texts_and_many_texts_are_tokenized_in_batches(
     source = jsonl("in.jsonl", TEXTS * 3)
     expected = contents(build(source, output="whole").path)
     for chars, count, read in ((1, 1024, 1), (300, 1024, 5), (1 << 20, 1, 7), (1 << 20, 5, 1 << 16)):
-        monkeypatch.setattr(part, "_BATCH_CHARS", chars)
-        monkeypatch.setattr(part, "_BATCH_DOCUMENTS", count)
+        monkeypatch.setattr(batches, "_BATCH_CHARS", chars)
+        monkeypatch.setattr(batches, "_BATCH_DOCUMENTS", count)
         monkeypatch.setattr(part, "_BLOCK_DOCUMENTS", read)
         monkeypatch.setattr(part, "_BLOCK_TOKENS", 100 * read)
         assert contents(build(source, output=f"{chars} {count} {read}").path) == expected

@@ -11,6 +11,9 @@ from tokenstore.errors import BuildError, ConfigError
 from tokenstore.format.layout import token_dtype
 from tokenstore.tokenizer import Tokenizer
 
+REASONS = ("empty", "short", "long")
+KEPT = len(REASONS)  # of `Encoded.why`: why a document is left out, and that it is not
+
 
 @dataclass(frozen=True)
 class Encoded:
@@ -21,14 +24,14 @@ class Encoded:
         lengths: int64[k], each at least 1.
         mask: bool[sum of lengths], which tokens are to be learned; None in a store without masks.
         kept: int64[k], which of the documents given these are.
-        dropped: how many were left out, by reason: `empty`, `short`, `long`.
+        why: int8[n], of every document given: a place in `REASONS` for one left out, `KEPT` for the others.
     """
 
     tokens: np.ndarray
     lengths: np.ndarray
     mask: np.ndarray | None
     kept: np.ndarray
-    dropped: dict[str, int]
+    why: np.ndarray
 
 
 def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, options: BuildOptions) -> Encoded:
@@ -42,7 +45,7 @@ def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, option
             f"token id: expected ids below {tokenizer.vocab_size}, found {ids.max()}; the tokenizer's vocabulary and engine disagree"
         )
     why = _too_short_or_long(lengths, options)
-    kept = why == _KEPT
+    kept = why == KEPT
     if not kept.all():
         tokens_kept = np.repeat(kept, lengths)
         ids, lengths = ids[tokens_kept], lengths[kept]
@@ -52,24 +55,19 @@ def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, option
         ids, lengths, mask = _without_blanks_after(special[1], ids, lengths, mask, tokenizer)
     ids, lengths, mask = _with_special(ids, lengths, mask, special, _may_have_them(options))
     some = lengths > 0  # documents kept without text, where no special token was asked for
-    dropped = {name: int((why == number).sum()) for number, name in enumerate(_REASONS)}
-    dropped["empty"] += int(lengths.size - some.sum())
+    why[np.flatnonzero(kept)[~some]] = REASONS.index("empty")
     tokens = ids.astype(token_dtype(tokenizer.vocab_size), copy=False)
-    return Encoded(tokens, lengths[some], mask, np.flatnonzero(kept)[some], dropped)
-
-
-_REASONS = ("empty", "short", "long")
-_KEPT = len(_REASONS)
+    return Encoded(tokens, lengths[some], mask, np.flatnonzero(why == KEPT), why)
 
 
 def _too_short_or_long(lengths: np.ndarray, options: BuildOptions) -> np.ndarray:
-    """int[n]: a place in _REASONS, or _KEPT."""
-    why = np.full(lengths.size, _KEPT)
+    """int8[n]: a place in REASONS, or KEPT."""
+    why = np.full(lengths.size, KEPT, np.int8)
     if options.max_tokens is not None:
-        why[lengths > options.max_tokens] = _REASONS.index("long")
-    why[lengths < options.min_tokens] = _REASONS.index("short")
+        why[lengths > options.max_tokens] = REASONS.index("long")
+    why[lengths < options.min_tokens] = REASONS.index("short")
     if not options.keep_empty:  # a tokenizer may find no token in a text
-        why[lengths == 0] = _REASONS.index("empty")
+        why[lengths == 0] = REASONS.index("empty")
     return why
 
 

@@ -7,19 +7,18 @@ inside. Parts are what a killed build resumes from.
 import contextlib
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from tokenstore.build.documents import Document, DocumentReader, reading
+from tokenstore.build.batches import Batch, SliceSummary, UnitBatches
+from tokenstore.build.documents import DocumentReader
 from tokenstore.build.encode import Encoded, encode_documents, has_masks
-from tokenstore.build.inputs import TABLES, InputFile
+from tokenstore.build.inputs import InputFile
 from tokenstore.build.options import BuildOptions
-from tokenstore.build.records import Bad, SliceReader
 from tokenstore.build.split import HASH_WORDS
 from tokenstore.build.units import Unit
 from tokenstore.errors import BuildError
@@ -27,8 +26,6 @@ from tokenstore.format.manifest import canonical_json
 from tokenstore.store.files import sync, write_atomically
 from tokenstore.tokenizer import EngineMismatch, Tokenizer
 
-_BATCH_CHARS = 1 << 20
-_BATCH_DOCUMENTS = 1024
 _BLOCK_DOCUMENTS, _BLOCK_TOKENS = 1 << 16, 1 << 22  # of a part read at once, whichever is less
 # What a part holds of a document: tokens, record number in the slice, slice of the unit, bytes of its id, hash of its content
 ROW = np.dtype(
@@ -36,16 +33,6 @@ ROW = np.dtype(
 )
 _CONTENT = (".tokens", ".mask", ".names")
 _ENDINGS = (*_CONTENT, ".rows", ".bad")
-
-
-@dataclass(frozen=True)
-class SliceSummary:
-    """What was in one slice: lines, documents, and how many records gave none, by reason."""
-
-    num_lines: int
-    num_documents: int
-    dropped: dict[str, int]
-    num_bad: int
 
 
 @dataclass(frozen=True)
@@ -137,7 +124,7 @@ def load_part(stem: Path, key: str) -> Part | None:
         return None
     if not isinstance(summary, dict) or summary.pop("key", None) != key or tuple(summary.pop("sizes")) != sizes:
         return None
-    slices = tuple(SliceSummary(**part) for part in summary.pop("slices"))
+    slices = tuple(SliceSummary(*part) for part in summary.pop("slices"))
     return Part(stem, slices=slices, sizes=sizes, **summary)
 
 
@@ -168,7 +155,7 @@ def make_part(
         note = f"{tokenizer.engine} was not used for a part of {_names(unit, files)}: {error}"
         part = _make(stem, unit, files, tokenizer.reference, reader, report, note)
     if part.num_bad <= reader.options.max_bad:
-        summary = {"key": key, **asdict(part)}
+        summary = {"key": key, **vars(part), "slices": [list(vars(done).values()) for done in part.slices]}
         del summary["stem"]
         write_atomically(_file(stem, ".json"), json.dumps(summary).encode())
     return part
@@ -187,45 +174,36 @@ def _make(
     report: Callable[[int, int, int], None],
     note: str,
 ) -> Part:
-    slices: list[SliceSummary] = []
     num_tokens = 0
     with contextlib.ExitStack() as stack:
         out = {ending: stack.enter_context(open(_file(stem, ending), "wb")) for ending in _ENDINGS}
-        for number, part in enumerate(unit):
-            records = SliceReader(files[part.file_number], part, reading(reader.options))
-            most_bad = reader.options.max_bad - sum(done.num_bad for done in slices)
-            collector = _Collector(reader, number, most_bad, out[".bad"])
-            getattr(tokenizer, "start_source", lambda: None)()
-            for documents, numbers in collector.batches(records):
-                encoded = encode_documents(documents, tokenizer, reader.options)
-                _write(out, encoded, documents, numbers, number)
-                collector.count(encoded)
-                num_tokens += encoded.tokens.size
-                report(records.num_bytes - collector.num_bytes, encoded.lengths.size, encoded.tokens.size)
-                collector.num_bytes = records.num_bytes
-            report(records.num_bytes - collector.num_bytes, 0, 0)
-            _check_unchanged(files[part.file_number])
-            slices.append(collector.summary(records.num_lines))
-            if collector.num_bad > most_bad:
-                break
+        batches = UnitBatches(unit, files, reader, out[".bad"], _check_unchanged)
+        for batch in batches:
+            if batch.starts_source:
+                getattr(tokenizer, "start_source", lambda: None)()
+            encoded = encode_documents(batch.documents, tokenizer, reader.options)
+            _write(out, encoded, batch)
+            batches.count(batch, encoded)
+            num_tokens += encoded.tokens.size
+            report(batch.num_bytes, encoded.lengths.size, encoded.tokens.size)
         for file in out.values():
             sync(file)
         sizes = tuple(file.tell() for file in out.values())
+    slices = batches.summaries()
     num_documents = sum(part.num_documents for part in slices)
-    return Part(stem, num_documents, num_tokens, sizes, tuple(slices), note)
+    return Part(stem, num_documents, num_tokens, sizes, slices, note)
 
 
-def _write(
-    out: Mapping[str, BinaryIO], encoded: Encoded, documents: Sequence[Document], numbers: Sequence[int], number: int
-) -> None:
+def _write(out: Mapping[str, BinaryIO], encoded: Encoded, batch: Batch) -> None:
     """Append a batch to a part's files; never by tofile, which does not notice when its last few kilobytes are lost."""
-    names = [documents[i].name.encode() for i in encoded.kept.tolist()]
+    kept = [batch.documents[i] for i in encoded.kept.tolist()]
+    names = [document.name.encode() for document in kept]
     rows = np.zeros(encoded.lengths.size, ROW)
     rows["length"] = encoded.lengths
-    rows["record"] = np.asarray(numbers)[encoded.kept]
-    rows["slice"] = number
+    rows["record"] = np.asarray(batch.records, np.int64)[encoded.kept]
+    rows["slice"] = np.asarray(batch.slices, np.int32)[encoded.kept]
     rows["name_bytes"] = [len(name) for name in names]
-    rows["content"] = np.array([documents[i].content for i in encoded.kept.tolist()], np.uint64).reshape(-1, HASH_WORDS)
+    rows["content"] = np.array([document.content for document in kept], np.uint64).reshape(-1, HASH_WORDS)
     out[".tokens"].write(encoded.tokens.data)
     out[".rows"].write(rows.data)
     out[".names"].write(b"".join(names))
@@ -246,47 +224,6 @@ def _check_unchanged(file: InputFile) -> None:
             f"input: expected it to stay as it was, found it changed during the build ({file.path});"
             " run the same command again when it is finished"
         )
-
-
-class _Collector:
-    """Groups a slice's documents into batches and writes the bad records down."""
-
-    def __init__(self, reader: DocumentReader, number: int, most_bad: int, bad_out: BinaryIO):
-        self.reader, self.number, self.most_bad, self.bad_out = reader, number, most_bad, bad_out
-        self.num_documents = self.num_bad = self.num_bytes = 0
-        self.dropped: Counter[str] = Counter()
-
-    def batches(self, records: SliceReader) -> Iterator[tuple[list[Document], list[int]]]:
-        """(documents, their numbers in the slice); ends early with more bad records than allowed."""
-        documents: list[Document] = []
-        numbers: list[int] = []
-        size = 0
-        for number, row in records:
-            found = row if isinstance(row, Bad) else self.reader.document(row, records.file.format in TABLES)
-            if isinstance(found, Bad):
-                self.num_bad += 1
-                self.bad_out.write(json.dumps([self.number, number, found.reason, found.start]).encode() + b"\n")
-                if self.num_bad > self.most_bad:
-                    return
-                continue
-            if found is None:
-                self.dropped["filtered"] += 1
-                continue
-            documents.append(found)
-            numbers.append(number)
-            size += len(found.text if found.text is not None else found.ids)
-            if size >= _BATCH_CHARS or len(documents) == _BATCH_DOCUMENTS:
-                yield documents, numbers
-                documents, numbers, size = [], [], 0
-        if documents:
-            yield documents, numbers
-
-    def count(self, encoded: Encoded) -> None:
-        self.num_documents += encoded.lengths.size
-        self.dropped.update(encoded.dropped)
-
-    def summary(self, num_lines: int) -> SliceSummary:
-        return SliceSummary(num_lines, self.num_documents, dict(self.dropped), self.num_bad)
 
 
 def _file(stem: Path, ending: str) -> Path:

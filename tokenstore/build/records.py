@@ -70,7 +70,9 @@ class SliceReader:
             yield from self._table()
             return
         try:
-            with open(self.file.path, "rb", buffering=CHUNK) as self._raw:
+            # A buffer as large as a small file: a million files need not a megabyte each
+            size = min(CHUNK, max(self.file.num_bytes + 1, io.DEFAULT_BUFFER_SIZE))
+            with open(self.file.path, "rb", buffering=size) as self._raw:
                 if self.part.start == 0 and (wrong := misnamed(self._raw.peek(MAGIC_BYTES)[:MAGIC_BYTES], self.file)):
                     yield from self._misnamed(wrong)
                     return
@@ -115,7 +117,8 @@ class SliceReader:
 
     def _texts(self, stream: BinaryIO) -> Iterator[Record]:
         self.num_lines = 1
-        data = stream.read(self.reading.max_bytes + 1)
+        most = self.reading.max_bytes + 1
+        data = stream.read(most if self.file.compression else min(most, self.file.num_bytes + 1))
         if len(data) > self.reading.max_bytes:
             yield 1, self._too_long(data)
             return
