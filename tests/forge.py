@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tokenstore import Plan
+
 
 def canonical(value: Any) -> str:
     """The canonical JSON of FMT-5, NaN and all."""
@@ -66,3 +68,15 @@ def flip(data: bytes, bit: int) -> bytes:
     changed = bytearray(data)
     changed[bit // 8] ^= 1 << bit % 8
     return bytes(changed)
+
+
+def unpinned(plan: Plan) -> Plan:
+    """The plan, whose stores now take any file of the right size for the one they opened: its kernels meet the damage."""
+    for store in plan.stores.values():
+        pin = store._pin
+
+        def accept(number: int, pin: Any = pin) -> None:
+            pin._known[number] = pin._look_at([number])[0]
+
+        pin.check_content = accept
+    return plan

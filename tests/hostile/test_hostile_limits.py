@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 
 from tests.forge import forge, replace
 from tests.hostile_stores import make_small, refused, tells
@@ -150,8 +151,9 @@ def test_a_tokenizer_of_another_kind_than_the_manifest_says_is_refused(tmp_path:
     path = make_small(tmp_path / "s")
     forge(path, lambda body: body["tokenizer"].update(kind="sentencepiece", file="tokenizer.json"))
     (path / "tokenizer.json").write_text('{"model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"}}')
-    size = (path / "tokenizer.json").stat().st_size
-    forge(path, lambda body: body["files"].update({"tokenizer.json": {"num_bytes": size, "checksum": ""}}))
+    data = (path / "tokenizer.json").read_bytes()
+    entry = {"num_bytes": len(data), "checksum": xxhash.xxh3_128_hexdigest(data)}
+    forge(path, lambda body: body["files"].update({"tokenizer.json": entry}))
     with pytest.raises(CorruptionError, match="one of the kind sentencepiece, found one of huggingface"):
         _ = open_store(path).tokenizer
 

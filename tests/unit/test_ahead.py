@@ -19,7 +19,8 @@ import pytest
 from tests.conftest import random_documents
 from tokenstore import Plan, TokenLoader
 from tokenstore.errors import CorruptionError
-from tokenstore.store.files import call_for_pages, map_array, waits_for_disk
+from tokenstore.store.files import waits_for_disk
+from tokenstore.store.maps import call_for_pages, map_array
 from tokenstore.torch_data import ahead
 from tokenstore.torch_data.ahead import Ahead, ThreadGone, with_pages_called
 
@@ -103,7 +104,7 @@ def test_damage_ahead_is_left_for_its_batch(monkeypatch: pytest.MonkeyPatch) -> 
 def test_calling_for_pages_cannot_fail(tmp_path: Path) -> None:
     """It is advice: overlapping, empty, one byte at a border, or where nothing is mapped at all."""
     (tmp_path / "x").write_bytes(bytes(20_000))
-    array = map_array(tmp_path / "x", np.dtype("<u2"), 10_000)
+    array, _ = map_array(tmp_path / "x", np.dtype("<u2"), 10_000)
     at = array.ctypes.data
     call_for_pages([])
     call_for_pages([(at + 4095, 2), (at, 5000), (at + 12_288, 1), (at + 19_998, 2), (1 << 46, 9000)])
@@ -255,12 +256,12 @@ def until_damage(loader: TokenLoader) -> tuple[list, int]:
 def test_damage_is_raised_at_its_batch(make_store: Callable[..., Path]) -> None:
     """P9: with readahead and a thread the batches before the damage come, then the error, and the state is in front of it."""
     path = make_store("a", random_documents(3, 200, 60), shard_bytes=4000)
-    plan = Plan.of(path, sequence_length=16, global_batch_size=4, num_steps=60, packing="concat")
     tokens = path / "tokens-00002.bin"
     tokens.chmod(0o644)
     with open(tokens, "r+b") as file:
         file.seek(1000)
         file.write(b"\xff\xff")
+    plan = Plan.of(path, sequence_length=16, global_batch_size=4, num_steps=60, packing="concat")
     taken = [until_damage(TokenLoader(plan, **ahead)) for ahead in ({"readahead": 0}, {"readahead": 3, "prefetch": 3})]
     assert taken[0] == taken[1]
     assert taken[0][1] == len(taken[0][0]) > 0

@@ -30,12 +30,13 @@ LIBRARIES = {  # who alone may import a library
     "torch": {"torch_data"},
     "os": {
         "store/files.py",
+        "store/maps.py",
         "outside.py",
         "torch_data/ranks.py",
         "commands/entry.py",  # to end while imports go on
     },  # of the latter, what a launcher says in the environment
-    "mmap": {"store/files.py"},
-    "ctypes": {"store/files.py"},
+    "mmap": {"store/files.py", "store/maps.py"},
+    "ctypes": {"store/maps.py"},
     "fcntl": {"store/files.py"},
     "resource": {"store/files.py"},
     "tokenizers": {"tokenizer"},
@@ -53,7 +54,14 @@ LIBRARIES = {  # who alone may import a library
     "jinja2": {"build/templates.py", "report/page.py"},
     "gzip": {"build"},
     "multiprocessing": {"build", "commands"},
-    "xxhash": {"build/split.py", "store/inputs.py", "store/output.py", "store/order_file.py", "store/verify.py"},
+    "xxhash": {
+        "build/split.py",
+        "store/inputs.py",
+        "store/output.py",
+        "store/order_file.py",
+        "store/pin.py",
+        "store/verify.py",
+    },
     "pydantic": {"sampling/config.py"},
     "yaml": {"sampling/plan_file.py"},
     "rich": {"commands"},

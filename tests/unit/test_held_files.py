@@ -8,6 +8,7 @@ from tests.forge import replace
 from tests.grown import documents_of, grow, write
 from tokenstore import Plan, PlanConfig
 from tokenstore.errors import CorruptionError
+from tokenstore.store.pin import Pace
 
 LENGTHS = [3, 40, 8, 17, 9, 30]
 
@@ -27,7 +28,7 @@ def held(path: Path, version: int, packing: str) -> Plan:
         PlanConfig(sequence_length=16, global_batch_size=64, num_steps=2, packing=packing, sources={"s": source})
     )
     plan.batch(0)
-    plan._sampler._tables._next_check = 0.0
+    plan._sampler._tables.pace = Pace()
     return plan
 
 

@@ -18,8 +18,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda path: replace(path, b""), "file size: expected {1} bytes, found 0"),
     "a byte less": (lambda path: replace(path, path.read_bytes()[:-1]), "file size: expected {1} bytes, found {2}"),
     "a byte more": (lambda path: replace(path, path.read_bytes() + b"\0"), "file size: expected {1} bytes, found {3}"),
-    "a folder": (lambda path: (path.unlink(), path.mkdir()), "expected a regular file, found something else"),
-    "a pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "expected a regular file, found something else"),
+    "a folder": (
+        lambda path: (path.unlink(), path.mkdir()),
+        "expected a regular file of this store, found a (folder|pipe) instead.*",
+    ),
+    "a pipe": (
+        lambda path: (path.unlink(), os.mkfifo(path)),
+        "expected a regular file of this store, found a (folder|pipe) instead.*",
+    ),
 }
 
 

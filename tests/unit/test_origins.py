@@ -89,15 +89,14 @@ def test_opening_reads_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     read: list[str] = []
 
     class Counted(Inputs):
-        def __init__(self, path: Path, *arguments: object):
+        def __init__(self, path: Path, *arguments: object, **options: object):
             read.append(path.name)
-            super().__init__(path, *arguments)
+            super().__init__(path, *arguments, **options)
 
     monkeypatch.setattr(reader, "Inputs", Counted)
-    reader._maps.forget(path)
     store = open_store(path)
     assert read == []
-    assert [file.name for file in reader._maps._maps if file.parent == path] == ["boundaries.bin"]
+    assert reader._maps.files(store._owner) == (store.number_of("boundaries.bin"),)
     for i in range(len(store)):
         store.origin(i)
     assert read == ["inputs.jsonl"]

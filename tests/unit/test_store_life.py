@@ -14,7 +14,7 @@ from tests.forge import replace
 from tests.opened import DOCUMENTS, maps_of, open_files
 from tokenstore.errors import CorruptionError
 from tokenstore.store import open_store, reader
-from tokenstore.store.files import MapCache
+from tokenstore.store.maps import MapCache
 
 
 def test_a_closed_store_maps_again_when_read(store_path: Path) -> None:

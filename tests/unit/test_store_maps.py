@@ -14,8 +14,9 @@ import pytest
 
 from tests.opened import maps_of, open_files
 from tokenstore.errors import CorruptionError, TokenStoreError
-from tokenstore.store import files, open_store, reader
-from tokenstore.store.files import MapCache, map_array, new_mapped_file
+from tokenstore.store import files, maps, open_store, reader
+from tokenstore.store.files import identity_of, new_mapped_file
+from tokenstore.store.maps import MapCache, map_array
 
 
 def test_ten_thousand_shards_need_no_descriptor_each(
@@ -51,51 +52,58 @@ def test_maps_and_descriptors_are_bounded(
     assert maps_of(path) == 0
 
 
-def test_the_map_used_longest_ago_goes_first(tmp_path: Path) -> None:
+def test_the_map_used_longest_ago_goes_first() -> None:
     """The cache keeps what was used last; an array still held stays readable after its map was forgotten."""
-    for name in "abc":
-        (tmp_path / name).write_bytes(name.encode() * 4)
-    cache = MapCache(2)
-    dtype = np.dtype("<u2")
-    a = cache.get(tmp_path / "a", dtype, 2)
-    cache.get(tmp_path / "b", dtype, 2)
-    assert cache.get(tmp_path / "a", dtype, 2) is a
-    cache.get(tmp_path / "c", dtype, 2)
-    assert [path.name for path in cache._maps] == ["a", "c"]
-    cache.get(tmp_path / "b", dtype, 2)
-    assert [path.name for path in cache._maps] == ["c", "b"]
-    assert a.tobytes() == b"aaaa"
-    cache.forget(tmp_path)
+    cache, arrays = MapCache(2), [np.full(2, number) for number in range(3)]
+    cache.put(7, 0, arrays[0])
+    cache.put(7, 1, arrays[1])
+    assert cache.get(7, 0) is arrays[0]
+    cache.put(7, 2, arrays[2])
+    assert (list(cache._maps), cache.get(7, 1)) == ([(7, 0), (7, 2)], None)
+    cache.put(8, 1, arrays[1])
+    assert list(cache._maps) == [(7, 2), (8, 1)]
+    assert cache.put(8, 1, arrays[0]) is arrays[1]  # a thread that comes second takes what is there
+    cache.forget(7)
+    cache.forget(8)
     assert not cache._maps
-    assert a.tobytes() == b"aaaa"
 
 
-def test_maps_are_forgotten_by_folder(tmp_path: Path) -> None:
-    """Those of one folder and no others, also after some have gone by themselves; what is kept about folders goes with them."""
-    files = [tmp_path / folder / name for folder in "xyz" for name in "ab"]
-    for file in files:
-        file.parent.mkdir(exist_ok=True)
-        file.write_bytes(b"1234")
-    cache = MapCache(5)
-    for file in files:  # the first one has to go for the last
-        cache.get(file, np.dtype("<u2"), 2)
-    cache.forget(tmp_path / "y")
-    cache.forget(tmp_path / "never seen")
-    assert list(cache._maps) == [files[1], *files[4:]]
-    assert cache._folders == {files[1].parent: {files[1]}, files[4].parent: set(files[4:])}
-    for folder in "xz":
-        cache.forget(tmp_path / folder)
-    assert (len(cache._maps), cache._folders) == (0, {})
+def test_maps_are_forgotten_by_owner() -> None:
+    """Those of one owner and no others, also after some have gone by themselves; what is kept about owners goes with them."""
+    cache, array = MapCache(5), np.zeros(1)
+    keys = [(owner, file) for owner in range(3) for file in range(2)]
+    for owner, file in keys:  # the first one has to go for the last
+        cache.put(owner, file, array)
+    cache.forget(1)
+    cache.forget(99)
+    assert list(cache._maps) == [keys[1], *keys[4:]]
+    assert (cache.files(0), cache.files(1), sorted(cache.files(2))) == ((1,), (), [0, 1])
+    cache.forget(0)
+    cache.forget(2)
+    assert (len(cache._maps), cache._files) == (0, {})
 
 
-def test_a_failed_map_leaves_the_cache_as_it_was(tmp_path: Path) -> None:
+def test_a_failed_map_leaves_the_cache_as_it_was(store_path: Path) -> None:
     """A file of the wrong size is refused every time it is asked for, and is never kept."""
-    (tmp_path / "a").write_bytes(b"123")
-    cache = MapCache(2)
+    (store_path / "tokens-00000.bin").unlink()
+    (store_path / "tokens-00000.bin").write_bytes(b"123")
+    store = open_store(store_path, check="lazy")
     for _ in range(2):
-        with pytest.raises(CorruptionError, match="expected 4 bytes, found 3"):
-            cache.get(tmp_path / "a", np.dtype("<u2"), 2)
-    assert (len(cache._maps), cache._folders) == (0, {})
+        with pytest.raises(CorruptionError, match=r"file size: expected \d+ bytes, found 3"):
+            store.shard(0)
+    assert reader._maps.files(store._owner) == (store.number_of("boundaries.bin"),)
+
+
+def test_a_store_that_nobody_holds_keeps_nothing_mapped(store_path: Path) -> None:
+    """Without `close`, too; and two stores of one path have maps of their own."""
+    first, second = open_store(store_path), open_store(store_path)
+    list(first)
+    list(second)
+    maps = maps_of(store_path)
+    second.close()
+    assert maps_of(store_path) == maps // 2
+    del first
+    assert maps_of(store_path) == 0
 
 
 @pytest.mark.parametrize(
@@ -114,9 +122,9 @@ def test_a_limit_of_the_system_is_told_as_such(
 
     def refuse(*arguments: object) -> int:
         ctypes.set_errno(code)
-        return files._MAP_FAILED
+        return maps._MAP_FAILED
 
-    monkeypatch.setattr(files, "_library", lambda: SimpleNamespace(mmap=refuse, munmap=None))
+    monkeypatch.setattr(maps, "_library", lambda: SimpleNamespace(mmap=refuse, munmap=None))
     with pytest.raises(TokenStoreError, match=rf"{text}.*tokens-00000\.bin\); {advice}"):
         store.shard(0)
 
@@ -134,7 +142,7 @@ def test_no_room_for_a_map_is_the_systems_own_error(store_path: Path) -> None:
 def test_arrays_are_read_only_and_live_as_long_as_they_are_held(tmp_path: Path) -> None:
     """A write is an error and no damage; the memory goes with the last array, parts of it included."""
     (tmp_path / "a").write_bytes(bytes(range(100)) * 100)
-    array = map_array(tmp_path / "a", np.dtype("u1"), 10_000)
+    array, _ = map_array(tmp_path / "a", np.dtype("u1"), 10_000)
     with pytest.raises(ValueError, match="read-only"):
         array[0] = 1
     part = array[50:60]
@@ -148,7 +156,8 @@ def test_arrays_are_read_only_and_live_as_long_as_they_are_held(tmp_path: Path) 
 def test_a_map_is_exactly_the_file(tmp_path: Path) -> None:
     """FMT-1: every array begins at byte 0 and ends with the file."""
     (tmp_path / "a").write_bytes(np.arange(5, dtype="<u4").tobytes())
-    assert map_array(tmp_path / "a", np.dtype("<u4"), 5).tolist() == [0, 1, 2, 3, 4]
+    array, identity = map_array(tmp_path / "a", np.dtype("<u4"), 5)
+    assert (array.tolist(), identity) == ([0, 1, 2, 3, 4], identity_of(tmp_path / "a"))
     for count in (4, 6):
         with pytest.raises(CorruptionError, match=f"expected {4 * count} bytes, found 20"):
             map_array(tmp_path / "a", np.dtype("<u4"), count)
@@ -170,9 +179,9 @@ def test_a_batch_over_more_shards_than_descriptors(make_store: Callable[..., Pat
 def test_a_fork_while_a_thread_maps_does_not_hang_the_child() -> None:
     """The lock on the maps is free in a forked child, whoever held it in the parent."""
     code = (
-        "import os, sys; from pathlib import Path; import numpy as np; from tokenstore.store.files import MapCache;"
-        "cache = MapCache(4); cache._lock.acquire(); child = os.fork();\n"
-        "if child == 0:\n    cache.get(Path(os.__file__), np.dtype('u1'), os.stat(os.__file__).st_size); os._exit(7)\n"
+        "import os, threading; from tokenstore.store.maps import MapCache; cache = MapCache(4);"
+        "holder = threading.Thread(target=cache._lock.acquire); holder.start(); holder.join(); child = os.fork();\n"
+        "if child == 0:\n    cache.get(0, 0); os._exit(7)\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

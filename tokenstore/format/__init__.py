@@ -65,8 +65,17 @@ FMT-7 Commit, by cases. A writer makes all files in another directory, syncs the
 and renames that directory to the store's name. Killed before the rename: no directory of that name, so no store.
 Killed after it: the whole store, every file synced before. The rename is one step, so there is no third case.
 
-FMT-8 Not promised. Damage inside a shard is not seen at open (opening never reads one); `verify` finds it, and an id
-not below vocab_size met while reading is an error. Cutting a file while it is mapped is outside any promise.
+FMT-8 Damage and replacement. Opening never reads a shard, so damage inside one is not seen then: `verify` finds it, and
+an id not below vocab_size is an error when it is read. A reader MUST NOT give bytes of another store under the digest it
+opened. It pins the version: the digest, and device, inode, size and time of modification of the manifest and of each
+file, taken when the store is opened, or, where sizes are not checked at open, when the file is first mapped. A file is
+mapped first and compared afterwards. When the manifest is another file, that of the opened version is read again:
+another digest, or none, is an error; a new version or a new order file is not. When any other file differs from its
+pin, it is read once as a whole, and its checksum decides: the same bytes are accepted. Small files are compared by
+checksum whenever they are read. Files that are held are compared again at the next read, but at most every 0.2 seconds.
+Not promised: a write into a file in place is an error from the next comparison on, and what was read before it may hold
+the new bytes; one that leaves size and time of modification as they were is not seen at all. Cutting a file while it is
+mapped is outside any promise.
 
 FMT-9 Order file, optional, which whole documents are packed by. The numbers of all documents, sorted by (tokens,
 number), uint32, or int64 in a store of more than 2**32 documents; zeros up to a multiple of 8 bytes; then int64[runs,

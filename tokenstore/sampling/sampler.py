@@ -19,7 +19,7 @@ from tokenstore.sampling.packings import Packings
 from tokenstore.sampling.shuffled import KEY_ROWS
 from tokenstore.sampling.spans import GOES_ON, LENGTH, MEMORY, SPAN_COLUMNS, SPAN_STORE
 from tokenstore.sampling.tables import FIRST_MASK, ITEM_BYTES, NOT_PACKED, OK, REPORT_SIZE, Tables
-from tokenstore.store.files import call_for_pages
+from tokenstore.store.maps import call_for_pages
 
 _AHEAD_ROWS, _AHEAD_PLACES = 512, 16  # rows and places in a step that `locate_next` keeps: 128 KB, or one step each
 

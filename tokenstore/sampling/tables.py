@@ -5,17 +5,17 @@ nothing, and the number of maps is bounded whatever the number of shards.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from time import monotonic
 
 import numpy as np
 
 from tokenstore.errors import CorruptionError
-from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME, mask_name
+from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME
 from tokenstore.order.keys import as_bits, base_key
 from tokenstore.sampling.streams import Stream
 from tokenstore.store import Store
-from tokenstore.store.files import MAX_MAPS, check_size
+from tokenstore.store.maps import MAX_MAPS
+from tokenstore.store.pin import Pace
 
 # Columns of `stores`; P / Q is the repeat factor; ORDER_FILE and FIRST_MASK are -1 where there is none
 NUM_TOKENS, NUM_DOCUMENTS, FIRST_FILE, NUM_SHARDS, ITEM_BYTES, VOCAB_SIZE, ORDER_FILE, FIRST_MASK, P, Q = range(10)
@@ -29,9 +29,6 @@ ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED = range(4)
 # NOT_PACKED stream, epoch
 OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY, BAD_ORDER, NOT_PACKED = range(6)
 REPORT_SIZE = 5
-# How often held files are looked at: so seldom that it takes that share of the time, but within these seconds
-_CHECK_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.01, 0.002, 0.2
-_BOUNDARIES, _ORDER, _MASK = -1, -2, -3  # in place of a shard's number; _MASK less that of the shard it belongs to
 
 
 class Tables:
@@ -45,14 +42,15 @@ class Tables:
 
     def __init__(self, stores: Mapping[str, Store], streams: Sequence[Stream], seed: int):
         self._stores = list(stores.values())
-        self._owners: list[tuple[int, int]] = []  # of each file: store, and shard, _BOUNDARIES or _ORDER
+        self._owners: list[tuple[int, int]] = []  # of each file: store, and its number there
         self.stores = np.zeros((len(stores), 10), np.int64)
         files: list[tuple[int, int, int, int]] = []
         for number, store in enumerate(self._stores):
             shards = store.shards()
-            owners = [_BOUNDARIES, *range(len(shards)), *([_ORDER] if store.has_order else [])]
+            owners = [store.number_of(BOUNDARIES_NAME), *range(len(shards))]
+            owners += [store.number_of(ORDER_NAME)] if store.has_order else []
             order = len(files) + len(shards) + 1 if store.has_order else -1
-            masks = [_MASK - shard for shard in range(len(shards))] if store.manifest.has_masks else []
+            masks = [store.mask_number(shard) for shard in range(len(shards))] if store.manifest.has_masks else []
             first_mask = len(files) + len(owners) if masks else -1
             sizes = (store.num_tokens, len(store), len(files), len(shards), store.dtype.itemsize, store.vocab_size)
             self.stores[number] = (*sizes, order, first_mask, 1, 1)
@@ -70,29 +68,33 @@ class Tables:
         self._held: dict[int, np.ndarray] = {}
         self._most_held = MAX_MAPS
         self._all_used = -1
-        self._next_check = 0.0
+        self.pace = Pace()
 
     def check_files(self) -> None:
-        """Refuse held files that were cut or taken away since: a read of a map beyond its file's end kills the process."""
-        now = monotonic()
-        if now < self._next_check:
+        """Refuse stores that were replaced, and held files that were written to, cut or taken away, since they were opened.
+
+        A read of a map beyond its file's end kills the process.
+        """
+        if not self.pace.is_due():
             return
-        for number, owner in map(self._owners.__getitem__, self._held):
-            store = self._stores[number]
-            check_size(*_file_of(store, owner), store.allow_links)
-        pause = min(max((monotonic() - now) / _CHECK_SHARE, _LEAST_SECONDS), _MOST_SECONDS)
-        self._next_check = now + pause
+        began = monotonic()
+        held: list[list[int]] = [[] for _ in self._stores]
+        for number, file in map(self._owners.__getitem__, self._held):
+            held[number].append(file)
+        for store, files in zip(self._stores, held, strict=True):
+            store.check_files(files)
+        self.pace.looked(began)
 
     def resolve(self, report: np.ndarray, clock: int) -> None:
         """Do what a kernel asked for in `report`: map a file; or raise for the damage it met."""
         if report[0] == BAD_ID:
             self._refuse_id(*(int(x) for x in report[1:5]))
         file = int(report[1])
-        number, shard = self._owners[file]
+        number, file_in_store = self._owners[file]
         store = self._stores[number]
         if report[0] == NOT_MAPPED:
             self._make_room(clock)
-            array = _array_of(store, shard)
+            array = store.array(file_in_store)
             self._held[file] = array
             self.files[file, ADDRESS] = array.ctypes.data
             self.files[file, LAST_USED] = clock  # not to go before the kernel has come back for it
@@ -126,21 +128,3 @@ class Tables:
                 return
             self.files[oldest, ADDRESS] = 0
             del self._held[oldest]
-
-
-def _array_of(store: Store, owner: int) -> np.ndarray:
-    if owner >= 0:
-        return store.shard(owner)
-    return store.mask(_MASK - owner) if owner <= _MASK else store.order() if owner == _ORDER else store.boundaries()
-
-
-def _file_of(store: Store, owner: int) -> tuple[Path, int]:
-    """Path and bytes of a file."""
-    if owner >= 0:
-        shard = store.shards()[owner]
-        return store.path / shard.file, shard.num_bytes
-    if owner <= _MASK:  # of one shard, so of the same name in all versions
-        name = mask_name(_MASK - owner)
-        return store.path / name, store.manifest.files[name].num_bytes
-    name = ORDER_NAME if owner == _ORDER else BOUNDARIES_NAME
-    return store.file(name), store.entry(name).num_bytes

@@ -1,53 +1,67 @@
-"""A store's files. Only here and in `outside` is the operating system called, so tests can break the disk in one place.
+"""A store's files. Only here, in `maps` and in `outside` is the operating system called: tests break the disk there.
 
 Crash safety rests on three calls here: `sync` a file before anything points to it, `write_atomically` for a file that
 must be whole or absent, `commit_directory` for the one step that makes a store exist (FMT-7).
 """
 
 import contextlib
-import ctypes
 import errno
 import fcntl
-import functools
 import mmap
 import os
 import resource
 import shutil
-import threading
-from collections import OrderedDict
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
 from tokenstore.errors import CorruptionError, StoreBusyError, TokenStoreError
 from tokenstore.outside import NotUsable, open_file, read_file, stat_file
 
-MAX_MAPS = 4096  # files that are kept mapped, by all readers together and by each loader; the system allows 65,530
-_PAGE_BYTES = mmap.PAGESIZE
-_MAP_FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
+_BLOCK = 1 << 22
+_UINT64 = (1 << 64) - 1
 
 
-def regular_size(path: Path, allow_links: Path | None = None) -> int:
-    """Size in bytes of the regular file at `path`. A pipe or device would make a reader wait for ever: refused.
+class Identity(NamedTuple):
+    """Which file is at a path: another file, or one that was written to since, has another identity. Each fits uint64."""
+
+    device: int
+    inode: int
+    modified: int  # nanoseconds
+    num_bytes: int
+
+
+def identity_of(path: Path, allow_links: Path | None = None) -> Identity:
+    """Identity of the regular file at `path`. A pipe or device would make a reader wait for ever: refused.
 
     Args:
         path: a file of a store. If it is a symbolic link, it must stay inside the store's folder.
         allow_links: another folder that links may lead to.
     """
     with _errors_of(path):
-        return stat_file(path, allow_links).st_size
+        return _identity(stat_file(path, allow_links))
+
+
+def _identity(found: os.stat_result) -> Identity:
+    return Identity(found.st_dev, found.st_ino, found.st_mtime_ns & _UINT64, found.st_size)
+
+
+def regular_size(path: Path, allow_links: Path | None = None) -> int:
+    """Size in bytes of the file at `path`; what `identity_of` refuses is refused here too."""
+    return identity_of(path, allow_links).num_bytes
 
 
 def open_to_read(path: Path, allow_links: Path | None = None) -> BinaryIO:
-    """A file of a store, unbuffered; what `regular_size` refuses is refused here too."""
+    """A file of a store, unbuffered; what `identity_of` refuses is refused here too."""
     with _errors_of(path):
         return open_file(path, allow_links)
 
 
 def read_bytes(path: Path, max_bytes: int, allow_links: Path | None = None) -> bytes:
-    """All bytes of a file of a store of at most `max_bytes`; what `regular_size` refuses is refused here too."""
+    """All bytes of a file of a store of at most `max_bytes`; what `identity_of` refuses is refused here too."""
     with _errors_of(path):
         return read_file(path, max_bytes, allow_links)
 
@@ -76,121 +90,52 @@ def _errors_of(path: Path) -> Iterator[None]:
         ) from error
 
 
-def check_size(path: Path, num_bytes: int, allow_links: Path | None = None) -> None:
-    """Refuse a file that is missing or not exactly `num_bytes` long."""
-    size = regular_size(path, allow_links)
-    if size != num_bytes:
-        raise CorruptionError(
-            f"file size: expected {num_bytes} bytes, found {size} ({path}); copy or build the store again"
-        )
+def check_size(path: Path, num_bytes: int, allow_links: Path | None = None) -> Identity:
+    """Refuse a file that is missing or not exactly `num_bytes` long; return which file it is."""
+    return _of_size(identity_of(path, allow_links), path, num_bytes)
 
 
-def map_array(path: Path, dtype: np.dtype, count: int, allow_links: Path | None = None) -> np.ndarray:
-    """Read-only dtype[count] view of the whole file, which must have exactly that size. Unmapped when garbage."""
-    check_size(path, count * dtype.itemsize, allow_links)
-    with open_to_read(path, allow_links) as file:
+def check_sizes(folder: Path, sizes: Iterable[tuple[str, int]], allow_links: Path | None = None) -> list[Identity]:
+    """`check_size` for many files (name, bytes) of one folder: quick where all is well, as stores have many shards."""
+    identities = []
+    for name, num_bytes in sizes:
         try:
-            return np.asarray(_Map(file.fileno(), dtype, count))
-        except OSError as error:
-            advice = "check limits on maps (sysctl vm.max_map_count), memory (ulimit -v) and open files (ulimit -n)"
-            if error.errno == errno.ENODEV:
-                advice = "its file system cannot map files into memory: copy the store to one that can"
-            raise TokenStoreError(f"file: expected to map {path.name}, found {error} ({path}); {advice}") from error
+            found = os.lstat(f"{folder}/{name}")
+            is_sound = stat.S_ISREG(found.st_mode) and found.st_size == num_bytes
+        except OSError:
+            is_sound = False
+        identities.append(_identity(found) if is_sound else check_size(folder / name, num_bytes, allow_links))
+    return identities
 
 
-class _Map:
-    """A file in memory, to read, for as long as an array of it lives.
-
-    Not by Python's mmap, which before 3.13 keeps a descriptor for each: a corpus has more shards than a process may open.
-    Private, as some network file systems map no other way; of what is only read there is one copy in memory all the same.
-    """
-
-    def __init__(self, descriptor: int, dtype: np.dtype, count: int):
-        self._num_bytes, self._unmap = count * dtype.itemsize, _library().munmap
-        self._address = _library().mmap(None, self._num_bytes, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
-        if self._address == _MAP_FAILED:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": dtype.str,
-            "shape": (count,),
-            "data": (self._address, True),  # read-only
-        }
-
-    def __del__(self) -> None:
-        if getattr(self, "_address", _MAP_FAILED) != _MAP_FAILED:
-            self._unmap(self._address, self._num_bytes)
+def _of_size(found: Identity, path: Path, num_bytes: int) -> Identity:
+    if found.num_bytes != num_bytes:
+        raise CorruptionError(
+            f"file size: expected {num_bytes} bytes, found {found.num_bytes} ({path}); copy or build the store again"
+        )
+    return found
 
 
-def call_for_pages(ranges: Iterable[tuple[int, int]]) -> None:
-    """Have the system begin to read (address, bytes) of maps from the disk, and return at once. Advice: it cannot fail."""
-    advise = _library().madvise
-    start = stop = 0
-    for address, size in sorted(ranges):
-        first, last = address & -_PAGE_BYTES, (address + size - 1 | _PAGE_BYTES - 1) + 1
-        if first > stop:
-            advise(start, stop - start, mmap.MADV_WILLNEED)
-            start = first
-        stop = max(stop, last)
-    advise(start, stop - start, mmap.MADV_WILLNEED)
+@contextlib.contextmanager
+def open_whole(path: Path, num_bytes: int, allow_links: Path | None = None) -> Iterator[tuple[BinaryIO, Identity]]:
+    """A file of exactly `num_bytes`, opened to read, and which file it is."""
+    with open_to_read(path, allow_links) as file:
+        yield file, _of_size(_identity(os.fstat(file.fileno())), path, num_bytes)
 
 
-@functools.cache
-def _library() -> ctypes.CDLL:
-    """The C library, as it takes addresses: a map of Python's knows offsets only."""
-    library = ctypes.CDLL(None, use_errno=True)
-    library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
-    library.mmap.restype = ctypes.c_void_p
-    library.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
-    library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    return library
+def read_blocks(
+    path: Path, num_bytes: int, update: Callable[[bytes], None], allow_links: Path | None = None
+) -> Identity:
+    """Give all of a file of exactly `num_bytes` to `update` (a checksum), in blocks; return which file it was."""
+    with open_whole(path, num_bytes, allow_links) as (file, identity), _errors_of(path):
+        while block := file.read(_BLOCK):
+            update(block)
+        return identity
 
 
 def waits_for_disk() -> int:
     """How often this thread had to wait so far for a page that was not in memory."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
-
-
-class MapCache:
-    """The most recently used maps of this process. Who holds an array keeps it mapped; the cache only forgets it."""
-
-    def __init__(self, capacity: int = MAX_MAPS):
-        self.capacity = capacity
-        self._maps: OrderedDict[Path, np.ndarray] = OrderedDict()
-        self._folders: dict[Path, set[Path]] = {}  # which of them lie where: a thousand stores forget a thousand times
-        self._renew_lock()
-        os.register_at_fork(after_in_child=self._renew_lock)
-
-    def _renew_lock(self) -> None:
-        """A lock some thread held when the process was forked would never be free in the child."""
-        self._lock = threading.Lock()
-
-    def get(self, path: Path, dtype: np.dtype, count: int, allow_links: Path | None = None) -> np.ndarray:
-        with self._lock:
-            array = self._maps.get(path)
-            if array is not None:
-                self._maps.move_to_end(path)
-                return array
-            while len(self._maps) >= self.capacity:
-                self._drop(next(iter(self._maps)))
-            array = map_array(path, dtype, count, allow_links)
-            # First, as an interrupt must leave no map that is not known by its folder
-            self._folders.setdefault(path.parent, set()).add(path)
-            self._maps[path] = array
-            return array
-
-    def forget(self, folder: Path) -> None:
-        """Forget the maps of all files in `folder`."""
-        with self._lock:
-            for path in tuple(self._folders.get(folder, ())):
-                self._drop(path)
-
-    def _drop(self, path: Path) -> None:
-        self._maps.pop(path, None)
-        self._folders[path.parent].discard(path)
-        if not self._folders[path.parent]:
-            del self._folders[path.parent]
 
 
 def sync(file: BinaryIO) -> None:

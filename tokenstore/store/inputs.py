@@ -1,7 +1,7 @@
 """The input files of a store (FMT-11), read line by line: their names stay on disk, however many there are."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BufferedReader
 from pathlib import Path
 
@@ -20,23 +20,35 @@ class Inputs:
 
     Attributes:
         ends: int64[number of files], the documents of files 0..n.
+        checksum: of the file that was read (FMT-5).
     """
 
-    def __init__(self, path: Path, num_documents: int, allow_links: Path | None = None):
-        """Read inputs.jsonl once. Raises: CorruptionError: it is damaged, or its documents do not add up."""
-        self._path, self._allow_links, self._num_documents = path, allow_links, num_documents
-        ends, offsets, offset = array("q"), array("q"), 0
+    def __init__(
+        self,
+        path: Path,
+        num_documents: int,
+        allow_links: Path | None = None,
+        check: Callable[[], None] = lambda: None,
+    ):
+        """Read inputs.jsonl once. `check` is called each time that a name was read, and refuses a file that was replaced.
+
+        Raises: CorruptionError: it is damaged, or its documents do not add up.
+        """
+        self._path, self._allow_links, self._num_documents, self._check = path, allow_links, num_documents, check
+        ends, offsets, offset, checksum = array("q"), array("q"), 0, xxhash.xxh3_128()
 
         def lines() -> Iterator[bytes]:
             nonlocal offset
             for line in _lines(path, allow_links):
                 offsets.append(offset)
                 offset += len(line)
+                checksum.update(line)
                 yield line
 
         for before, row in decode_rows(lines(), num_documents, str(path)):
             ends.append(min(before + row.documents, num_documents))  # more is refused with the next row
         self.ends, self._offsets = np.frombuffer(ends, np.int64), np.frombuffer(offsets, np.int64)
+        self.checksum = checksum.hexdigest()
         self._last: tuple[int, str] | None = None
 
     def __len__(self) -> int:
@@ -48,6 +60,7 @@ class Inputs:
             with open_to_read(self._path, self._allow_links) as raw, BufferedReader(raw) as file:
                 file.seek(int(self._offsets[number]))
                 line = file.readline(MAX_INPUT_ROW_BYTES + 1)
+            self._check()
             self._last = number, decode_row(line, number + 1, self._num_documents, str(self._path)).file
         return self._last[1]
 

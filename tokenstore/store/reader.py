@@ -1,9 +1,12 @@
 """Open a store and read documents. Opening reads the manifest and sizes, maps lazily, never reads a shard."""
 
+import itertools
 import operator
+import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -17,20 +20,18 @@ from tokenstore.format.layout import (
     MAX_ID_BYTES,
     ORDER_NAME,
     ORIGINS_NAME,
-    boundaries_bytes,
     id_starts_bytes,
     mask_bytes,
-    mask_name,
     order_dtype,
     order_ids_bytes,
     version_of,
 )
 from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.format.runs import are_runs
-from tokenstore.store.files import MapCache, check_size
 from tokenstore.store.inputs import Inputs
 from tokenstore.store.manifests import BUILDING_SUFFIX as BUILDING_SUFFIX
-from tokenstore.store.manifests import read_manifest
+from tokenstore.store.maps import MapCache
+from tokenstore.store.pin import Pace, Pin
 
 if TYPE_CHECKING:
     from tokenstore.tokenizer import Tokenizer
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _INT64 = np.dtype("<i8")
 _BYTE = np.dtype("u1")
 _maps = MapCache()
+_owners = itertools.count()
 
 
 def open_store(
@@ -65,9 +67,13 @@ def open_store(
 class Store(Sequence[np.ndarray]):
     """A corpus on disk: `store[i]` are the tokens of document i. Safe to pickle (by path) and to share among threads.
 
+    It remains the store that was opened: once another store is at its path, or one of its files was damaged, reading
+    raises a CorruptionError. Changes are noticed when a file is mapped, and at the next read after 0.2 seconds (FMT-8).
+    Adding documents (`append`) and an order file (`index`) changes nothing for a store that is open.
+
     Attributes:
         path: its directory.
-        manifest: what it holds; `manifest_path`: where that stands.
+        manifest: what it holds.
         version: 1, and one more for every time that documents were added (FMT-13).
         allow_links: as in `open_store`, absolute.
     """
@@ -75,24 +81,22 @@ class Store(Sequence[np.ndarray]):
     def __init__(self, path: Path, check: str, version: int | None = None, allow_links: Path | None = None):
         self.path = path
         self.allow_links = allow_links
-        _maps.forget(path)  # of another store that had this name
-        self.manifest_path, self.manifest = read_manifest(path, version, allow_links)
+        self._pin = Pin(path, version, check == "sizes", allow_links)
+        self.manifest = self._pin.manifest
         self.version = self.manifest.version
         self._check = check
         self._first_documents = [shard.first_document for shard in self.manifest.shards]
-        self._boundaries = self.file(BOUNDARIES_NAME)
+        self._boundaries = self.number_of(BOUNDARIES_NAME)
         self._inputs: Inputs | None = None
-        if check == "sizes":
-            for name, entry in self.manifest.files.items():
-                check_size(path / name, entry.num_bytes, allow_links)
-            for shard in self.manifest.shards:
-                check_size(path / shard.file, shard.num_bytes, allow_links)
+        self._pace = Pace()
+        self._owner = next(_owners)
+        weakref.finalize(self, _forget, self._owner).atexit = False
         starts = self.boundaries()[: len(self) + 1]
         if starts[0] != 0 or starts[-1] != self.num_tokens:
             self._corrupt(BOUNDARIES_NAME, "ends", f"0 and {self.num_tokens}", f"{starts[0]} and {starts[-1]}")
 
     def __reduce__(self) -> tuple:
-        return open_store, (str(self.path), self._check, self.version, self.allow_links)
+        return _reopen, (str(self.path), self._check, self.version, self.allow_links, self.digest)
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r}, {len(self)} documents, {self.num_tokens} tokens, {self.dtype})"
@@ -103,6 +107,7 @@ class Store(Sequence[np.ndarray]):
     num_tokens = property(lambda self: self.manifest.num_tokens, doc="Tokens of all documents, EOS included.")
     vocab_size = property(lambda self: self.manifest.vocab_size, doc="One more than the largest id allowed.")
     digest = property(lambda self: self.manifest.digest, doc="Identity of the content, hex (FMT-5).")
+    manifest_path = property(lambda self: self._pin.manifest_path, doc="The file that holds the manifest.")
 
     @property
     def dtype(self) -> np.dtype:
@@ -150,8 +155,7 @@ class Store(Sequence[np.ndarray]):
 
     def mask(self, number: int) -> np.ndarray:
         """uint8[ceil(num_tokens / 8)], read-only: the loss mask of a shard, a bit a token, mapped."""
-        name = mask_name(number)
-        return self._map(self.path / name, _BYTE, self.manifest.files[name].num_bytes)
+        return self.array(self.mask_number(number))
 
     def origin(self, index: int) -> Origin | None:
         """Where document `index` came from; None in a store that does not say (FMT-11).
@@ -194,15 +198,19 @@ class Store(Sequence[np.ndarray]):
         from tokenstore.tokenizer import load_tokenizer
 
         entry = self.manifest.tokenizer
+        kept = [self._pin.number_of(name) for name in self._pin.small_files]
+        for number in kept:
+            self._pin.check_content(number)
         spec = str(self.path / entry.file) if entry.file else entry.kind
         tokenizer = load_tokenizer(spec, eos_id=entry.eos_id, allow_links=self.allow_links)
+        self._pin.check(kept)  # replaced while it was read
         if tokenizer.kind != entry.kind:
             self._corrupt(str(entry.file), "tokenizer", f"one of the kind {entry.kind}", f"one of {tokenizer.kind}")
         return tokenizer
 
     def boundaries(self) -> np.ndarray:
         """int64[D + 1 + lookup entries], read-only: first token of each document, the end, then the lookup (FMT-3)."""
-        return self._map(self._boundaries, _INT64, boundaries_bytes(len(self), self.num_tokens) // 8)
+        return self.array(self._boundaries)
 
     @property
     def has_order(self) -> bool:
@@ -224,19 +232,21 @@ class Store(Sequence[np.ndarray]):
 
     def origins(self) -> np.ndarray:
         """int64[D], read-only: the number of each document's record in its input file (FMT-11). Unchecked."""
-        return self._map(self.file(ORIGINS_NAME), _INT64, len(self))
+        return self.array(self.number_of(ORIGINS_NAME))
 
     def inputs(self) -> Inputs:
         """The input files, read once; CorruptionError where their documents do not add up to those of the store."""
         if self._inputs is None:
-            path, num_bytes = self.file(INPUTS_NAME), self.entry(INPUTS_NAME).num_bytes
-            check_size(path, num_bytes, self.allow_links)
-            self._inputs = Inputs(path, len(self), self.allow_links)
+            path, number = self.file(INPUTS_NAME), self.number_of(INPUTS_NAME)
+            self._pin.check([number])
+            inputs = Inputs(path, len(self), self.allow_links, check=lambda: self._pin.check([number]))
+            self._pin.check_checksum(number, inputs.checksum)
+            self._inputs = inputs
         return self._inputs
 
     def ids(self) -> tuple[np.ndarray, np.ndarray]:
         """int64[D + 1], where each id begins, and the end; uint8[n], all ids. Read-only, unchecked (FMT-12)."""
-        data = self._map(self.file(IDS_NAME), _BYTE, self.entry(IDS_NAME).num_bytes)
+        data = self.array(self.number_of(IDS_NAME))
         return data[: id_starts_bytes(len(self))].view(_INT64), data[id_starts_bytes(len(self)) :]
 
     def order(self) -> np.ndarray:
@@ -254,23 +264,54 @@ class Store(Sequence[np.ndarray]):
             self._corrupt(ORDER_NAME, "runs", f"rising lengths of {total}", "others")
         return runs
 
-    def _map(self, path: Path, dtype: np.dtype, count: int) -> np.ndarray:
-        return _maps.get(path, dtype, count, self.allow_links)
-
     def _order_bytes(self) -> np.ndarray:
-        return self._map(self.file(ORDER_NAME), _BYTE, self.entry(ORDER_NAME).num_bytes)
+        return self.array(self.number_of(ORDER_NAME))
 
     def shard(self, number: int) -> np.ndarray:
         """uint16/uint32[num_tokens], read-only: all tokens of a shard, mapped."""
-        entry = self.manifest.shards[number]
-        return self._map(self.path / entry.file, self.dtype, entry.num_tokens)
+        return self.array(number)
 
     def shards(self) -> tuple[ShardEntry, ...]:
         return self.manifest.shards
 
+    # ---- files by number: the shards are 0, 1, ...
+
+    def mask_number(self, shard: int) -> int:
+        """Number of the file that holds the loss mask of a shard."""
+        return self._pin.mask_number(shard)
+
+    def number_of(self, name: str) -> int:
+        """Number of a file that depends on all documents, by its name in version 1 (FMT-13)."""
+        return self._pin.number_of(self.manifest.name_of(name))
+
+    def array(self, number: int) -> np.ndarray:
+        """A whole file, mapped and read-only: tokens of a shard, int64 boundaries and origins, bytes of any other.
+
+        Raises: CorruptionError: the store or the file is no longer what was opened.
+        """
+        if self._pace.is_due():
+            began = monotonic()
+            self.check_files(_maps.files(self._owner))
+            self._pace.looked(began)
+        array = _maps.get(self._owner, number)
+        return _maps.put(self._owner, number, self._map(number)) if array is None else array
+
+    def _map(self, number: int) -> np.ndarray:
+        name = self._pin.entry(number)[0]
+        numbers = self.file(BOUNDARIES_NAME).name, self.file(ORIGINS_NAME).name
+        dtype = self.dtype if number < len(self.manifest.shards) else _INT64 if name in numbers else _BYTE
+        return self._pin.map(number, dtype)
+
+    def check_files(self, numbers: Sequence[int] = ()) -> None:
+        """Refuse a store that is no longer what was opened, looking at its manifest and at these files.
+
+        Raises: CorruptionError: names what was replaced, written to, cut or taken away.
+        """
+        self._pin.check([*numbers])
+
     def close(self) -> None:
         """Forget the maps. Arrays still held stay valid; reading again maps again."""
-        _maps.forget(self.path)
+        _maps.forget(self._owner)
 
     def __enter__(self) -> "Store":
         return self
@@ -283,3 +324,18 @@ class Store(Sequence[np.ndarray]):
         raise CorruptionError(
             f"{place}: expected {expected}, found {found} ({path}); run `tokenstore verify {self.path}`"
         )
+
+
+def _forget(owner: int) -> None:
+    _maps.forget(owner)
+
+
+def _reopen(path: str, check: str, version: int, allow_links: Path | None, digest: str) -> Store:
+    """Unpickle a store: it must still be the same."""
+    store = open_store(path, check, version, allow_links)
+    if store.digest != digest:
+        raise CorruptionError(
+            f"store: expected the digest {digest}, as when it was pickled, found {store.digest} ({path});"
+            " it was replaced since: put the old store back, or start the run anew"
+        )
+    return store

@@ -1,0 +1,166 @@
+"""What a store was when it was opened, so that another store in its place is noticed (FMT-8).
+
+A pin remembers the manifest and which file of the disk each of its files was. A look costs one `stat` a file. Only where
+a file is no longer the one remembered is it read, once, and its checksum compared with that of the manifest.
+"""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import xxhash
+
+from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
+from tokenstore.format.layout import MANIFEST_NAME, MASK_PREFIX, mask_name, version_of
+from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry
+from tokenstore.store.files import Identity, check_sizes, identity_of, read_blocks
+from tokenstore.store.manifests import read_manifest
+from tokenstore.store.maps import map_array
+
+# How often the files of a run are looked at: so seldom that it takes that share of the time, but within these seconds
+_CHECK_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.01, 0.002, 0.2
+
+
+class Pin:
+    """One version of a store at a path. Files go by number: the shards first, then their masks, then all others.
+
+    Attributes:
+        path: the store's directory.
+        manifest: of the version that was opened; it never changes.
+        manifest_path: where that manifest is now, as it moves when the store grows (FMT-13).
+    """
+
+    def __init__(self, path: Path, version: int | None, check_sizes: bool, allow_links: Path | None):
+        self.path = path
+        self.manifest_path = path / MANIFEST_NAME
+        self._check_sizes, self._allow_links = check_sizes, allow_links
+        self.manifest, self._seen = self._read(version)
+        shards, files = self.manifest.shards, self.manifest.files
+        self._others = [name for name in files if not name.startswith(MASK_PREFIX)]
+        self._num_paged = len(shards) * (2 if self.manifest.has_masks else 1)
+        self._known = np.zeros((self._num_paged + len(self._others), 4), np.uint64)  # zeros: never looked at
+        if check_sizes:
+            self._known[:] = self._look_at(range(len(self._known)))
+            self.check_manifest()  # replaced while it was opened
+
+    def _read(self, version: int | None) -> tuple[Manifest, Identity | None]:
+        """The manifest of a version, and the file it was read from: looked at before, so that a later one is noticed."""
+        while True:
+            place, seen = self.manifest_path, self._seen_now()
+            self.manifest_path, manifest = read_manifest(self.path, version, self._allow_links)
+            if self.manifest_path == place:
+                return manifest, seen
+
+    @property
+    def small_files(self) -> list[str]:
+        """Names of the files that all versions share beside shards and masks: the tokenizer's."""
+        return [name for name in self._others if version_of(name) is None]
+
+    def _seen_now(self) -> Identity | None:
+        try:
+            return identity_of(self.manifest_path, self._allow_links)
+        except (TokenStoreError, ValueError):  # a path that cannot be one
+            return None  # reading it says what is wrong
+
+    def number_of(self, name: str) -> int:
+        """Number of a file that is neither a shard nor a mask, by its name in the manifest."""
+        return self._num_paged + self._others.index(name)
+
+    def mask_number(self, shard: int) -> int:
+        """Number of the mask of a shard."""
+        return len(self.manifest.shards) + shard
+
+    def entry(self, number: int) -> tuple[str, FileEntry | ShardEntry]:
+        """Name, and size and checksum, of a file."""
+        num_shards = len(self.manifest.shards)
+        if number < num_shards:
+            shard = self.manifest.shards[number]
+            return shard.file, shard
+        name = mask_name(number - num_shards) if number < self._num_paged else self._others[number - self._num_paged]
+        return name, self.manifest.files[name]
+
+    def _look_at(self, numbers: Iterable[int]) -> list[Identity]:
+        entries = map(self.entry, numbers)
+        return check_sizes(self.path, ((name, entry.num_bytes) for name, entry in entries), self._allow_links)
+
+    def map(self, number: int, dtype: np.dtype) -> np.ndarray:
+        """All of a file as a read-only array.
+
+        It is mapped first and looked at afterwards, so a store that is replaced between the two is noticed.
+        """
+        name, entry = self.entry(number)
+        while True:
+            try:
+                array, found = map_array(self.path / name, dtype, entry.num_bytes // dtype.itemsize, self._allow_links)
+            finally:
+                self.check_manifest()  # also where there is no such file: another store says more
+            if not self._known[number].any():
+                self._known[number] = found
+            if [*found] == self._known[number].tolist():
+                return array
+            self.check_content(number)
+
+    def check(self, numbers: Sequence[int]) -> None:
+        """Refuse a store whose manifest, or one of these files, is no longer what was opened.
+
+        Raises: CorruptionError: with the name of what was replaced, written to, cut or taken away.
+        """
+        self.check_manifest()
+        for number, found, known in zip(numbers, self._look_at(numbers), self._known[numbers].tolist(), strict=True):
+            if [*found] != known:
+                self.check_content(number)
+
+    def check_manifest(self) -> None:
+        """Refuse another store at this path. One that has grown, or was given an order file, is still the same."""
+        if self._seen_now() == self._seen:
+            return
+        try:
+            manifest, seen = self._read(self.manifest.version)
+        except FormatError as error:
+            raise self._replaced(str(error)) from error
+        if manifest.digest != self.manifest.digest:
+            raise self._replaced(f"the digest {manifest.digest}")
+        if self._check_sizes:
+            self._look_at(range(len(self._known)))
+        self._seen = seen  # last: what was refused once is refused again
+
+    def _replaced(self, found: str) -> CorruptionError:
+        return CorruptionError(
+            f"store: expected the digest {self.manifest.digest}, as when it was opened, found {found} ({self.path});"
+            " it was replaced while in use: put the old store back, or open it again and start the run anew"
+        )
+
+    def check_content(self, number: int) -> None:
+        """Read a file and compare its checksum with the manifest: a copy of the same bytes is as good as the file."""
+        name, entry = self.entry(number)
+        checksum = xxhash.xxh3_128()
+        found = read_blocks(self.path / name, entry.num_bytes, checksum.update, self._allow_links)
+        self.check_checksum(number, checksum.hexdigest())
+        self._known[number] = found
+
+    def check_checksum(self, number: int, found: str) -> None:
+        """Refuse a file that was read as a whole and has not the checksum of the manifest."""
+        name, entry = self.entry(number)
+        if found != entry.checksum:
+            self.check_manifest()  # another store says more than another file
+            raise CorruptionError(
+                f"file: expected the checksum {entry.checksum}, found {found} ({self.path / name});"
+                f" run `tokenstore verify {self.path}`, as the file was damaged, or replaced while in use"
+            )
+
+
+class Pace:
+    """How often a reader looks at the files that it holds."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def is_due(self) -> bool:
+        """Whether it is time to look again."""
+        return monotonic() >= self._next
+
+    def looked(self, began: float) -> None:
+        """Note a look that began at this time of `monotonic`."""
+        now = monotonic()
+        self._next = now + min(max((now - began) / _CHECK_SHARE, _LEAST_SECONDS), _MOST_SECONDS)
