@@ -13,9 +13,10 @@ from accelerate import Accelerator
 from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from tests.conftest import random_documents
 from tests.hf_model import Remembering, TokenTrainer, quiet_arguments, tiny_model
 from tests.microbatches import GIVEN, microbatches, same, small_plan, small_store
-from tokenstore import Plan, TokenLoader
+from tokenstore import Plan, SequenceDataset, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.torch_data.huggingface import ResumeCallback
 from tokenstore.torch_data.ranks import DataRank
@@ -109,6 +110,7 @@ def test_an_endless_plan(plan: Plan, train: Train) -> None:
     endless = small_plan(plan.stores["a"].path, num_steps=None)
     train(endless, 4, options={"max_steps": 3})
     rest = train(endless, 2, 3, {"max_steps": 6})
+    assert rest.state.epoch == 1
     assert same(rest.ids, microbatches(endless, (5, 6, 7), size=2))
 
 
@@ -186,12 +188,53 @@ def test_evaluation_is_the_whole_plan_each_time(plan: Plan, train: Train, make_s
     plans = (one, other, one, other, one, other)  # after updates 2 and 4, and at the end
     for wanted, got in zip(plans, trainer.evaluated, strict=True):
         assert same(got, microbatches(wanted, range(3), size=2))
-    losses = []
-    with torch.no_grad():
-        for batch in TokenLoader(other, microbatch_size=2, format="hf"):
-            losses.append(trainer.model(**batch).loss.item())
     for _ in range(2):
-        assert np.isclose(trainer.evaluate(other)["eval_loss"], np.mean(losses))
+        assert np.isclose(trainer.evaluate(other)["eval_loss"], loss_by_hand(trainer.model, other))
+
+
+def loss_by_hand(model: Any, plan: Plan) -> float:
+    """The mean loss over all targets of a plan."""
+    batches = [plan.batch(step) for step in range(plan.num_steps or 0)]
+    ids, targets = (torch.from_numpy(np.concatenate([b[name] for b in batches])) for name in ("input_ids", "targets"))
+    with torch.no_grad():
+        logits = model(ids).logits
+    return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100).item()
+
+
+@pytest.mark.parametrize("size", [1, 3, 12])
+def test_the_loss_of_an_evaluation_is_by_tokens(make_store: Callable[..., Path], tmp_path: Path, size: int) -> None:
+    """Short and long documents, some of one token without a target, empty rows at the end: each target counts the same."""
+    documents = [*random_documents(5, 18, 9, vocab_size=64), [7]]
+    path = make_store("v", documents, vocab_size=64, order=True)
+    plan = Plan.of(path, 8, 12, packing="none", num_steps="all_exhausted")
+    model = tiny_model()
+    arguments = quiet_arguments(tmp_path, 4, 1, per_device_eval_batch_size=size)
+    trainer = TokenTrainer(model, arguments, train_plan=plan, eval_plan=plan)
+    assert np.isclose(trainer.evaluate()["eval_loss"], loss_by_hand(model, plan), rtol=1e-5)
+
+
+def test_a_cache_is_refused_where_positions_keep_documents_apart(plan: Plan, train: Train) -> None:
+    """Only without a cache are position_ids looked at."""
+    fields = {"fields": ("input_ids", "labels", "position_ids")}
+    with pytest.raises(ConfigError, match="use_cache: with a cache the documents of a row would see each other"):
+        train(plan, options={"use_cache": True}, loader_options=fields)
+
+
+def test_datasets_in_a_trainer(plan: Plan, tmp_path: Path) -> None:
+    """A Trainer shuffles a SequenceDataset, which is refused; in sequence it is the plan, but for steps to skip."""
+
+    def run(plan: Plan, **options: Any) -> Remembering:
+        arguments = quiet_arguments(tmp_path, 4, 2, save_strategy="no", **options)
+        trainer = Remembering(tiny_model(), arguments, train_dataset=SequenceDataset(plan, format="hf"))
+        trainer.train()
+        return trainer
+
+    whole = small_plan(plan.stores["a"].path, num_steps=3, skip_steps=[])
+    with pytest.raises(ConfigError, match=r'RandomSampler would shuffle .*train_sampling_strategy="sequential"'):
+        run(whole)
+    with pytest.raises(ConfigError, match="the sequences of the steps in skip_steps"):
+        run(plan, train_sampling_strategy="sequential")
+    assert same(run(whole, train_sampling_strategy="sequential").ids, microbatches(whole, range(3), size=4))
 
 
 def test_other_data_to_train_and_to_evaluate(plan: Plan, tmp_path: Path) -> None:

@@ -10,11 +10,16 @@ The Trainer counts its updates, and that count says where the plan goes on. Its 
 neither splits nor deals out again what is a rank's own already.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import torch
+
 from tokenstore.errors import ConfigError
+from tokenstore.sampling.gather import IGNORE
 from tokenstore.sampling.plan import Plan
+from tokenstore.torch_data.formats import check_fields
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.torch_data.trainers import (
     PlacedLoader,
@@ -34,6 +39,9 @@ except ImportError as error:
     raise ImportError(
         "transformers: expected the package, found none; pip install 'transformers>=5' accelerate"
     ) from error
+
+
+_TRL_COUNT = "_total_train_tokens"  # of SFTTrainer: the tokens trained so far, over all ranks
 
 
 class ResumeCallback(TrainerCallback, ExportableState):
@@ -75,7 +83,7 @@ class ResumeCallback(TrainerCallback, ExportableState):
         if self._plan is None:
             return
         self.plan_state = state_after(self._plan, state.global_step)
-        if updates := updates_a_pass(self._plan):
+        if updates := updates_a_pass(self._plan) or state.max_steps:
             state.epoch = state.global_step / updates
 
 
@@ -83,8 +91,11 @@ class TokenTrainerMixin:
     """Before `Trainer` among a class's bases: trains a plan and evaluates plans, each process its data rank's part.
 
     An update is a step of the plan: per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks must be
-    its global_batch_size. An epoch is a pass over the plan, so num_train_epochs is 1. To resume, the arguments need
-    `ignore_data_skip=True`.
+    its global_batch_size. An epoch is a pass over the plan, so num_train_epochs is 1, or max_steps of an endless one. To
+    resume, the arguments need `ignore_data_skip=True`.
+
+    The loss of an evaluation is the mean over all targets of the plan. The Trainer calls models without a cache, so documents
+    of a row are kept apart where `loader_options` ask for position_ids. With SFTTrainer of TRL they are given by default.
     """
 
     def __init__(
@@ -106,7 +117,8 @@ class TokenTrainerMixin:
             loader_options: fields, format ("hf" if left out), max_documents, pin_memory of TokenLoader.
         """
         self.train_plan, self._rank = train_plan, rank
-        self._loader_options = {"format": "hf", **(loader_options or {})}
+        self._loader_options = {**_default_options(type(self), dict(loader_options or {})), **(loader_options or {})}
+        self._evaluated: list[tuple[Any, int]] | None = None  # during an evaluation: loss, targets of each microbatch
         if eval_plan is not None:
             kwargs["eval_dataset"] = eval_plan
         super().__init__(*args, **kwargs)
@@ -129,6 +141,7 @@ class TokenTrainerMixin:
         """The microbatches of this rank, from the step after the updates made. Raises: ConfigError: an update is no step."""
         if (plan := self.train_plan) is None:
             return super().get_train_dataloader()
+        self._check_cache()
         options = {"rank": self.data_rank, "microbatch_size": self._train_batch_size, **self._loader_options}
         loader = PlacedLoader(plan, lambda: self.state.global_step, **options)
         wanted = microbatches_a_step(plan, self.data_rank.world_size, options["microbatch_size"])
@@ -144,5 +157,90 @@ class TokenTrainerMixin:
         plan = self.eval_dataset[plan] if isinstance(plan, str) else plan
         if not isinstance(plan, Plan):
             return super().get_eval_dataloader(eval_dataset)
+        self._check_cache()
         options = {**self._loader_options, "microbatch_size": self.args.eval_batch_size}
         return evaluation_loader(plan, rank=self.data_rank, **options)
+
+    def _check_cache(self) -> None:
+        """Refuse a cache where position_ids are to keep documents apart: transformers looks at them only without one."""
+        fields = check_fields(self._loader_options.get("fields"), self._loader_options["format"])
+        if self.args.use_cache and "position_ids" in fields:
+            raise ConfigError(
+                "use_cache: with a cache the documents of a row would see each other, whatever their position_ids; leave"
+                " TrainingArguments(use_cache=...) at False"
+            )
+
+    # ---- the loss of an evaluation, and TRL's count of tokens
+
+    def evaluation_loop(
+        self,
+        dataloader: Any,
+        description: str,
+        prediction_loss_only: bool | None = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> Any:
+        """Evaluate; of a plan, the loss is the mean over its targets, where the Trainer takes that of its microbatches."""
+        loop = partial(super().evaluation_loop, dataloader, description, prediction_loss_only, ignore_keys)
+        if not isinstance(dataloader, PlacedLoader):
+            return loop(metric_key_prefix)
+        self._evaluated = []
+        try:
+            output = loop(metric_key_prefix)
+            loss, targets = self._sums_of_all_ranks(self._evaluated)
+        finally:
+            self._evaluated = None
+        if targets:
+            output.metrics[f"{metric_key_prefix}_loss"] = loss / targets
+        return output
+
+    def _sums_of_all_ranks(self, evaluated: Sequence[tuple[Any, int]]) -> tuple[float, int]:
+        """Losses of all targets summed up, and their number. A microbatch without targets has a loss of NaN: no part of it."""
+        loss = sum(loss.item() * targets for loss, targets in evaluated if targets)
+        sums = torch.tensor([loss, sum(targets for _, targets in evaluated)], dtype=torch.float64)
+        if self.args.world_size > 1:
+            sums = self.accelerator.reduce(sums.to(self.args.device))
+        return sums[0].item(), int(sums[1])
+
+    def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate a microbatch, and note its loss and number of targets."""
+        if self._evaluated is None:
+            return super().prediction_step(model, inputs, *args, **kwargs)
+        targets = num_targets(inputs)
+        step = super().prediction_step(model, inputs, *args, **kwargs)
+        if step[0] is not None:
+            self._evaluated.append((step[0], targets))
+        return step
+
+    def compute_loss(
+        self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None, **kwargs: Any
+    ) -> Any:
+        """The Trainer's loss; in an evaluation the mean over this rank's microbatch."""
+        if self._evaluated is not None:
+            num_items_in_batch = None
+        before, size = getattr(self, _TRL_COUNT, None), inputs["input_ids"].numel() if "input_ids" in inputs else 0
+        loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch, **kwargs)
+        if before is not None and self.train_plan is not None and self.model.training:
+            self._count_for_trl(before + size * self.data_rank.world_size)
+        return loss
+
+    def _count_for_trl(self, tokens: int) -> None:
+        """Correct TRL's count, which takes a microbatch with position_ids for one row."""
+        setattr(self, _TRL_COUNT, tokens)
+        self._metrics["train"]["num_tokens"] = [tokens]
+
+
+def num_targets(inputs: Mapping[str, Any]) -> int:
+    """Targets that a causal model of transformers computes the loss of a microbatch from."""
+    shifted = inputs.get("shift_labels")
+    if shifted is None:
+        shifted = inputs["labels"][..., 1:]
+    return int((shifted != IGNORE).sum())
+
+
+def _default_options(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of TokenLoader where none are given. TRL's SFTTrainer asks for position_ids in every batch."""
+    format = given.get("format", "hf")
+    if format == "hf" and any(base.__module__.startswith("trl.") for base in kind.__mro__):
+        return {"format": format, "fields": ("input_ids", "labels", "shift_labels", "position_ids")}
+    return {"format": format}

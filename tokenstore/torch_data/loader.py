@@ -73,8 +73,8 @@ class TokenLoader(Iterator[Any]):
             restart: whether every `iter(loader)` begins at `step` again; a state that was loaded counts for the first one.
             inside_step: what to do with a state saved inside a step: "continue" with its rest, for checkpoints that hold
                 the gradients of its first part; "rewind" to its start, for all others; "warn", and continue.
-            skip_empty: skip microbatches that have no tokens on any rank, at the end of a plan whose last step is filled
-                with empty rows (`packing: none`). Others may still have no target on one rank: sum losses and divide by
+            skip_empty: skip microbatches that have no token on any rank, in a last step that is filled with empty rows
+                (`packing: none`). Others may still have no target on one rank: sum losses and divide by
                 the targets of all ranks, as a mean over none is NaN.
         Raises: ConfigError: a step does not divide evenly among the ranks, in some stage.
         """

@@ -3,6 +3,9 @@
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
 
 from tokenstore.errors import ConfigError
 from tokenstore.order.split import check_split, divisors
@@ -36,7 +39,7 @@ def rest_of_step(plan: Plan, step: int, given: int, choice: str) -> int:
 class Split:
     """A rank's part of every step: microbatches of `microbatch_size` rows; None: its whole share of a step.
 
-    skip_empty: whether microbatches that are empty on every rank are skipped: those after the end of the last step's rows.
+    skip_empty: whether microbatches of the last step that have no token on any rank are skipped, on every rank alike (P5).
     """
 
     plan: Plan
@@ -61,19 +64,25 @@ class Split:
         """Rows that all ranks together are given at once in `step`."""
         return self.rows_a_rank(step) * self.place.world_size
 
-    def rows_to_give(self, step: int) -> int:
-        """Rows of `step` that are given over all ranks: whole microbatches, the same number to every rank (P5)."""
-        schedule = self.plan.schedule
-        size = schedule.stage(step).global_batch_size
-        if not (self.skip_empty and schedule.pads) or schedule.end is None:
-            return size
-        block = self.rows_a_microbatch(step)
-        used = max(schedule.end - schedule.cursor(step), 0)
-        return min(size, -(-used // block) * block)
-
     def microbatches_in(self, step: int) -> int:
         """Microbatches that a rank is given in `step`."""
-        return self.rows_to_give(step) // self.rows_a_microbatch(step)
+        size, block = self.plan.global_batch_size(step), self.rows_a_microbatch(step)
+        return sum(self._after_empty(step, given) == given for given in range(0, size, block))
+
+    def _after_empty(self, step: int, given: int) -> int:
+        """`given`, or the rows of `step` up to the next microbatch that has a token on some rank."""
+        if not self.skip_empty or step + 1 != self.plan.num_steps:
+            return given
+        size, block = self.plan.global_batch_size(step), self.rows_a_microbatch(step)
+        while given < size and self._empty_rows[given : given + block].all():
+            given += block
+        return given
+
+    @cached_property
+    def _empty_rows(self) -> np.ndarray:
+        """bool[global_batch_size], which rows of the last step are empty. They are anywhere: a step's rows are shuffled."""
+        last = (self.plan.num_steps or 0) - 1
+        return self.plan.sampler().locate(last, 0, self.plan.global_batch_size(last))[:, 0] < 0
 
     def num_microbatches(self, start: int = 0) -> int | None:
         """Microbatches a rank is given from step `start` on; None when the plan is endless."""
@@ -89,8 +98,8 @@ class Split:
             skipped = schedule.num_skipped(stop) - schedule.num_skipped(first) if steps else 0
             total += (steps - skipped) * (stage.global_batch_size // self.rows_a_microbatch(stage.from_step))
         last = schedule.num_steps - 1  # the only step that may have empty rows
-        if start <= last and not schedule.is_skipped(last):
-            total -= (self.plan.global_batch_size(last) - self.rows_to_give(last)) // self.rows_a_microbatch(last)
+        if self.skip_empty and start <= last and not schedule.is_skipped(last):
+            total -= self.plan.global_batch_size(last) // self.rows_a_microbatch(last) - self.microbatches_in(last)
         return total
 
     def check_inside(self, step: int, given: int) -> None:
@@ -111,11 +120,12 @@ class Split:
                 step = schedule.next_step(step)
             if step >= end:
                 return
-            size, rows = self.rows_to_give(step), self.rows_a_rank(step)
+            size, rows = schedule.stage(step).global_batch_size, self.rows_a_rank(step)
             block = rows * place.world_size
+            given = self._after_empty(step, given)
             while given < size:
                 first = given + place.rank * rows
-                given += block
+                given = self._after_empty(step, given + block)
                 yield (step, first, rows, step, given) if given < size else (step, first, rows, step + 1, 0)
             step, given = step + 1, 0
 

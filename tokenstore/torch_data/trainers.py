@@ -48,13 +48,15 @@ class PlacedLoader:
 def evaluation_loader(plan: Plan, **options: Any) -> PlacedLoader:
     """A loader that gives the whole plan each time it is iterated, also when left half-way before.
 
+    Microbatches that have no token on any rank are skipped: a mean loss of them is NaN.
+
     Raises: ConfigError: an endless plan.
     """
     if plan.num_steps is None:
         raise ConfigError(
             "evaluation plan: expected one that ends, found an endless one; give it num_steps: all_exhausted"
         )
-    return PlacedLoader(plan, lambda: 0, **options)
+    return PlacedLoader(plan, lambda: 0, **{"skip_empty": True, **options})
 
 
 def updates_a_pass(plan: Plan) -> int | None:
