@@ -221,7 +221,7 @@ def test_without_the_library_its_extra_is_named(
         load_tokenizer(str(tokenizer_file), engine="fast")
 
 
-class Panic(BaseException):
+class PanicException(BaseException):
     """As the library's panics are: no Exception."""
 
 
@@ -267,7 +267,7 @@ def lie(tokenizer_file: Path) -> Callable[..., fast.FastTokenizer]:
         (lambda texts, ids, offsets: (ids, offsets[:-1]), "gave 2 of 3 documents"),
         (lambda texts, ids, offsets: (ids[:-1], offsets), "documents"),
         (lambda texts, ids, offsets: (ids.astype(np.int64), offsets), "documents"),
-        (raising(Panic("index out of bounds")), "failed with index out of bounds"),
+        (raising(PanicException("index out of bounds")), "failed with index out of bounds"),
         (raising(RuntimeError("broken")), "failed with broken"),
         (raising(AttributeError("layout")), "failed with layout"),
     ],
@@ -299,7 +299,7 @@ def test_a_mismatch_can_be_sent_between_processes() -> None:
 
 def test_texts_it_may_not_read_are_not_given_to_it(lie: Callable[..., fast.FastTokenizer]) -> None:
     """A batch of such texts alone does not reach the engine at all."""
-    tokenizer = lie(raising(Panic()))
+    tokenizer = lie(raising(PanicException()))
     assert same(tokenizer, list(NEW))
     assert same(tokenizer, [])
 

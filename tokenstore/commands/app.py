@@ -67,6 +67,9 @@ def run(application: cyclopts.App, arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         message = "; ".join(["interrupted", *getattr(stop, "__notes__", [])])
         return _fail(arguments, "Interrupted", message, INTERRUPTED)
+    except MemoryError as error:
+        more = f" ({error})" if str(error) else ""
+        return _fail(arguments, "MemoryError", f"not enough memory{more}; free some, or raise its limit", FAILED)
     except TokenStoreError as error:
         kinds = {BadRecordsError: BAD_RECORDS, ConfigError: USAGE}
         return _fail(arguments, type(error).__name__, str(error), kinds.get(type(error), FAILED))

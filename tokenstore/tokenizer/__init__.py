@@ -12,6 +12,7 @@ import numpy as np
 
 from tokenstore.errors import ConfigError
 from tokenstore.outside import ANYWHERE, MAX_TOKENIZER_BYTES, read_file
+from tokenstore.tokenizer.guards import loading
 from tokenstore.tokenizer.request import PLAIN, SPECIAL, Request
 
 __all__ = ["AUTO", "FAST", "PLAIN", "REFERENCE", "SPECIAL", "EngineMismatch", "Tokenizer", "load_tokenizer"]
@@ -68,7 +69,7 @@ class Tokenizer(Protocol):
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids uint32[n], all texts one after the other, and lengths int64[len(texts)].
 
-        No special token is added, unless `add_special_tokens` was asked for.
+        No special token is added, unless `add_special_tokens` was asked for. BuildError: the library fails on a text.
         """
 
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -79,7 +80,7 @@ class Tokenizer(Protocol):
         """
 
     def decode(self, ids: np.ndarray) -> str:
-        """Text of integer ids, special tokens shown."""
+        """Text of integer ids, special tokens shown. CorruptionError: the library fails on them."""
 
 
 def load_tokenizer(
@@ -137,6 +138,11 @@ def _reference(spec: str, request: Request) -> Tokenizer:
         raise ConfigError(
             f"tokenizer: expected 'bytes' or the path of a tokenizer file, found {spec!r} ({found}); check the path"
         ) from error
+    with loading(path):
+        return _of_file(path, data, request)
+
+
+def _of_file(path: Path, data: bytes, request: Request) -> Tokenizer:
     from tokenstore.tokenizer.rank_file import SAVED_START, looks_like_ranks
 
     if data.startswith(SAVED_START) or looks_like_ranks(data):

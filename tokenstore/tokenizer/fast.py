@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenstore.errors import ConfigError
+from tokenstore.errors import BuildError, ConfigError
 from tokenstore.tokenizer import FAST, EngineMismatch, Tokenizer
 from tokenstore.tokenizer.characters import UNTRUSTED, kind_table, kinds_of
 from tokenstore.tokenizer.fast_engine import FastFile, Unsuitable, fast_file
+from tokenstore.tokenizer.guards import is_failure
+from tokenstore.tokenizer.guards import reason as first_line
 from tokenstore.tokenizer.request import Request, how_to_install
 from tokenstore.tokenizer.sample import choose
 from tokenstore.tokenizer.self_test import self_test_texts
@@ -24,14 +26,14 @@ def with_fast_engine(reference: Tokenizer, request: Request, engine: str) -> Tok
         tokenizer = FastTokenizer(reference, fast_file(reference, request))
         tokenizer.self_test()
         return tokenizer
-    except (KeyboardInterrupt, SystemExit, MemoryError):
-        raise
     except ModuleNotFoundError as error:
         reason = f"the fast engine is not installed ({error.name} is missing); {how_to_install('fast')}"
-    except (Unsuitable, EngineMismatch) as error:
+    except (Unsuitable, EngineMismatch, BuildError) as error:
         reason = f"gigatoken: {error}"
-    except BaseException as error:  # a panic is no Exception
-        reason = f"gigatoken cannot load it: {str(error).splitlines()[0] if str(error) else type(error).__name__}"
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        reason = f"gigatoken cannot load it: {first_line(error)}"
     if engine == FAST:
         raise ConfigError(
             f"tokenizer engine: expected one that fast can stand for, found that it cannot: {reason};"
@@ -122,9 +124,9 @@ class FastTokenizer:
             self._chars += sum(map(len, texts))
             layout = self._engine.encode_batch(list(texts), parallel=False).layout
             ids, offsets = np.asarray(layout.content.data), np.asarray(layout.offsets.data)
-        except (KeyboardInterrupt, SystemExit, MemoryError):
-            raise
-        except BaseException as error:  # a panic is no Exception
+        except BaseException as error:
+            if not is_failure(error):
+                raise
             raise EngineMismatch(_excerpt(texts[0]), f"gigatoken failed with {error}") from error
         if offsets.size != len(texts) + 1 or offsets[0] != 0 or offsets[-1] != ids.size or ids.dtype != np.uint32:
             raise EngineMismatch(_excerpt(texts[0]), f"gigatoken gave {offsets.size - 1} of {len(texts)} documents")

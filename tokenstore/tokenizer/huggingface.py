@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from tokenstore.errors import ConfigError
+from tokenstore.tokenizer.growth import check_growth
+from tokenstore.tokenizer.guards import decodes, encodes
 from tokenstore.tokenizer.request import PLAIN, Request
 from tokenstore.tokenizer.side_files import read_side_files
 
@@ -33,6 +35,7 @@ class HuggingFaceTokenizer:
             raise ConfigError(
                 f"tokenizer: expected a vocabulary, found an empty one ({path}); train the tokenizer first"
             )
+        check_growth(self._tokenizer, vocabulary, path)
         self.vocab_size = max(vocabulary.values()) + 1
         added = self._tokenizer.get_added_tokens_decoder()
         self.added_tokens = {token.content: i for i, token in added.items()}
@@ -66,12 +69,14 @@ class HuggingFaceTokenizer:
         tokenizer.post_processor = None
         return tokenizer
 
+    @encodes
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=self._add_special_tokens)
         ids = [encoding.ids for encoding in encodings]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         return np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum())), lengths
 
+    @encodes
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         bare = self._without_post_processor.encode(text, add_special_tokens=False)
         spans = np.array(bare.offsets, np.int64).reshape(-1, 2)
@@ -82,5 +87,6 @@ class HuggingFaceTokenizer:
         result[np.array(whole.special_tokens_mask, bool) == 0] = spans
         return np.array(whole.ids, np.uint32), result
 
+    @decodes
     def decode(self, ids: np.ndarray) -> str:
         return self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=False)

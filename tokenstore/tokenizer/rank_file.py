@@ -7,6 +7,7 @@ import base64
 import binascii
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from tokenstore.tokenizer.request import Request
 
 SAVED_START = b'{"kind":"tiktoken",'
 _LINE = re.compile(rb"\s*[A-Za-z0-9+/]+=* [0-9]+[ \t]*(\r?\n|$)")
-_MOST_IDS = 1 << 31
+_MOST_IDS = 1 << 24  # a hundred times the largest vocabulary; a table of all ids takes 128 MB
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ def _check(file: RankFile) -> None:
     if not isinstance(file.pattern, str) or not all(type(i) is int and 0 <= i < _MOST_IDS for i in ids):
         raise ValueError("a rank that is no id")
     if len(set(ids)) != len(ids):
-        twice = next(i for i in sorted(ids) if ids.count(i) > 1)
+        twice = min(i for i, number in Counter(ids).items() if number > 1)
         raise ConfigError(f"special tokens: expected every id once, found {twice} twice; choose another id")
     if missing := [byte for byte in range(256) if bytes([byte]) not in file.ranks]:
         raise ValueError(f"no rank for {len(missing)} single bytes, the first {missing[0]:#04x}")

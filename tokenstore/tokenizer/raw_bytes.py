@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from tokenstore.tokenizer.byte_spans import spans_of_bytes
+from tokenstore.tokenizer.guards import decodes, encodes
 from tokenstore.tokenizer.request import PLAIN, SPECIAL
 
 EOS_TOKEN = "<|endoftext|>"
@@ -29,6 +30,7 @@ class ByteTokenizer:
         # Where a text is only a text it cannot hold them: its bytes are its ids
         self.special_tokens = _SPECIAL if special_text == SPECIAL else ()
 
+    @encodes
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         ids = [self._encode(text) for text in texts]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
@@ -39,6 +41,7 @@ class ByteTokenizer:
             return np.frombuffer(text.encode("utf-8"), np.uint8)
         return self.encode_with_spans(text)[0]
 
+    @encodes
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         ids, spans, at = [np.zeros(0, np.uint32)], [np.zeros((0, 2), np.int64)], 0
         for part in _PARTS.split(text) if self.special_tokens else [text]:
@@ -51,6 +54,7 @@ class ByteTokenizer:
             at += len(part)
         return np.concatenate(ids), np.concatenate(spans)
 
+    @decodes
     def decode(self, ids: np.ndarray) -> str:
         pieces, start = [], 0
         for at in [*np.flatnonzero(ids > 255), len(ids)]:

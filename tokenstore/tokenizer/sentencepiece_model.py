@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tokenstore.errors import ConfigError
+from tokenstore.tokenizer.guards import decodes, encodes
 from tokenstore.tokenizer.request import SPECIAL, Request, missing_library
 
 
@@ -63,11 +64,13 @@ class SentencePieceTokenizer:
         """Whether the model has pieces that are cut again after they were found."""
         return any(self._model.is_unused(i) for i in range(self.vocab_size))
 
+    @encodes
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         parts = self._model.encode(list(texts), return_type="numpy", num_threads=1)
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         return np.concatenate([np.empty(0, np.int32), *parts]).astype(np.uint32), lengths
 
+    @encodes
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         found = self._model.encode(text, return_type="offset_mapping")
         ids = np.array(found["ids"], np.uint32)
@@ -78,6 +81,7 @@ class SentencePieceTokenizer:
                 spans[at] = spans[at + 1]
         return ids, spans
 
+    @decodes
     def decode(self, ids: np.ndarray) -> str:
         ids = np.asarray(ids).astype(np.int64)
         pieces, start = [], 0

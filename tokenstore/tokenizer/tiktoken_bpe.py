@@ -7,6 +7,7 @@ import numpy as np
 
 from tokenstore.errors import ConfigError
 from tokenstore.tokenizer.byte_spans import spans_of_bytes
+from tokenstore.tokenizer.guards import decodes, encodes
 from tokenstore.tokenizer.patterns import PATTERNS
 from tokenstore.tokenizer.rank_file import RankFile, read_rank_file
 from tokenstore.tokenizer.request import PLAIN, Request, missing_library
@@ -53,6 +54,7 @@ class TiktokenTokenizer:
             role: self._bytes[i].decode("utf-8", "replace") for role, i in roles.items() if i in self._bytes
         }
 
+    @encodes
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         parts = [self._encode(text) for text in texts]
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
@@ -67,9 +69,11 @@ class TiktokenTokenizer:
             )
         return ids
 
+    @encodes
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         ids = self._encode(text)
         return ids, spans_of_bytes(text, self._num_bytes[ids])
 
+    @decodes
     def decode(self, ids: np.ndarray) -> str:
         return b"".join(self._bytes.get(i, b"") for i in np.asarray(ids).tolist()).decode("utf-8", "replace")

@@ -9,6 +9,7 @@ import numpy as np
 from tokenstore.errors import TokenStoreError
 from tokenstore.store import Store
 from tokenstore.tokenizer import Tokenizer
+from tokenstore.tokenizer.guards import is_panic
 
 BROKEN = "\ufffd"  # what a decoder makes of a part of a character
 _MOST_PARTS = 8  # tokens that may be needed for one character; more are no text
@@ -39,7 +40,9 @@ class Decoder:
         if self._tokenizer is not None:
             try:
                 return self._tokenizer.decode(ids)
-            except Exception:  # each library has its own for ids it does not know
+            except Exception as error:
+                if is_panic(error.__cause__):  # it prints lines of its own, and would do so for every id
+                    self._tokenizer, self.problem = None, str(error)
                 if len(ids) > 1:
                     return "".join(self.text(ids[i : i + 1]) for i in range(len(ids)))
         return "".join(f"<{i}>" for i in np.asarray(ids).tolist())
