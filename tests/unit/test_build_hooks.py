@@ -11,7 +11,7 @@ from pyarrow import parquet
 from tests.building import BAD, as_bytes, documents, left_behind
 from tests.written import all_files, build_stores, json_lines, rows_of, texts_of, write_records
 from tokenstore.build import hooks
-from tokenstore.errors import BadRecordsError, ConfigError
+from tokenstore.errors import BadRecordsError, BuildError, ConfigError
 
 Module = Callable[[str], str]
 
@@ -241,3 +241,26 @@ def test_a_module_changed_since_it_was_loaded_is_refused(tmp_path: Path, module:
     (tmp_path / "cwd" / f"{name}.py").write_text("def keep(row):\n    return False\n")
     with pytest.raises(ConfigError, match=r"expected the module as it was loaded, found it changed"):
         build_stores(tmp_path / "other", source, filter=f"{name}:keep")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("option", ["filter", "map"])
+def test_a_function_that_ends_the_program_is_named(
+    tmp_path: Path, module: Module, small_units: Callable[[int], None], option: str, workers: int
+) -> None:
+    """`sys.exit(0)` in a user's function ended the build with exit code 0, no store and no message."""
+    name = module("import sys\n\n\ndef leave(row):\n    sys.exit(0)\n")
+    sources = [write_records(tmp_path / f"{f}.jsonl", texts(*"abcdefgh")) for f in (1, 2)]
+    small_units(100)
+    with pytest.raises(BuildError, match=rf"--{option} {name}:leave: the function raised SystemExit\(0\)") as error:
+        build_stores(tmp_path / "store", *sources, workers=workers, **{option: f"{name}:leave"})
+    assert '"text":"a"' in str(error.value)
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_module_that_ends_the_program_is_named(tmp_path: Path, module: Module) -> None:
+    """The same while it is imported."""
+    name = module("import sys\n\nsys.exit(0)\n")
+    source = write_records(tmp_path / "a.jsonl", texts("a"))
+    with pytest.raises(ConfigError, match=rf"expected to import '{name}:keep', found SystemExit"):
+        build_stores(tmp_path / "store", source, filter=f"{name}:keep")

@@ -12,9 +12,12 @@ import pytest
 from tests.conftest import write_store
 from tests.forge import replace
 from tests.opened import DOCUMENTS, maps_of, open_files
+from tokenstore import tokenizer
+from tokenstore.build import BuildOptions, build_store
 from tokenstore.errors import CorruptionError
 from tokenstore.store import open_store, reader
 from tokenstore.store.maps import MapCache
+from tokenstore.tokenizer import load_tokenizer
 
 
 def test_a_closed_store_maps_again_when_read(store_path: Path) -> None:
@@ -112,3 +115,23 @@ def test_a_shard_of_another_size_is_seen_at_open_or_when_read(store_path: Path, 
         assert store[-1].tolist() == DOCUMENTS[-1]
         with pytest.raises(CorruptionError, match=message):
             store[entry.first_document]
+
+
+def test_a_store_loads_its_tokenizer_once(
+    tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`decode` took .7 s a call with a large vocabulary; a closed store drops it, a pickled one does not carry it."""
+    source = tmp_path / "a.txt"
+    source.write_text("some text")
+    built = build_store(BuildOptions((str(source),), tmp_path / "built", str(tokenizer_file)))
+    loaded = []
+    monkeypatch.setattr(tokenizer, "load_tokenizer", lambda *a, **k: loaded.append(0) or load(*a, **k))
+    load = load_tokenizer
+    store = open_store(built.path)
+    with ThreadPoolExecutor(4) as pool:
+        texts = set(pool.map(store.decode, [0] * 20))
+    assert (texts, len(loaded)) == ({"some text<|endoftext|>"}, 1)
+    again = pickle.loads(pickle.dumps(store))
+    assert (again._tokenizer, again.decode(0), len(loaded)) == (None, *texts, 2)
+    store.close()
+    assert (store._tokenizer, store.decode(0), len(loaded)) == (None, *texts, 3)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenstore.build.hooks import load_hook
+from tokenstore.build.hooks import Hook, load_hook
 from tokenstore.build.options import BuildOptions
 from tokenstore.build.records import Bad, Reading, Row, decoded
 from tokenstore.build.split import content_hash
+from tokenstore.errors import BuildError
 from tokenstore.format.layout import MAX_ID_BYTES
 from tokenstore.tokenizer import Tokenizer
 
@@ -64,14 +65,16 @@ class DocumentReader:
         `of_table`: a field that is None is one that is missing, as a table has all fields in all rows.
         """
         try:
-            if self.keep is not None and not self.keep(row):
+            if self.keep is not None and not _called(self.keep, row, f"--filter {self.options.filter}"):
                 return None
             if self.change is not None:
-                row = self.change(row)
+                row = _called(self.change, row, f"--map {self.options.map}")
                 if row is None:
                     return None
                 if not isinstance(row, dict):
                     return Bad(f"map: expected a dict or None, found {type(row).__name__}", "")
+        except BuildError:
+            raise
         except Exception as error:  # the user's code may raise anything; interrupts go on
             text = f"{type(error).__name__} in the filter or map: {error}"[:_SHOWN]
             return Bad(text.encode("utf-8", "replace").decode(), _start(row))  # a lone surrogate cannot be printed
@@ -135,6 +138,19 @@ def renderer_of(options: BuildOptions, tokenizer: Tokenizer) -> "Renderer":
 
     template = find_template(options.chat_template, tokenizer.chat_template)
     return Renderer(template, tokenizer.token_names, options.train_on, options.chat_date, tokenizer.special_tokens)
+
+
+def _called(function: Hook, row: Row, name: str) -> Any:
+    """What the user's function returns; BuildError where it would end the process, as by `sys.exit`."""
+    try:
+        return function(row)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a worker that ends looks like one that is done, and exit code 0 like a store
+        raise BuildError(
+            f"{name}: the function raised {error!r}, which ends the program, at the record {_start(row)};"
+            " let it return, or raise an Exception to make the record bad"
+        ) from error
 
 
 def reading(options: BuildOptions) -> Reading:

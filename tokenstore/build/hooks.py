@@ -31,7 +31,7 @@ def load_hook(name: str) -> Hook:
         found: Any = importlib.import_module(module_name)
         for part in function_name.split("."):
             found = getattr(found, part)
-    except Exception as error:  # the module is the user's: it may raise anything
+    except (Exception, SystemExit) as error:  # the module is the user's: it may raise anything
         raise _not_imported(name, f"{type(error).__name__}: {error}") from error
     _loaded.setdefault(source, sha256)
     if not callable(found):

@@ -2,6 +2,7 @@
 
 import itertools
 import operator
+import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -91,6 +92,8 @@ class Store(Sequence[np.ndarray]):
         self._pace = Pace()
         self._owner = next(_owners)
         weakref.finalize(self, _forget, self._owner).atexit = False
+        self._tokenizer: Tokenizer | None = None
+        self._loading = threading.Lock()
         starts = self.boundaries()[: len(self) + 1]
         if starts[0] != 0 or starts[-1] != self.num_tokens:
             self._corrupt(BOUNDARIES_NAME, "ends", f"0 and {self.num_tokens}", f"{starts[0]} and {starts[-1]}")
@@ -194,7 +197,13 @@ class Store(Sequence[np.ndarray]):
 
     @property
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer that made this store, from its own copy of the file."""
+        """The tokenizer that made this store, from its own copy of the file; kept until the store is closed."""
+        with self._loading:  # once, whichever thread comes first
+            if self._tokenizer is None:
+                self._tokenizer = self._load_tokenizer()
+            return self._tokenizer
+
+    def _load_tokenizer(self) -> "Tokenizer":
         from tokenstore.tokenizer import load_tokenizer
 
         entry = self.manifest.tokenizer
@@ -310,8 +319,10 @@ class Store(Sequence[np.ndarray]):
         self._pin.check([*numbers])
 
     def close(self) -> None:
-        """Forget the maps. Arrays still held stay valid; reading again maps again."""
+        """Forget the maps and the tokenizer. Arrays still held stay valid; reading again maps again."""
         _maps.forget(self._owner)
+        with self._loading:
+            self._tokenizer = None
 
     def __enter__(self) -> "Store":
         return self
