@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from tokenstore import Plan
 
 
@@ -61,6 +63,13 @@ def forge(store: Path, edit: Callable[[dict], Any]) -> Path:
     edit(body)
     replace(manifest, seal(body))
     return store
+
+
+def list_file(store: Path, name: str) -> None:
+    """Name a file of the folder in the manifest, with its size and checksum."""
+    data = (store / name).read_bytes()
+    entry = {"num_bytes": len(data), "checksum": xxhash.xxh3_128_hexdigest(data)}
+    forge(store, lambda body: body["files"].update({name: entry}))
 
 
 def flip(data: bytes, bit: int) -> bytes:
