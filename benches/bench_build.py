@@ -14,7 +14,8 @@ from pathlib import Path
 
 from benches.scenes import Row, ratio, rounds
 from tokenstore.build import BuildOptions, build_store
-from tokenstore.store.files import remove_tree, set_environment
+from tokenstore.store.files import set_environment
+from tokenstore.store.writing import remove_tree
 from tokenstore.tokenizer import load_tokenizer
 from tools.demo.sources import standard_library_files
 

@@ -9,6 +9,7 @@ import tokenstore
 from tests.data.texts import TEXTS
 from tokenstore.build import BuildResult
 from tokenstore.build.assemble import DROPPED
+from tokenstore.store.work import MARK_NAME, Work
 
 Build = Callable[..., BuildResult]
 BAD = b'{"text": 7}'
@@ -31,8 +32,12 @@ def counts(**numbers: int) -> dict[str, int]:
 
 
 def left_behind(output: Path) -> list[str]:
-    """Names of everything of a build that is not its store."""
-    return sorted(path.name for path in output.parent.glob(f"{output.name}.*"))
+    """Names of everything of a build that is not its store: what is in its work folder, and what else is named like it."""
+    work = Work(output).folder
+    beside = [path.name for path in output.parent.glob(f"{output.name}.*") if path != work]
+    inside = [path.name for path in work.iterdir() if path.name != MARK_NAME] if work.exists() else []
+    assert inside or not work.exists()  # it goes when nothing is in it
+    return sorted([*beside, *inside])
 
 
 def as_bytes(*texts: str) -> list[list[int]]:

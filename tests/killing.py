@@ -129,11 +129,11 @@ class Builder:
 class FailingDisk:
     """Counts what goes to the disk and fails the n-th call: with `for_good` all that come after it too, like a full disk.
 
-    Counted are: opening a file to write, writing to it (what its buffer hands down), fsync, rename, replace, mkdir, chmod,
+    Counted are: opening a file to write, writing to it (what its buffer hands down), fsync, rename, replace, mkdir, fchmod,
     posix_fallocate.
     """
 
-    CALLS = ("fsync", "rename", "replace", "mkdir", "chmod", "posix_fallocate")
+    CALLS = ("fsync", "rename", "replace", "mkdir", "fchmod", "posix_fallocate")
 
     def __init__(self, fail_at: int | None, for_good: bool):
         self.fail_at, self.for_good = fail_at, for_good
@@ -155,10 +155,10 @@ class FailingDisk:
                 return super().write(data)
 
         def open_file(path: object, mode: str = "r", buffering: int = -1, **options: object) -> object:
-            if mode != "wb":
+            if mode != "xb":
                 return real_open(path, mode, buffering, **options)
             disk.step("open")
-            return io.BufferedWriter(Raw(path, mode), buffering if buffering > 0 else io.DEFAULT_BUFFER_SIZE)
+            return io.BufferedWriter(Raw(path, mode, **options), buffering if buffering > 0 else io.DEFAULT_BUFFER_SIZE)
 
         def counted(name: str) -> Callable:
             real = getattr(os, name)

@@ -15,6 +15,7 @@ import pytest
 import tokenstore
 from tests.building import contents
 from tokenstore.commands.app import app, run
+from tokenstore.store.work import Work
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -133,6 +134,6 @@ def _kind(outcome: Outcome) -> str:
 
 def _rejects(output: Path) -> list[tuple[str, int, str]]:
     """(file, record, reason) of all bad records listed beside a store."""
-    path = output.with_name(output.name + ".rejects.jsonl")
+    path = Work(output).rejects()
     rows = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
     return [(row["file"], row["record"], row["reason"]) for row in rows]

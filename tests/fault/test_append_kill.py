@@ -7,17 +7,18 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
 from tests.grown import Kind, check_documents, contents, documents_of, grow, prepare, write
+from tokenstore.errors import TokenStoreError
 from tokenstore.store import open_store, verify, versions
 from tokenstore.store.append import commit_append
 
 OLD, NEW = documents_of(1, [3, 1, 40, 7]), documents_of(2, [2, 9, 30])
-CALLS = ("replace", "fsync", "chmod", "open", "unlink")
+CALLS = ("replace", "fsync", "fchmod", "open", "unlink")
 
 
 class Killed(BaseException):
@@ -36,7 +37,8 @@ def failing(patch: pytest.MonkeyPatch, at: int, made: list[str], error: BaseExce
             if len(made) - 1 != at:
                 return real(*arguments, **options)
             if after:
-                real(*arguments, **options)
+                with suppress(FileNotFoundError):  # nothing was in the way
+                    real(*arguments, **options)
             raise error
 
         return call
@@ -93,7 +95,7 @@ def test_a_commit_that_ends_at_any_call(
             try:
                 commit_append(spare, working)
                 break
-            except (OSError, Killed):
+            except (OSError, TokenStoreError, Killed):
                 pass
         has_grown = check_whole(spare)
         ends[has_grown] += 1
@@ -102,11 +104,11 @@ def test_a_commit_that_ends_at_any_call(
         assert check_whole(spare)
         after_all = contents(spare)
         assert {name: after_all[name] for name in expected} == expected
-        assert {name for name in after_all if name not in expected} <= {"manifest-v1.json.tmp"}
+        assert {name for name in after_all if name not in expected} <= {"manifest-v1.json.tokenstore-tmp"}
         at += 1
-    assert set(made) == {"replace", "fsync", "chmod", "open"}
+    assert set(made) == {"replace", "fsync", "fchmod", "open", "unlink"}
     assert ends[False] > 10
-    assert ends[True] > 1  # the directory's own sync comes after the step
+    assert ends[True] >= 1  # the directory's own sync comes after the step
 
 
 def test_the_manifest_is_replaced_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,9 +118,9 @@ def test_the_manifest_is_replaced_last(path: Path, monkeypatch: pytest.MonkeyPat
     steps: list[str] = []
     replace, sync = os.replace, os.fsync
 
-    def noted(source: Path, target: Path) -> None:
+    def noted(source: Path, target: Path, **folders: int) -> None:
         steps.append(Path(target).name)
-        replace(source, target)
+        replace(source, target, **folders)
 
     def synced(descriptor: int) -> None:
         steps.append("sync")
@@ -145,7 +147,7 @@ def test_what_is_written_beside_the_store_never_touches_it(
             try:
                 prepare(path, NEW, shard_bytes=40)
                 break
-            except (OSError, Killed):
+            except (OSError, TokenStoreError, Killed):
                 pass
         assert contents(path) == before
         at += 3

@@ -148,7 +148,7 @@ def test_an_append_killed_at_random_moments_gives_the_bytes_of_an_undisturbed_on
 @pytest.mark.deep
 def test_a_build_killed_again_and_again_comes_to_its_end(build: Command, tmp_path: Path) -> None:
     """P8: every run adds to what the ones before it made: killed after each new part, a build still ends, in the same bytes."""
-    output, parts = tmp_path / "store", tmp_path / "store.building" / "parts"
+    output, parts = tmp_path / "store", tmp_path / "store.tokenstore/building/parts"
 
     def done() -> int:
         return len(list(parts.glob("*.json")))
@@ -174,7 +174,7 @@ def test_a_build_killed_again_and_again_comes_to_its_end(build: Command, tmp_pat
 def test_a_worker_that_is_killed_is_told_and_the_build_resumes(build: Command, tmp_path: Path) -> None:
     """P8: one worker killed as the kernel does when memory is out: a message, no store, no process, nothing lost by it."""
     builder = build.start(tmp_path / "store", 2)
-    parts, end = tmp_path / "store.building" / "parts", time.monotonic() + WAIT_SECONDS
+    parts, end = tmp_path / "store.tokenstore/building/parts", time.monotonic() + WAIT_SECONDS
     while not list(parts.glob("*.tokens")):
         assert builder.process.poll() is None
         assert time.monotonic() < end

@@ -64,7 +64,7 @@ def test_a_full_disk_is_not_kept_full(path: Path, monkeypatch: pytest.MonkeyPatc
     assert contents(path) == before
 
 
-CALLS = ("posix_fallocate", "fsync", "replace", "chmod")
+CALLS = ("posix_fallocate", "fsync", "replace", "fchmod")
 
 
 def test_a_disk_that_fails_at_any_call_leaves_a_whole_store(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_a_kill_before_the_manifest_leaves_a_store_that_the_next_run_mends(
 ) -> None:
     """P8: the file has its name and the manifest does not know it: a store without order, sound, until it is run again."""
 
-    def die(*arguments: object) -> None:
+    def die(*arguments: object, **options: object) -> None:
         raise error
 
     before = (path / "manifest.json").read_bytes()
@@ -177,7 +177,7 @@ def test_a_directory_that_may_not_be_written_is_told(public: Path, closed: str) 
     (public if closed == "store" else public.parent).chmod(0o555)
     with pytest.raises(
         TokenStoreError,
-        match=rf"expected to write {public}(/order\.bin\.tmp|\.lock), found Permission denied.*; mend it",
+        match=rf"expected to write {public}(/order\.bin\.tokenstore-tmp|\.tokenstore), found Permission denied.*; mend it",
     ):
         add_order(public)
     assert verify(public) == []

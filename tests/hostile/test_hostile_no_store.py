@@ -10,6 +10,7 @@ import tokenstore
 from tests.hostile_stores import make_fifo, make_small
 from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError
 from tokenstore.store import open_store, verify
+from tokenstore.store.work import Work
 
 pytestmark = pytest.mark.timeout(120)  # a hang is a failure long before the suite's own limit
 
@@ -42,11 +43,11 @@ NO_STORES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a link to nothing": (foreign(lambda path: path.symlink_to("nothing")), "found nothing"),
     "a link to itself": (foreign(lambda path: path.symlink_to("s")), "found nothing"),
     "an unfinished build": (
-        foreign(lambda path: path.with_name("s.building").mkdir()),
+        foreign(lambda path: Work(path).building.mkdir(parents=True)),
         "found an unfinished build",
     ),
     "an unfinished build with an empty directory": (
-        foreign(lambda path: (path.mkdir(), path.with_name("s.building").mkdir())),
+        foreign(lambda path: (path.mkdir(), Work(path).building.mkdir(parents=True))),
         "run the same build command again",
     ),
     "a path below a file": (lambda folder: ((folder / "f").write_bytes(b""), folder / "f" / "s")[1], "found nothing"),
@@ -77,5 +78,5 @@ def test_what_is_no_store_is_told_as_such(tmp_path: Path, prepare: Callable[[Pat
 def test_a_finished_store_beside_an_unfinished_build_opens(tmp_path: Path) -> None:
     """P8: a rebuild under way does not hide the store that is there."""
     path = make_small(tmp_path / "s")
-    (tmp_path / "s.building").mkdir()
+    (tmp_path / "s.tokenstore/building").mkdir(parents=True)
     assert len(open_store(path)) == 30

@@ -153,7 +153,7 @@ def test_special_tokens_in_texts(command: Run, tmp_path: Path, tokenizer_file: P
     with tokenstore.open_store(tmp_path / "store") as store:
         special = [sum(id in (0, 1) for id in document[:-1].tolist()) for document in store]
         texts = [store.tokenizer.decode(document[:-1]) for document in store]
-    rejects = tmp_path / "store.rejects.jsonl"
+    rejects = tmp_path / "store.tokenstore/rejects.jsonl"
     reasons = [json.loads(line)["reason"] for line in rejects.read_text().splitlines()] if rejects.exists() else []
     if special_text == "error":
         assert texts == SPECIAL[2:]

@@ -22,7 +22,7 @@ from tests.command_lines import (
 )
 from tests.data.texts import TEXTS
 from tokenstore.build import BuildOptions, BuildResult, append_store, build_store
-from tokenstore.store.files import exclusive_lock
+from tokenstore.store.work import exclusive_work
 
 APPENDERS = {"tools": [sys.executable, "-m", "tools.append_store"], "tokenstore": [*MAIN, "append"]}
 Make = Callable[..., Path]
@@ -48,7 +48,13 @@ def test_an_append_exits_0_and_tells_what_there_is_now(make: Make, jsonl: Callab
     assert (done.returncode, done.stderr) == (0, "")
     with tokenstore.open_store(store) as opened:
         assert (len(opened), opened.version) == (len(TEXTS) + 1, 2)
-        shown = (str(store), f"{len(opened)} from 2 files", "1 without text", opened.digest, "store.rejects-v2.jsonl")
+        shown = (
+            str(store),
+            f"{len(opened)} from 2 files",
+            "1 without text",
+            opened.digest,
+            "store.tokenstore/rejects-v2.jsonl",
+        )
         assert [text for text in shown if text not in done.stdout] == []
     again = run(*command)
     assert (again.returncode, again.stderr) == (0, "")
@@ -116,7 +122,7 @@ def test_what_fails_exits_1(make: Make, jsonl: Callable[..., Path], tmp_path: Pa
         done = run_here("append", *arguments)
         assert (done.returncode, done.stdout) == (1, "")
         assert re.fullmatch(rf"error: .*{re.escape(message)}.*\n", done.stderr)
-    with exclusive_lock(tmp_path / "store.lock"):
+    with exclusive_work(tmp_path / "store"):
         done = run_here("append", store, new)
     assert done.returncode == 1
     assert f"found process {os.getpid()} at work on it" in done.stderr
@@ -130,7 +136,7 @@ def test_more_bad_records_than_allowed_exit_3_and_are_listed(make: Make, jsonl: 
     done = run_here("append", store, jsonl("in/b.jsonl", ["b", {"text": 1}]))
     assert (done.returncode, done.stdout) == (3, "")
     assert "record 2 of b.jsonl" in done.stderr
-    assert str(store.with_name("store.rejects-v2.jsonl")) in done.stderr
+    assert str(store.with_name("store.tokenstore") / "rejects-v2.jsonl") in done.stderr
     assert contents(store) == before
 
 
@@ -143,7 +149,7 @@ def test_an_interrupted_append_exits_130_and_resumes_to_the_same_bytes(
     store = make(tokenizer=str(tokenizer_file))
     before = contents(store)
     command = in_small_units("append", store, many_texts, "--workers", workers)
-    interrupt(start(*command, start_new_session=True), tmp_path / "store.building" / "parts", name)
+    interrupt(start(*command, start_new_session=True), tmp_path / "store.tokenstore/building/parts", name)
     assert contents(store) == before
     assert run(*command).returncode == 0
     undisturbed = build_store(

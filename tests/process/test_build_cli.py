@@ -62,7 +62,9 @@ def test_a_build_exits_0_and_tells_what_it_wrote(jsonl: Callable[..., Path], tmp
             "1 without text",
             f"{store.num_tokens:,} as uint16",
         )
-        assert [text for text in (*shown, store.digest, "store.rejects.jsonl") if text not in done.stdout] == []
+        assert [
+            text for text in (*shown, store.digest, "store.tokenstore/rejects.jsonl") if text not in done.stdout
+        ] == []
 
 
 @pytest.mark.parametrize("entry", ["tokenstore", pytest.param("tools", marks=pytest.mark.deep)])
@@ -162,11 +164,11 @@ def test_more_bad_records_than_allowed_exit_3_and_are_listed(jsonl: Callable[...
     done = run_here(*command)
     assert (done.returncode, done.stdout) == (3, "")
     assert "record 2 of in.jsonl: not JSON" in done.stderr
-    assert str(tmp_path / "store.rejects.jsonl") in done.stderr
+    assert str(tmp_path / "store.tokenstore/rejects.jsonl") in done.stderr
     assert not (tmp_path / "store").exists()
     assert run_here(*command, "--max-bad", 1).returncode == 3
     assert run_here(*command, "--max-bad", 2).returncode == 0
-    rows = [json.loads(line) for line in (tmp_path / "store.rejects.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (tmp_path / "store.tokenstore/rejects.jsonl").read_text().splitlines()]
     assert [(row["file"], row["record"]) for row in rows] == [("in.jsonl", 2), ("in.jsonl", 4)]
 
 
@@ -176,7 +178,7 @@ def test_json_is_one_object_on_standard_output(jsonl: Callable[..., Path], tmp_p
     command = ["build", source, "-o", tmp_path / "store", "--tokenizer", "bytes", "--max-bad", 1, "--json"]
     first, second = (json.loads(run_here(*command).stdout) for _ in range(2))
     assert first["path"] == str(tmp_path / "store")
-    assert first["rejects"] == str(tmp_path / "store.rejects.jsonl")
+    assert first["rejects"] == str(tmp_path / "store.tokenstore/rejects.jsonl")
     assert first["counts"] == {"input files": 1, **counts(documents=len(TEXTS), bad=1)}
     assert first["num_tokens"] == sum(len(text.encode()) + 1 for text in TEXTS)
     assert (first["was_there"], second["was_there"]) == (False, True)
@@ -213,7 +215,7 @@ def test_an_interrupted_build_exits_130_and_resumes_to_the_same_bytes(
 ) -> None:
     """P8: Ctrl-C or a scheduler's SIGTERM leaves no store and no process, says so, and the same command goes on."""
     command = in_small_units("build", *slow_build, "--workers", workers)
-    interrupt(start(*command, start_new_session=True), tmp_path / "store.building" / "parts", name)
+    interrupt(start(*command, start_new_session=True), tmp_path / "store.tokenstore/building/parts", name)
     assert not (tmp_path / "store").exists()
     assert run(*command).returncode == 0
     assert contents(tmp_path / "store") == undisturbed
@@ -225,18 +227,18 @@ def test_of_two_builders_at_once_the_second_is_refused_and_the_first_completes(
 ) -> None:
     """P8: the second builder exits 1 at once, naming the process that builds; the first does not notice."""
     first = start(*BUILD, *slow_build)
-    wait_until(lambda: first.poll() is not None or (tmp_path / "store.building" / "parts").exists())
+    wait_until(lambda: first.poll() is not None or (tmp_path / "store.tokenstore/building/parts").exists())
     os.kill(first.pid, signal.SIGSTOP)  # so that it still builds, however slow this machine is
     try:
         second = run_here("build", *slow_build)
     finally:
         os.kill(first.pid, signal.SIGCONT)
     assert second.returncode == 1
-    assert f"found process {first.pid} at work on it ({tmp_path / 'store.lock'})" in second.stderr
+    assert f"found process {first.pid} at work on it ({tmp_path / 'store.tokenstore'})" in second.stderr
     _, err = first.communicate(timeout=WAIT_SECONDS)
     assert first.returncode == 0, err
     assert tokenstore.verify(tmp_path / "store") == []
-    assert not (tmp_path / "store.lock").exists()
+    assert not (tmp_path / "store.tokenstore").exists()
 
 
 def test_a_dead_builder_blocks_nobody(
@@ -244,10 +246,10 @@ def test_a_dead_builder_blocks_nobody(
 ) -> None:
     """P8: the lock goes with its holder, even one that was killed and left the lock file behind."""
     first = start(*BUILD, *slow_build)
-    wait_until(lambda: first.poll() is not None or (tmp_path / "store.building").exists())
+    wait_until(lambda: first.poll() is not None or (tmp_path / "store.tokenstore/building").exists())
     first.kill()
     first.wait()
-    assert (tmp_path / "store.lock").exists()
+    assert (tmp_path / "store.tokenstore").exists()
     assert run_here("build", *slow_build).returncode == 0
     assert contents(tmp_path / "store") == undisturbed
 

@@ -16,7 +16,7 @@ from tests.grown import documents_of, grow, write
 from tests.report_pages import check_page
 from tokenstore.report import plan_report, store_report
 from tokenstore.report.page import BEGINS
-from tokenstore.store import files
+from tokenstore.store import files, writing
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ class TestOutput:
     def test_a_disk_that_fails(self, store: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         """No half page; the one of before is whole."""
         ok("report", store, "-o", "x.html")
-        monkeypatch.setattr(files, "sync", raising(number))
+        monkeypatch.setattr(writing, "sync", raising(number))
         refused(1, r"output: expected to write it, found .* \(x.html\)", store, "-o", "x.html")
         refused(1, "output: expected to write it, found .*", store, "-o", "y.html")
         assert [path.name for path in folder.iterdir()] == ["x.html"]

@@ -188,27 +188,30 @@ def test_the_bytes_do_not_depend_on_workers(
         a, b = (write_rows(tmp_path / place / f"{i}.jsonl", [*rows(i), {"text": 7}, *rows(i + 5)]) for i in range(2))
         store = build(a, output=f"s{workers}/store", max_bad=1, **options).path
         result = append_store(store, [str(b)], workers=workers, max_bad=1)
-        assert result.rejects == store.with_name("store.rejects-v2.jsonl")
+        assert result.rejects == store.with_name("store.tokenstore") / "rejects-v2.jsonl"
         trees.append(whole_tree(store.parent))
     assert trees[0] == trees[1]
-    assert {name.partition("/")[0] for name in trees[0]} == {"store", "store.rejects.jsonl", "store.rejects-v2.jsonl"}
+    assert {name.partition("/")[0] for name in trees[0]} == {
+        "store",
+        "store.tokenstore",
+    }
 
 
 def test_bad_records_leave_the_store_as_it_was_and_are_listed(build: Build, jsonl: Callable[..., Path]) -> None:
     """P9: too many bad records change nothing, neither the store nor the list its build left, and are listed apart."""
     store = build(jsonl("in/a.jsonl", ["a", {"text": 1}]), max_bad=1).path
-    before, list_before = contents(store), store.with_name("store.rejects.jsonl").read_bytes()
+    before, list_before = contents(store), (store.with_name("store.tokenstore") / "rejects.jsonl").read_bytes()
     source = jsonl("in/b.jsonl", ["b", {"text": 2}, {"text": 3}])
     with pytest.raises(tokenstore.errors.BadRecordsError, match=r"found 2 so far.*record 2 of b\.jsonl") as caught:
         append_store(store, [str(source)], max_bad=1)
-    listed = store.with_name("store.rejects-v2.jsonl")
+    listed = store.with_name("store.tokenstore") / "rejects-v2.jsonl"
     assert str(listed) in str(caught.value)
     assert [json.loads(line)["record"] for line in listed.read_text().splitlines()] == [2, 3]
     assert contents(store) == before
     result = append_store(store, [str(source)], max_bad=2)
     assert (result.rejects, result.counts["bad"], result.num_documents) == (listed, 3, 2)
-    assert store.with_name("store.rejects.jsonl").read_bytes() == list_before
-    assert left_behind(store) == ["store.rejects-v2.jsonl", "store.rejects.jsonl"]
+    assert (store.with_name("store.tokenstore") / "rejects.jsonl").read_bytes() == list_before
+    assert left_behind(store) == ["rejects-v2.jsonl", "rejects.jsonl"]
 
 
 def test_the_lists_of_bad_records_are_no_inputs(build: Build, jsonl: Callable[..., Path], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tokenstore.errors import (
     TokenStoreError,
 )
 from tokenstore.store import open_store, versions
-from tokenstore.store.files import exclusive_lock
+from tokenstore.store.work import exclusive_work
 
 BAD = {"text": 7}
 
@@ -192,7 +192,7 @@ def test_a_split_that_gets_none_of_the_new_documents_stays_as_it_is(
 def test_a_second_append_at_once_is_refused(build: Callable, source: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
     """P8: of two appends, and of an append and a build, one is at work; the other is told whom to wait for."""
     store = build(source(0)).path
-    with exclusive_lock(store.with_name("store.lock")):
+    with exclusive_work(store):
         with pytest.raises(StoreBusyError, match=f"found process {os.getpid()} at work on it"):
             append_store(store, [source(1)])
     commit = append.commit_append
@@ -257,9 +257,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_that_names_it(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, call, refuse)
-        with pytest.raises(
-            BuildError, match=r"disk: expected to write .*store\.(lock|building).*Read-only file system"
-        ):
+        with pytest.raises(BuildError, match=r"disk: expected to write .*store\.tokenstore.*Read-only file system"):
             append_store(store, [new])
     assert contents(store) == before
     assert append_store(store, [new]).num_documents == 16
@@ -284,7 +282,7 @@ def test_an_unfinished_append_stands_in_nobodys_way(
     result = append_store(store, inputs, max_bad=1, note=notes.append)
     assert (result.num_documents, notes) == (32, ["resuming: 4 of 5 parts are done"])
     assert tokenstore.verify(store) == []
-    assert left_behind(store) == ["store.rejects-v3.jsonl"]
+    assert left_behind(store) == ["rejects-v3.jsonl"]
 
 
 @pytest.mark.parametrize("split", [None, "a=0.5,b=0.5"])
@@ -295,10 +293,10 @@ def test_an_append_that_died_right_after_its_commit_is_done(
     """P8: what is left over is tidied by the same command and refused by nobody else."""
     store = build(source(0), split=split).path
     with monkeypatch.context() as patched:
-        patched.setattr(append, "remove_tree", lambda path: die() if path.name == "store.building" else shutil.rmtree(path, ignore_errors=True))  # fmt: skip
+        patched.setattr(append, "tidy", die)
         with pytest.raises(KeyboardInterrupt):
             append_store(store, [source(1)])
-    assert (store.with_name("store.building") / "parts").exists()
+    assert (store.with_name("store.tokenstore") / "building" / "parts").exists()
     result = append_store(store, [source(1 if then == "the same" else 2)])
     assert (result.was_there, result.num_documents) == ((True, 16) if then == "the same" else (False, 24))
     assert left_behind(store) == []
@@ -338,7 +336,7 @@ def test_an_unfinished_build_of_another_kind_is_not_taken_for_an_append(
     store = build(source(0)).path
     with pytest.raises(BadRecordsError):
         build(source(0), source(1, BAD), eos=False, overwrite=True)
-    with pytest.raises(ConfigError, match=r"found an unfinished build of another \(.*store\.building\)"):
+    with pytest.raises(ConfigError, match=r"found an unfinished build of another \(.*store\.tokenstore/building\)"):
         append_store(store, [source(2)])
     assert build(source(0)).was_there
     assert append_store(store, [source(2)]).num_documents == 16

@@ -20,7 +20,7 @@ def test_more_bad_records_than_allowed_are_listed_and_leave_no_store(
         BadRecordsError, match=r"at most 2, found 3 so far; the first is record 34 of a\.jsonl: field"
     ) as caught:
         build(corpus, max_bad=2)
-    rejects = tmp_path / "store.rejects.jsonl"
+    rejects = tmp_path / "store.tokenstore/rejects.jsonl"
     assert str(rejects) in str(caught.value)
     assert "--max-bad" in str(caught.value)
     assert not (tmp_path / "store").exists()
@@ -43,10 +43,10 @@ def test_allowing_more_bad_records_and_running_again_works(
         build(corpus, max_bad=2)
     result = build(corpus, max_bad=3, note=notes.append)
     assert any(note.startswith("resuming: ") for note in notes)
-    assert result.rejects == tmp_path / "store.rejects.jsonl"
+    assert result.rejects == tmp_path / "store.tokenstore/rejects.jsonl"
     assert len(result.rejects.read_text().splitlines()) == 3
     assert contents(result.path) == contents(build(corpus, max_bad=9, output="fresh").path)
-    assert left_behind(result.path) == ["store.rejects.jsonl"]
+    assert left_behind(result.path) == ["rejects.jsonl"]
 
 
 @pytest.mark.parametrize("max_bad", [0, 1, 4, 5])
@@ -66,7 +66,7 @@ def test_without_bad_records_there_is_no_list_of_them(build: Build, jsonl: Calla
     source = jsonl("in.jsonl", ["a", BAD])
     with pytest.raises(BadRecordsError):
         build(source)
-    assert (tmp_path / "store.rejects.jsonl").exists()
+    assert (tmp_path / "store.tokenstore/rejects.jsonl").exists()
     result = build(jsonl("in.jsonl", ["a", "b"]))
     assert result.rejects is None
     assert left_behind(result.path) == []

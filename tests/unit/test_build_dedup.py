@@ -75,7 +75,7 @@ def test_the_first_of_equal_texts_stays_over_files_units_and_buckets(
         blank = sum(record is None for record in files[name])
         accounted = row["documents"] + row["duplicates"] + row["empty"] + row["bad"] + blank
         assert accounted == row["lines"] == len(files[name])
-    assert left_behind(result.path) == ["store.rejects.jsonl"]
+    assert left_behind(result.path) == ["rejects.jsonl"]
 
 
 @settings(max_examples=20)
@@ -180,9 +180,9 @@ def test_more_bad_records_than_allowed_are_told_as_without_dedup(
             with pytest.raises(BadRecordsError, match=f"at most {allowed}, found {allowed + 1} so far; the first is"):
                 build_stores(tmp_path / kind, source, dedup=kind, max_bad=allowed, workers=workers)
             assert not (tmp_path / kind).exists()
-            lists.append((tmp_path / f"{kind}.rejects.jsonl").read_bytes())
+            lists.append((tmp_path / f"{kind}.tokenstore/rejects.jsonl").read_bytes())
         assert lists[0] == lists[1]
-        made = [len(list((tmp_path / f"{kind}.building" / "parts").iterdir())) for kind in ("none", "exact")]
+        made = [len(list((tmp_path / f"{kind}.tokenstore/building/parts").iterdir())) for kind in ("none", "exact")]
         assert workers > 1 or made[0] == made[1]  # no more is made than it takes to know
     notes: list[str] = []
     result = build_stores(tmp_path / "exact", source, dedup="exact", max_bad=num_bad, note=notes.append)
@@ -209,7 +209,7 @@ def test_a_build_killed_while_it_compared_goes_on(tmp_path: Path, monkeypatch: p
     source = write_records(tmp_path / "in.jsonl", repeated(100, 30))
 
     def die(*args: object, **kwargs: object) -> None:
-        assert list((tmp_path / "store.building" / "dedup").iterdir())
+        assert list((tmp_path / "store.tokenstore/building" / "dedup").iterdir())
         raise KeyboardInterrupt
 
     for where in ((dedup.np, "lexsort"), (assemble, "_append")):
@@ -220,7 +220,7 @@ def test_a_build_killed_while_it_compared_goes_on(tmp_path: Path, monkeypatch: p
     result = build_stores(tmp_path / "store", source, dedup="exact", max_bad=9)
     fresh = build_stores(tmp_path / "fresh", source, dedup="exact", max_bad=9)
     assert all_files(result.path) == all_files(fresh.path)
-    assert left_behind(result.path) == ["store.rejects.jsonl"]
+    assert left_behind(result.path) == ["rejects.jsonl"]
 
 
 def test_hashes_that_differ_in_one_bit_are_not_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -262,7 +262,7 @@ def test_rejects_are_those_of_all_parts_when_some_are_resumed(
     for allowed in (0, 5, 12):
         with pytest.raises(BadRecordsError, match=f"found {allowed + 1} so far; the first is record 1 of"):
             build_stores(tmp_path / "store", path, max_record_bytes=40, max_bad=allowed)
-        some = json_lines(tmp_path / "store.rejects.jsonl")
+        some = json_lines(tmp_path / "store.tokenstore/rejects.jsonl")
         assert [row["record"] for row in some] == list(range(1, 61, 3))[: allowed + 1]
     notes: list[str] = []
     result = build_stores(tmp_path / "store", path, max_record_bytes=40, max_bad=20, note=notes.append)
@@ -270,4 +270,4 @@ def test_rejects_are_those_of_all_parts_when_some_are_resumed(
     assert [row["record"] for row in json_lines(result.rejects)] == list(range(1, 61, 3))
     fresh = build_stores(tmp_path / "fresh", path, max_record_bytes=40, max_bad=20)
     assert fresh.rejects.read_bytes() == result.rejects.read_bytes()
-    assert left_behind(result.path) == ["store.rejects.jsonl"]
+    assert left_behind(result.path) == ["rejects.jsonl"]

@@ -12,7 +12,7 @@ from tests.building import BAD, Build, as_bytes, contents, documents, left_behin
 from tests.data.texts import TEXTS
 from tokenstore.build import BuildResult
 from tokenstore.errors import BadRecordsError, ConfigError, TokenStoreError
-from tokenstore.store.files import exclusive_lock
+from tokenstore.store.work import exclusive_work
 
 
 def test_a_finished_store_is_left_alone(build: Build, jsonl: Callable[..., Path]) -> None:
@@ -66,8 +66,8 @@ def test_other_options_than_those_of_what_is_there_are_refused_by_name(
     assert {path: path.read_bytes() for path in tmp_path.glob("store*/**/*") if path.is_file()} == before
     replaced = build(source, overwrite=True, max_bad=100, **options)
     assert contents(replaced.path) == contents(build(source, output="fresh", max_bad=100, **options).path)
-    assert "store.replaced" not in left_behind(replaced.path)
-    assert "store.building" not in left_behind(replaced.path)
+    assert "replaced" not in left_behind(replaced.path)
+    assert "building" not in left_behind(replaced.path)
 
 
 def test_an_unfinished_build_that_had_finished_nothing_stands_in_nobodys_way(
@@ -186,7 +186,7 @@ def test_a_second_builder_of_the_same_output_is_refused(
     build: Build, jsonl: Callable[..., Path], tmp_path: Path
 ) -> None:
     """P8: two builds never write to one place; the message names the process to wait for."""
-    with exclusive_lock(tmp_path / "store.lock"):
+    with exclusive_work(tmp_path / "store"):
         with pytest.raises(tokenstore.errors.StoreBusyError, match=f"found process {os.getpid()} at work on it"):
             build(jsonl("in.jsonl", ["a"]))
     assert build(jsonl("in.jsonl", ["a"])).num_documents == 1

@@ -8,7 +8,7 @@ import pytest
 
 from tests.building import BAD, Build, as_bytes, contents, counts, die, documents, left_behind
 from tests.data.texts import TEXTS
-from tokenstore.build import part, pipeline
+from tokenstore.build import part, replacing
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, TokenStoreError
 
 
@@ -79,7 +79,7 @@ def test_a_part_whose_files_are_not_whole_is_made_again(
     with pytest.raises(BadRecordsError):
         build(*two_units)
     how, what = damage.split()
-    (summary,) = (tmp_path / "store.building/parts").glob("*.json")
+    (summary,) = (tmp_path / "store.tokenstore/building/parts").glob("*.json")
     path = summary.with_suffix("." + what)
     data = path.read_bytes()
     path.write_bytes({"no": b"", "short": data[:-2], "long": data + bytes(8), "other": b"[]"}[how])
@@ -96,7 +96,7 @@ def test_a_build_that_died_while_it_replaced_a_store_gives_the_new_one(
     old, new = jsonl("old.jsonl", ["old"]), jsonl("new.jsonl", ["new"])
     build(old)
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline, "commit_directory", die)
+        patched.setattr(replacing, "commit_directory", die)
         with pytest.raises(KeyboardInterrupt):
             build(new, overwrite=True)
     assert not (tmp_path / "store").exists()
@@ -116,14 +116,14 @@ def test_a_build_that_died_right_after_its_store_appeared_is_finished(
         die()
 
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline, "commit_directory", commit)
+        patched.setattr(replacing, "commit_directory", commit)
         with pytest.raises(KeyboardInterrupt):
             build(source, max_bad=1)
-    assert left_behind(tmp_path / "store") == ["store.building", "store.rejects.jsonl"]
+    assert left_behind(tmp_path / "store") == ["building", "rejects.jsonl"]
     result = build(source, max_bad=1)
     assert result.was_there
-    assert result.rejects == tmp_path / "store.rejects.jsonl"
-    assert left_behind(tmp_path / "store") == ["store.rejects.jsonl"]
+    assert result.rejects == tmp_path / "store.tokenstore/rejects.jsonl"
+    assert left_behind(tmp_path / "store") == ["rejects.jsonl"]
 
 
 def test_a_damaged_recipe_of_an_unfinished_build_is_refused_by_name(
@@ -132,7 +132,7 @@ def test_a_damaged_recipe_of_an_unfinished_build_is_refused_by_name(
     """P9: what the parts of an unfinished build were made with must be readable; overwrite begins anew."""
     with pytest.raises(BadRecordsError):
         build(*two_units)
-    (tmp_path / "store.building/recipe.json").write_bytes(b"\x00\xff{")
+    (tmp_path / "store.tokenstore/building/recipe.json").write_bytes(b"\x00\xff{")
     with pytest.raises(TokenStoreError, match=r"recipe\.json"):
         build(*two_units, max_bad=1)
     assert build(*two_units, max_bad=1, overwrite=True).num_documents == 2 * len(TEXTS)
@@ -154,7 +154,7 @@ def test_a_store_inside_its_input_folder_is_not_read_by_the_same_command_again(
     assert again.counts == {"input files": 1, **counts(documents=len(TEXTS), bad=1)}
     assert build(f"{source.parent}/**/*.jsonl", output="data/store", max_bad=1).was_there
     with pytest.raises(ConfigError, match="found none"):
-        build(source.with_name("store.rejects.jsonl"), output="data/store")
+        build(source.with_name("store.tokenstore") / "rejects.jsonl", output="data/store")
 
 
 def test_a_worker_that_dies_is_told_and_the_build_resumes(

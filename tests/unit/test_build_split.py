@@ -59,7 +59,7 @@ def test_every_document_is_in_the_split_of_its_text(tmp_path: Path, small_units:
     assert result.counts == whole.counts
     assert [split.path.name for split in result.splits] == NAMES
     assert sorted(path.name for path in result.path.iterdir()) == sorted(NAMES)
-    assert left_behind(result.path) == ["split.rejects.jsonl"]
+    assert left_behind(result.path) == ["rejects.jsonl"]
 
 
 def test_what_there_was_in_each_input_adds_up_over_the_splits(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_an_empty_split_is_an_error_and_no_store(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match=r"split tiny: expected at least one, found none \(.*no store was written"):
         build_stores(tmp_path / "store", source, split="train=0.999999,tiny=0.000001")
     assert not (tmp_path / "store").exists()
-    assert left_behind(tmp_path / "store") == ["store.building"]
+    assert left_behind(tmp_path / "store") == ["building"]
     with pytest.raises(ConfigError, match=r"options\.split was .* use the same options, or --overwrite"):
         build_stores(tmp_path / "store", source, split=SPLITS)
     assert build_stores(tmp_path / "store", source, split=SPLITS, overwrite=True).num_documents == 60

@@ -1,6 +1,7 @@
 """The architecture as a test: who may import what, and what may not stand where."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -31,13 +32,15 @@ LIBRARIES = {  # who alone may import a library
     "os": {
         "store/files.py",
         "store/maps.py",
+        "store/writing.py",
+        "store/work.py",
         "outside.py",
-        "torch_data/ranks.py",
+        "torch_data/ranks.py",  # what a launcher says in the environment
         "commands/entry.py",  # to end while imports go on
-    },  # of the latter, what a launcher says in the environment
-    "mmap": {"store/files.py", "store/maps.py"},
+    },
+    "mmap": {"store/writing.py", "store/maps.py"},
     "ctypes": {"store/maps.py"},
-    "fcntl": {"store/files.py"},
+    "fcntl": {"store/work.py"},
     "resource": {"store/files.py"},
     "tokenizers": {"tokenizer"},
     "tiktoken": {"tokenizer"},
@@ -196,3 +199,49 @@ def test_what_is_at_a_path_is_asked_in_one_place(path: Path) -> None:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     }
     assert not called & {"exists", "is_file", "is_dir"}
+
+
+CHANGES = {"write_text", "write_bytes", "touch", "chmod", "lchmod", "mkdir", "makedirs", "rmdir", "rmtree", "unlink", "rename",
+           "symlink_to", "hardlink_to", "truncate", "tofile", "save", "savez", "memmap", "open_memmap"}  # fmt: skip
+
+
+def changes_files(node: ast.AST) -> bool:
+    """Whether a call may create, replace or remove a file: by a method of paths or arrays, or by `open` to write."""
+    if not isinstance(node, ast.Call):
+        return False
+    method = node.func.attr if isinstance(node.func, ast.Attribute) else None
+    if method in CHANGES or (method == "replace" and len(node.args) == 1):  # Path.replace; str.replace has two
+        return True
+    if (method == "open" and ast.unparse(node.func) != "os.open") or (
+        isinstance(node.func, ast.Name) and node.func.id == "open"
+    ):
+        modes = [*node.args[method is None :][:1], *(each.value for each in node.keywords if each.arg == "mode")]
+        return not all(isinstance(mode, ast.Constant) and mode.value in ("r", "rb") for mode in modes)
+    return False
+
+
+@pytest.mark.parametrize("path", MODULES, ids=place)
+def test_files_are_changed_in_one_place(path: Path) -> None:
+    """What is created is new, what is replaced or removed is so by its name: `store/writing.py`, and the lock, see to it."""
+    if place(path) in ("store/writing.py", "store/work.py"):
+        return
+    found = [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if changes_files(node)]
+    assert not found, f"{place(path)}: {found}"
+    assert not re.search("O_(WRONLY|RDWR|CREAT|APPEND|TRUNC)", path.read_text())
+
+
+def test_files_are_opened_to_write_by_create_alone() -> None:
+    """Every file is created exclusively, in a folder that is no link; modes are changed by descriptor."""
+    tree = ast.parse((ROOT / "store/writing.py").read_text())
+    opens = {
+        function.name
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "os.open")
+    }
+    assert opens == {"opened_folder", "create", "create_descriptor", "append_file"}  # the last one reads
+    for name in ("store/writing.py", "store/work.py"):
+        source = (ROOT / name).read_text()
+        assert "os.chmod" not in source
+        assert not re.search(r"O_TRUNC|ftruncate", source)

@@ -20,8 +20,8 @@ from tests.forge import forge, overwrite
 from tokenstore.build import BuildOptions, build_store
 from tokenstore.errors import CorruptionError, FormatError, StoreBusyError
 from tokenstore.store import open_store, order_file, verify
-from tokenstore.store.files import exclusive_lock
 from tokenstore.store.order_file import add_order
+from tokenstore.store.work import exclusive_work
 
 ROOT = Path(__file__).resolve().parents[2]
 INDEX = [sys.executable, "-m", "tools.index_store"]
@@ -183,17 +183,17 @@ def test_a_build_writes_one(tmp_path: Path) -> None:
 
 def test_two_writers_at_once(path: Path) -> None:
     """The second one is told that the store is busy, and by whom; the lock goes with the first one."""
-    with exclusive_lock(path.with_name("s.lock")):
+    with exclusive_work(path):
         with pytest.raises(StoreBusyError, match=rf"found process {os.getpid()}"):
             add_order(path)
         assert not open_store(path).has_order
     assert add_order(path)
-    assert not path.with_name("s.lock").exists()
+    assert not path.with_name("s.tokenstore").exists()
 
 
 def test_a_busy_store_is_told_in_words_of_this_command(path: Path) -> None:
     """What to do is to wait; `index` has no output."""
-    with exclusive_lock(path.with_name("s.lock")):
+    with exclusive_work(path):
         with pytest.raises(StoreBusyError) as error:
             add_order(path)
     assert "output" not in str(error.value)
@@ -204,7 +204,7 @@ def test_a_store_and_a_link_to_it_have_one_lock(path: Path) -> None:
     link = path.parent / "other" / "link"
     link.parent.mkdir()
     link.symlink_to(path)
-    with exclusive_lock(path.with_name("s.lock")), pytest.raises(StoreBusyError):
+    with exclusive_work(path), pytest.raises(StoreBusyError):
         add_order(link)
 
 
@@ -249,7 +249,7 @@ def test_the_command_writes_once(path: Path) -> None:
 
 def test_the_command_fails_with_a_message(path: Path) -> None:
     """Exit code 1 for what is no store or is busy, 2 for a wrong call; no traceback, nothing on standard output."""
-    with exclusive_lock(path.with_name("s.lock")):
+    with exclusive_work(path):
         for arguments, code, text in (
             ([path.with_name("none")], 1, "error: no store at "),
             ([path], 1, f"found process {os.getpid()}"),

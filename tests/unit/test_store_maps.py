@@ -14,9 +14,10 @@ import pytest
 
 from tests.opened import maps_of, open_files
 from tokenstore.errors import CorruptionError, TokenStoreError
-from tokenstore.store import files, maps, open_store, reader
-from tokenstore.store.files import identity_of, new_mapped_file
+from tokenstore.store import maps, open_store, reader, writing
+from tokenstore.store.files import identity_of
 from tokenstore.store.maps import MapCache, map_array
+from tokenstore.store.writing import new_mapped_file
 
 
 def test_ten_thousand_shards_need_no_descriptor_each(
@@ -194,7 +195,7 @@ def test_a_file_system_that_maps_nothing_to_write_is_told(tmp_path: Path, monkey
     def refuse(*arguments: object) -> None:
         raise OSError(errno.ENODEV, "No such device")
 
-    monkeypatch.setattr(files.mmap, "mmap", refuse)
+    monkeypatch.setattr(writing.mmap, "mmap", refuse)
     message = r"file: expected a file system that can map files to write, found none \(.*\); write the store on a local"
     with pytest.raises(TokenStoreError, match=message), new_mapped_file(tmp_path / "order.bin", 64):
         pytest.fail("no memory to fill")

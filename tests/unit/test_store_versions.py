@@ -132,7 +132,7 @@ def test_files_left_over_are_nothing(path: Path) -> None:
         "boundaries-v4.bin",
         "tokens-00099.bin",
         "manifest-v3.json",
-        "manifest-v3.json.tmp",
+        "manifest-v3.json.tokenstore-tmp",
         "manifest-v9.json",
     ):
         (path / name).write_bytes(b"left over")
@@ -207,11 +207,12 @@ def test_a_growth_does_not_hide_damage(tmp_path: Path, name: str) -> None:
     """P9: what is taken over into new files, with new checksums, is checked against the old ones."""
     path = write(tmp_path / "s", STEPS[0])
     data = (path / name).read_bytes()
-    (tmp_path / "w").mkdir()
     for damaged, message in (
         (flip(data, 8 * len(data) - 3), "file: expected the checksum"),
         (data[:-1], "file size: expected"),
     ):
+        shutil.rmtree(tmp_path / "w", ignore_errors=True)
+        (tmp_path / "w").mkdir()
         base = open_store(path, check="lazy")
         replace(path / name, damaged)
         with pytest.raises(CorruptionError, match=message) as caught:

@@ -1,6 +1,6 @@
 """Make a finished store longer: new inputs, by the options it was built with, as its next version (FMT-13).
 
-The shards that are there are not touched, and every older version stays as it was. <store>.building is resumed from.
+The shards that are there are not touched, and every older version stays as it was. <store>.tokenstore/building is resumed from.
 """
 
 import contextlib
@@ -17,25 +17,24 @@ from tokenstore.build.pipeline import (
     fill,
     open_work,
     prepare,
-    publish_rejects,
-    read_recipe,
-    rejects_of_append,
     result_of,
     resumable,
     whole_result,
 )
-from tokenstore.build.recipe import beside, check_same_options, options_of
+from tokenstore.build.recipe import check_same_options, options_of
+from tokenstore.build.resume import publish_rejects, read_recipe, tidy
 from tokenstore.build.split import parse_split
 from tokenstore.errors import BuildError, ConfigError
 from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME
 from tokenstore.format.manifest import Manifest
 from tokenstore.paths import is_folder, is_there
 from tokenstore.store.append import commit_append
-from tokenstore.store.files import exclusive_lock, remove_tree
 from tokenstore.store.inputs import checked_rows
-from tokenstore.store.order_file import LOCK_SUFFIX, write_order
+from tokenstore.store.order_file import write_order
 from tokenstore.store.reader import Store, open_store
+from tokenstore.store.work import exclusive_work
 from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writing import make_folders, remove_tree
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def append_store(
     path = Path(path).resolve()
     folders = _folders(path)
     with resumable(path), contextlib.ExitStack() as stack:
-        stack.enter_context(exclusive_lock(beside(path, LOCK_SUFFIX)))
+        work = stack.enter_context(exclusive_work(path))
         newest = [stack.enter_context(open_store(folder)) for folder in folders]
         options = options_of(
             newest[0], tuple(str(each) for each in inputs), filter=filter, map=map, workers=workers, max_bad=max_bad
@@ -92,9 +91,9 @@ def append_store(
             check_same_options(store, job.recipe["options"])
         targets = [_target(job, store, stack) for store in newest]
         version = max(target.base.version for target in targets) + 1
-        job = replace(job, rejects=rejects_of_append(path, version))
+        job = replace(job, version=version)
         is_done = all(target.is_done for target in targets) or not _append(job, targets, progress, note)
-        remove_tree(job.building)
+        tidy([work.building], note)
         rejects = None if is_done or not is_there(job.rejects) else job.rejects
         return _result(job, targets, rejects, was_there=is_done)
 
@@ -122,8 +121,15 @@ def _stores(path: Path) -> list[Path]:
             with open_store(folder) as store:
                 options = store.manifest.options
             if options.get("split_name"):
-                return [path / split.name for split in parse_split(options["split"])]
+                return [_split(path, split.name) for split in parse_split(str(options["split"]))]
     raise ConfigError(f"append: expected a store or a folder of splits, found neither ({path}); check the path")
+
+
+def _split(path: Path, name: str) -> Path:
+    """The store of a split; a link would have us write into another folder than the one that was named."""
+    if (path / name).is_symlink():
+        raise ConfigError(f"append: expected a folder, found a link ({path / name}); move the split into {path}")
+    return path / name
 
 
 def _check_dedup(options: BuildOptions, path: Path) -> None:
@@ -153,21 +159,25 @@ def _target(job: Job, store: Store, stack: contextlib.ExitStack) -> _Target:
 def _open_work(job: Job, targets: Sequence[_Target], note: Note) -> None:
     """As a build does; an append that was done, and killed before it tidied up, is in nobody's way."""
     before = [target.base.digest for target in targets]
-    if not {*read_recipe(job.building).get("append", before)}.intersection(before):
-        remove_tree(job.building)
+    if not {*_strings(read_recipe(job.work).get("append", before))}.intersection(before):
+        remove_tree(job.work.building)
     advice = "run that one again first, or remove what it left"
     open_work(job, {**job.recipe, "append": before}, note, advice)
 
 
+def _strings(value: object) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
 def _append(job: Job, targets: Sequence[_Target], progress: Progress, note: Note) -> bool:
     """Write what is new into the work folder, and commit store by store; False where all was there already."""
-    working = job.building / "store"
+    working = job.work.building / "store"
     _open_work(job, targets, note)
     remove_tree(working)
     with contextlib.ExitStack() as stack:
         writers = []
         for i, target in enumerate(targets):
-            (folder := working / str(i)).mkdir(parents=True)
+            make_folders(folder := working / str(i))
             writer = StoreWriter.extending(target.base, folder, job.options.shard_bytes)
             writers.append(stack.enter_context(writer))
         tally = fill(job, writers, progress, note)
@@ -180,7 +190,7 @@ def _append(job: Job, targets: Sequence[_Target], progress: Progress, note: Note
         for i in wanting:
             _finish(job, writers[i], targets[i].base.manifest, tally, i)
     if wanting:
-        publish_rejects(job)
+        publish_rejects(job.work, job.rejects)
     for i in wanting:
         commit_append(targets[i].folder, working / str(i))
     return bool(wanting)

@@ -20,6 +20,7 @@ from tokenstore.errors import BadRecordsError, BuildError
 from tokenstore.format.inputs import InputRow, encode_row
 from tokenstore.format.manifest import Manifest
 from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writing import make_folders
 
 DROPPED = ("empty", "filtered", "short", "long", "duplicates", "bad")  # why a record gives no document
 
@@ -142,7 +143,7 @@ def _append(writer: StoreWriter, block: Block, unit: Unit, tally: Tally, store: 
 
 def new_writer(folder: Path, vocab_size: int, options: BuildOptions) -> StoreWriter:
     """A writer of a new store in the new folder `folder`."""
-    folder.mkdir(parents=True)
+    make_folders(folder)
     return StoreWriter(
         folder,
         vocab_size,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from tokenstore.build.part import Part
-from tokenstore.store.files import new_mapped_file, remove_tree
+from tokenstore.store.writing import create, new_folder, new_mapped_file, remove, remove_tree
 
 _BUCKET_DOCUMENTS = 1 << 21  # 48 MB of hashes and numbers
 _MOST_BUCKETS = 256  # files open at once; above 5 * 10^8 documents they grow
@@ -21,7 +21,7 @@ _ENTRY = np.dtype([("content", "<u8", 2), ("document", "<i8")])
 def firsts(parts: Sequence[Part], folder: Path) -> Iterator[np.ndarray]:
     """bool[documents of all parts], true for the first of equal documents; on the disk, in `folder`, while in use."""
     remove_tree(folder)
-    folder.mkdir()
+    new_folder(folder)
     total = sum(part.num_documents for part in parts)
     bits = min(_MOST_BUCKETS - 1, total // _BUCKET_DOCUMENTS).bit_length()
     with new_mapped_file(folder / "first", max(total, 1)) as first:
@@ -31,7 +31,7 @@ def firsts(parts: Sequence[Part], folder: Path) -> Iterator[np.ndarray]:
             order = np.lexsort((entries["document"], entries["content"][:, 0], entries["content"][:, 1]))
             same = (np.diff(entries["content"][order].astype(np.uint64), axis=0) == 0).all(axis=1)
             first[entries["document"][order[1:][same]]] = 0
-            path.unlink()
+            remove(path)
         yield first[:total].view(np.bool_)
     remove_tree(folder)
 
@@ -41,7 +41,7 @@ def _spread(parts: Sequence[Part], folder: Path, bits: int) -> list[Path]:
     paths = [folder / f"{number:03d}" for number in range(1 << bits)]
     document = 0
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(open(path, "wb")) for path in paths]
+        files = [stack.enter_context(create(path)) for path in paths]
         for part in parts:
             for rows in part.rows():
                 entries = np.zeros(rows.size, _ENTRY)

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -21,9 +22,10 @@ from tokenstore.build.inputs import InputFile
 from tokenstore.build.options import BuildOptions
 from tokenstore.build.split import HASH_WORDS
 from tokenstore.build.units import Unit
-from tokenstore.errors import BuildError
+from tokenstore.errors import BuildError, CorruptionError, TokenStoreError
 from tokenstore.format.manifest import canonical_json
-from tokenstore.store.files import sync, write_atomically
+from tokenstore.store.files import read_bytes
+from tokenstore.store.writing import create_again, sync, write_atomically
 from tokenstore.tokenizer import EngineMismatch, Tokenizer
 
 _BLOCK_DOCUMENTS, _BLOCK_TOKENS = 1 << 16, 1 << 22  # of a part read at once, whichever is less
@@ -31,6 +33,7 @@ _BLOCK_DOCUMENTS, _BLOCK_TOKENS = 1 << 16, 1 << 22  # of a part read at once, wh
 ROW = np.dtype(
     [("length", "<i8"), ("record", "<i8"), ("slice", "<i4"), ("name_bytes", "<i4"), ("content", "<u8", HASH_WORDS)]
 )
+_SUMMARY_BYTES, _SLICE_BYTES = 1 << 16, 1 << 10  # a summary is shorter than this, and as much for each slice
 _CONTENT = (".tokens", ".mask", ".names")
 _ENDINGS = (*_CONTENT, ".rows", ".bad")
 
@@ -76,9 +79,12 @@ class Part:
             with_masks = self.sizes[_ENDINGS.index(".mask")] > 0
             for block in (block for rows in self.rows() for block in _cut(rows)):
                 count = int(block["length"].sum())
+                found = np.fromfile(tokens, dtype, count)
+                if found.size != count:
+                    raise self._damaged(".tokens")
                 yield Block(
                     block,
-                    np.fromfile(tokens, dtype, count),
+                    found,
                     np.fromfile(mask, np.bool_, count) if with_masks else None,
                     [names.read(size).decode() if size else "" for size in block["name_bytes"].tolist()],
                 )
@@ -87,12 +93,29 @@ class Part:
         """What is held of all documents in order, ROW[n], in blocks."""
         with open(_file(self.stem, ".rows"), "rb") as rows:
             while (block := np.fromfile(rows, ROW, _BLOCK_DOCUMENTS)).size:
+                least = min(block["length"].min() - 1, block["name_bytes"].min(), block["slice"].min())
+                if least < 0 or block["slice"].max() >= len(self.slices):
+                    raise self._damaged(".rows")
                 yield block
 
     def bad(self) -> Iterator[tuple[int, int, str, str]]:
         """(slice, number in it, reason, how it begins) of every bad record."""
         with open(_file(self.stem, ".bad"), encoding="utf-8") as lines:
-            yield from map(json.loads, lines)
+            try:
+                for place, number, reason, start in map(json.loads, lines):
+                    if not (0 <= place < len(self.slices) and isinstance(number, int)):
+                        raise ValueError
+                    yield place, number, reason, start
+            except (ValueError, TypeError, RecursionError) as error:
+                raise self._damaged(".bad") from error
+
+    def _damaged(self, ending: str) -> CorruptionError:
+        """What only a change from outside can cause: the summary fits."""
+        path = _file(self.stem, ending)
+        return CorruptionError(
+            f"part: expected what a build wrote, found something else ({path}); remove {path.parent.parent} and run the"
+            " same command again"
+        )
 
 
 def _cut(rows: np.ndarray) -> Iterator[np.ndarray]:
@@ -115,17 +138,19 @@ def part_key(unit: Unit, files: Sequence[InputFile], recipe: dict[str, Any]) -> 
     return hashlib.sha256(canonical_json([recipe, slices]).encode()).hexdigest()
 
 
-def load_part(stem: Path, key: str) -> Part | None:
+def load_part(stem: Path, key: str, num_slices: int) -> Part | None:
     """The finished part at `stem`, if there is one, made from the same (`key`), and none of its files was cut since."""
     try:
-        summary = json.loads(_file(stem, ".json").read_text("utf-8"))
-        sizes = tuple(_file(stem, ending).stat().st_size for ending in _ENDINGS)
-    except (OSError, ValueError):
+        summary = json.loads(read_bytes(_file(stem, ".json"), _SUMMARY_BYTES + num_slices * _SLICE_BYTES))
+        found = [_file(stem, ending).lstat() for ending in _ENDINGS]
+        sizes = tuple(each.st_size for each in found)
+        if summary.pop("key", None) != key or tuple(summary.pop("sizes")) != sizes:
+            return None
+        slices = tuple(SliceSummary(*part) for part in summary.pop("slices"))
+        part = Part(stem, slices=slices, sizes=sizes, **summary)
+    except (TokenStoreError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
-    if not isinstance(summary, dict) or summary.pop("key", None) != key or tuple(summary.pop("sizes")) != sizes:
-        return None
-    slices = tuple(SliceSummary(*part) for part in summary.pop("slices"))
-    return Part(stem, slices=slices, sizes=sizes, **summary)
+    return part if all(S_ISREG(each.st_mode) for each in found) else None
 
 
 def make_part(
@@ -176,7 +201,7 @@ def _make(
 ) -> Part:
     num_tokens = 0
     with contextlib.ExitStack() as stack:
-        out = {ending: stack.enter_context(open(_file(stem, ending), "wb")) for ending in _ENDINGS}
+        out = {ending: stack.enter_context(create_again(_file(stem, ending))) for ending in _ENDINGS}
         batches = UnitBatches(unit, files, reader, out[".bad"], _check_unchanged)
         for batch in batches:
             if batch.starts_source:

@@ -210,8 +210,3 @@ def differences(old: Any, new: Any, place: str = "") -> str:
         shown = [values[at] if at < len(values) else "nothing" for values in (old, new)]
         return f"{place}[{at}] was {shown[0]}, is {shown[1]}"
     return f"{place} was {old!r}, is {new!r}"
-
-
-def beside(output: Path, suffix: str) -> Path:
-    """A path beside the output, named after it."""
-    return output.with_name(output.name + suffix)

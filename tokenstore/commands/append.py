@@ -49,7 +49,7 @@ def append(
     workers
         Processes that tokenize; left out: one a core.
     max_bad
-        Bad records allowed before it fails with exit code 3. They are listed in STORE.rejects-vN.jsonl.
+        Bad records allowed before it fails with exit code 3. They are listed in STORE.tokenstore/rejects-vN.jsonl.
     filter
         The --filter the store was built with, if it was. Code runs only if you name it here, never because a store says so.
     map

@@ -69,7 +69,8 @@ def build(
     Documents come in the order of the arguments, inside a folder or glob sorted by path.
     Neither sequence length nor shuffle is baked in.
 
-    Killed at any moment, a build leaves no store, and the same command resumes it. A finished store is left alone.
+    Killed at any moment, a build leaves no store, and the same command resumes it. A finished store is left alone. Work in
+    progress and lists of bad records are in the folder OUTPUT.tokenstore; one that tokenstore did not make is refused.
 
     **Examples:**
 
@@ -146,7 +147,7 @@ def build(
     split
         Names and shares, such as train=0.99,validation=0.01. Equal documents fall in the same split.
     max_bad
-        Bad records allowed before the build fails with exit code 3. They are listed in OUTPUT.rejects.jsonl.
+        Bad records allowed before the build fails with exit code 3. They are listed in OUTPUT.tokenstore/rejects.jsonl.
     max_record_size
         Records longer than this many MiB are bad.
     shard_size
@@ -154,7 +155,8 @@ def build(
     workers
         Processes that tokenize; left out: one a core. The store's bytes are the same for any number.
     overwrite
-        Replace a store or an unfinished build that was made with other options.
+        Replace a store or an unfinished build that was made with other options. A folder that holds anything else than a
+        store is refused.
     dry_run
         Show the inputs, the tokens to expect from a sample of them, and the disk needed; write nothing.
     as_json

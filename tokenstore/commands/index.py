@@ -12,6 +12,7 @@ from rich.console import Console
 from tokenstore.commands.progress import meter
 from tokenstore.store import open_store
 from tokenstore.store.order_file import add_order
+from tokenstore.store.work import is_work_folder
 
 
 def index(
@@ -35,7 +36,7 @@ def index(
     Parameters
     ----------
     stores
-        The stores' directories, which must be writable, as must those around them (for a lock file).
+        The stores' directories, which must be writable, as must those around them (for the lock, STORE.tokenstore).
     version
         Give it to this version of stores that have grown, instead of the newest.
     as_json
@@ -43,6 +44,8 @@ def index(
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for path in stores:
+        if is_work_folder(path):  # beside a store, where a shell's `stores/*` finds it
+            continue
         start = time.monotonic()
         with meter(f"indexing {path}", quiet=as_json) as shown:
             written = add_order(

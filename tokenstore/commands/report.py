@@ -1,6 +1,5 @@
 """`tokenstore report`, in a clone `python -m tools.report`."""
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -13,7 +12,7 @@ from tokenstore.errors import BuildError, ConfigError
 from tokenstore.paths import is_folder, is_there, mode_of
 from tokenstore.report.page import BEGINS
 from tokenstore.store import open_store
-from tokenstore.store.files import remove, write_atomically
+from tokenstore.store.writing import write_atomically
 from tokenstore.views.numbers import size
 from tokenstore.views.text import safe
 
@@ -165,10 +164,8 @@ def _begins_as_ours(output: Path) -> bool:
 
 def _write(output: Path, text: bytes) -> None:
     try:
-        write_atomically(output, text)
+        write_atomically(output.parent.resolve() / output.name, text)  # its folder may be a link: the user named it
     except OSError as error:
-        with contextlib.suppress(OSError):
-            remove(output.with_name(f"{output.name}.tmp"))
         raise BuildError(
             f"output: expected to write it, found {error.strerror or error} ({output}); name another output"
         ) from error

@@ -64,6 +64,12 @@ def manifest_version(name: str) -> int | None:
     return int(found[1]) if found and manifest_name(int(found[1])) == name else None
 
 
+def is_store_name(name: str) -> bool:
+    """Whether a writer calls a file of a store so, be it in a manifest or not; other names stand in the manifest only."""
+    numbered = re.fullmatch(r"(tokens|mask)-[0-9]{5,}\.bin", name, re.ASCII)
+    return bool(numbered or version_of(name) or manifest_version(name)) or name == MANIFEST_NAME
+
+
 def is_plain_name(name: str) -> bool:
     """Whether `name` is a file name that cannot leave its directory (FMT-6)."""
     return _NAME.fullmatch(name) is not None

@@ -10,8 +10,9 @@ from pathlib import Path
 from tokenstore.errors import CorruptionError
 from tokenstore.format.layout import MANIFEST_NAME, manifest_name
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry
-from tokenstore.store.files import check_size, make_read_only, move_files, read_bytes, regular_size, write_atomically
+from tokenstore.store.files import check_size, read_bytes, regular_size
 from tokenstore.store.manifests import read_manifest
+from tokenstore.store.writing import move_files, write_atomically
 
 
 def commit_append(path: Path, working: Path) -> Manifest:
@@ -45,9 +46,7 @@ def commit_append(path: Path, working: Path) -> Manifest:
     for name, entry in moved.items():
         check_size(working / name, entry.num_bytes)
     move_files(working, path, sorted(moved))
-    kept = path / manifest_name(old.version)
-    write_atomically(kept, bytes_before)
-    make_read_only(kept)
+    write_atomically(path / manifest_name(old.version), bytes_before, read_only=True)
     move_files(working, path, [MANIFEST_NAME])
     return new
 

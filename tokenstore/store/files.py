@@ -1,24 +1,15 @@
-"""A store's files. Only here, in `maps` and in `outside` is the operating system called: tests break the disk there.
-
-Crash safety rests on three calls here: `sync` a file before anything points to it, `write_atomically` for a file that
-must be whole or absent, `commit_directory` for the one step that makes a store exist (FMT-7).
-"""
+"""Reading a store's files. They are written by `writing` alone; only that, `work`, `maps`, `outside` and this call the system."""
 
 import contextlib
-import errno
-import fcntl
-import mmap
 import os
 import resource
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-import numpy as np
-
-from tokenstore.errors import CorruptionError, StoreBusyError, TokenStoreError
+from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.outside import NotUsable, open_file, read_file, stat_file
 
 _BLOCK = 1 << 22
@@ -138,143 +129,9 @@ def waits_for_disk() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
-def sync(file: BinaryIO) -> None:
-    """Flush `file` down to the disk."""
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names inside `path` durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that is, after a crash at any point, either whole or not there (or the old one)."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        sync(file)
-    os.replace(temporary, path)
-    sync_directory(path.parent)
-
-
-def append_file(source: Path, target: BinaryIO, update: Callable[[bytes], None]) -> None:
-    """Copy the bytes of `source` to the end of `target`, giving each block to `update` (a checksum)."""
-    with open(source, "rb") as file:
-        while block := file.read(1 << 22):
-            update(block)
-            target.write(block)
-
-
-@contextlib.contextmanager
-def new_mapped_file(path: Path, num_bytes: int) -> Iterator[np.ndarray]:
-    """A new file as uint8[num_bytes] to fill, synced at the end.
-
-    Its blocks are taken first: on a full disk that is an error here, where a write to a map without blocks kills the
-    process.
-    """
-    with open(path, "w+b") as file:
-        os.posix_fallocate(file.fileno(), 0, num_bytes)
-        try:
-            data = mmap.mmap(file.fileno(), num_bytes)  # goes when the last array of it goes
-        except OSError as error:
-            if error.errno != errno.ENODEV:
-                raise
-            raise TokenStoreError(
-                f"file: expected a file system that can map files to write, found none ({path});"
-                " write the store on a local disk and copy it"
-            ) from error
-        yield np.frombuffer(data, np.uint8)
-        data.flush()
-        sync(file)
-
-
-def remove(path: Path) -> None:
-    """Remove a file, if it is there."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-
-
-def rename(path: Path, name: str) -> None:
-    """Give the file at `path`, synced before, another name in its folder, in one step."""
-    os.replace(path, path.with_name(name))
-    sync_directory(path.parent)
-
-
-def move_files(source: Path, target: Path, names: Sequence[str]) -> None:
-    """Move files, synced before, into another directory of the same disk; durable at the end."""
-    for name in names:
-        os.replace(source / name, target / name)
-    sync_directory(target)
-
-
-def make_read_only(path: Path) -> None:
-    os.chmod(path, 0o444)
-
-
-def commit_directory(working: Path, final: Path) -> None:
-    """Give a finished directory its name, in one step; `final` may only be missing or an empty directory."""
-    sync_directory(working)
-    os.rename(working, final)
-    sync_directory(final.parent)
-
-
-def remove_tree(path: Path) -> None:
-    """Remove a directory and all in it, if it is there."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(path)
-
-
 def free_bytes(path: Path) -> int:
     """Bytes free to us on the file system of `path`."""
     return shutil.disk_usage(path).free
-
-
-@contextlib.contextmanager
-def exclusive_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`; raise StoreBusyError at once if another process holds it.
-
-    The kernel gives the lock back when its holder dies, however it dies. The file is removed at the end, so after
-    locking we look whether the path still is the file we locked (another holder may have removed it in between).
-    """
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            ours = os.fstat(descriptor)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(ours, os.stat(path)):
-                    break
-        except BlockingIOError:
-            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip() or "unknown"
-            os.close(descriptor)
-            raise StoreBusyError(
-                f"store: expected to write it alone, found process {holder} at work on it ({path});"
-                " wait for it, or work on another store"
-            ) from None
-        except OSError as error:
-            os.close(descriptor)
-            raise TokenStoreError(
-                f"lock: expected a file system with locks, found {error.strerror} ({path});"
-                " write the store on a local disk and copy it, reading needs no lock"
-            ) from error
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-    try:
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        yield
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        os.close(descriptor)
 
 
 def after_fork_in_child(action: Callable[[], None]) -> None:

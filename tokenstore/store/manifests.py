@@ -9,8 +9,7 @@ from tokenstore.format.manifest import Manifest, decode_manifest
 from tokenstore.outside import MANIFEST_BYTES, MANIFEST_BYTES_PER_FILE
 from tokenstore.paths import is_folder, is_there
 from tokenstore.store.files import read_bytes, regular_size
-
-BUILDING_SUFFIX = ".building"  # `<store>.building` is where an unfinished build works
+from tokenstore.store.work import Work
 
 
 def versions(path: str | Path, allow_links: str | Path | None = None) -> list[int]:
@@ -31,7 +30,7 @@ def read_manifest(path: Path, version: int | None = None, allow_links: Path | No
         if is_folder(path) and is_there(newest):
             manifest = _decoded(newest, allow_links)
             return (newest, manifest) if version in (None, manifest.version) else _older(path, version, allow_links)
-        if is_folder(Path(f"{path}{BUILDING_SUFFIX}")):
+        if is_folder(Work(path).building):
             raise FormatError(
                 f"store: expected a finished store, found an unfinished build ({path});"
                 " run the same build command again"
@@ -58,13 +57,13 @@ def _data_of(file: Path, allow_links: Path | None) -> bytes:
     return read_bytes(file, most, allow_links)
 
 
-def manifest_format(path: Path) -> str | None:
-    """What the manifest in a folder calls its format, whatever else is wrong with it; None where there is no such word."""
+def raw_manifest(file: Path) -> dict:
+    """The fields of a manifest of ours, whatever is wrong with them; {} for any other file."""
     try:
-        body = json.loads(_data_of(path / MANIFEST_NAME, None))
-    except (ValueError, RecursionError):
-        return None
-    return body.get("format") if isinstance(body, dict) else None
+        body = json.loads(_data_of(file, None))
+    except (TokenStoreError, ValueError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) and body.get("format") == "tokenstore" else {}
 
 
 def _older(path: Path, version: int, allow_links: Path | None) -> tuple[Path, Manifest]:

@@ -15,11 +15,11 @@ import xxhash
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME, order_dtype, order_ids_bytes
 from tokenstore.format.manifest import FileEntry, encode_manifest
-from tokenstore.store.files import exclusive_lock, make_read_only, new_mapped_file, remove, rename, write_atomically
 from tokenstore.store.reader import Store, open_store
+from tokenstore.store.work import exclusive_work
+from tokenstore.store.writing import TEMPORARY_SUFFIX, new_mapped_file, remove, rename, write_atomically
 
 _BLOCK = 1 << 22  # documents at once: some tens of milliseconds
-LOCK_SUFFIX = ".lock"
 
 
 def add_order(
@@ -30,7 +30,7 @@ def add_order(
     """Write `order.bin` into the store at `path` and name it in the manifest.
 
     Args:
-        path: the store's directory, which must be writable, and that around it (a lock file stands there).
+        path: the store's directory, which must be writable, and the folder around it (for the lock).
         progress: called with (documents handled, to handle); every document is handled twice.
         version: which version of a store that has grown; left out: the newest.
     Returns: whether it was missing; a store that has one is left alone.
@@ -40,10 +40,12 @@ def add_order(
         StoreBusyError: another process is at work on this store.
         TokenStoreError: there is no store, or it cannot be written.
     """
-    path = Path(path).resolve()  # the lock of a store stands beside it, not beside a link to it
-    open_store(path, version=version).close()  # before a lock file is made beside it
+    path = Path(path).resolve()  # the lock of a store is beside it, not beside a link to it
+    with open_store(path, version=version) as store:  # before anything is made beside it
+        if store.has_order:
+            return False
     try:
-        with exclusive_lock(path.with_name(path.name + LOCK_SUFFIX)):
+        with exclusive_work(path):
             return write_order(path, progress, version)
     except OSError as error:
         raise TokenStoreError(
@@ -62,7 +64,7 @@ def write_order(
         if store.has_order:
             return False
         name = store.file(ORDER_NAME).name
-        working = path / (name + ".tmp")
+        working = path / (name + TEMPORARY_SUFFIX)
         remove(working)  # of a run that was killed
         try:
             entry = _write(store, working, progress)
@@ -71,8 +73,7 @@ def write_order(
             raise
         rename(working, name)
         files = dict(sorted({**store.manifest.files, name: entry}.items()))
-        write_atomically(store.manifest_path, encode_manifest(replace(store.manifest, files=files)))
-        make_read_only(store.manifest_path)
+        write_atomically(store.manifest_path, encode_manifest(replace(store.manifest, files=files)), read_only=True)
         return True
 
 
@@ -96,7 +97,6 @@ def _write(store: Store, path: Path, progress: Callable[[int, int], None]) -> Fi
         for first in range(0, data.size, _BLOCK):
             checksum.update(data[first : first + _BLOCK])
         del ids
-    make_read_only(path)
     return FileEntry(num_ids_bytes + runs.nbytes, checksum.hexdigest())
 
 

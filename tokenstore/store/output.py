@@ -10,7 +10,8 @@ import xxhash
 
 from tokenstore.errors import CorruptionError
 from tokenstore.format.manifest import FileEntry
-from tokenstore.store.files import append_file, check_size, make_read_only, read_bytes, remove, sync
+from tokenstore.store.files import check_size, read_bytes
+from tokenstore.store.writing import append_file, create, make_read_only, remove, sync
 
 _BLOCK = 1 << 22
 
@@ -20,7 +21,7 @@ class Output:
 
     def __init__(self, path: Path):
         self.path = path
-        self._file: BinaryIO = open(path, "wb", buffering=1 << 20)  # noqa: SIM115  # closed by close()
+        self._file: BinaryIO = create(path, buffering=1 << 20)  # closed by close()
         self._checksum = xxhash.xxh3_128()
         self._num_bytes = 0
 
@@ -40,9 +41,9 @@ class Output:
 
     def close(self) -> FileEntry:
         """Sync, make read-only; return size in bytes and checksum."""
+        make_read_only(self._file)
         sync(self._file)
         self._file.close()
-        make_read_only(self.path)
         return FileEntry(self._num_bytes, self._checksum.hexdigest())
 
     def __enter__(self) -> "Output":

@@ -30,7 +30,6 @@ from tokenstore.format.layout import (
 from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.format.runs import are_runs
 from tokenstore.store.inputs import Inputs
-from tokenstore.store.manifests import BUILDING_SUFFIX as BUILDING_SUFFIX
 from tokenstore.store.maps import MapCache
 from tokenstore.store.pin import Pace, Pin
 

@@ -27,9 +27,9 @@ from tokenstore.format.layout import (
     versioned,
 )
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, encode_manifest
-from tokenstore.store.files import make_read_only, write_atomically
 from tokenstore.store.output import Output, StartsOutput, copy_parts, read_checked
 from tokenstore.store.reader import Store
+from tokenstore.store.writing import write_atomically
 
 
 class StoreWriter:
@@ -252,8 +252,7 @@ class StoreWriter:
             files=dict(sorted(self._files.items())),
             **fields,
         )
-        write_atomically(self.folder / MANIFEST_NAME, encode_manifest(manifest))
-        make_read_only(self.folder / MANIFEST_NAME)
+        write_atomically(self.folder / MANIFEST_NAME, encode_manifest(manifest), read_only=True)
         return manifest
 
     def _seal_all(self) -> None:

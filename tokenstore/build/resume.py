@@ -1,0 +1,75 @@
+"""What a build or append leaves in its work folder for the next run: the recipe, finished parts, the list of bad records."""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from tokenstore.build.recipe import differences
+from tokenstore.errors import ConfigError, CorruptionError
+from tokenstore.format.manifest import canonical_json
+from tokenstore.outside import MAX_RECIPE_BYTES
+from tokenstore.paths import is_there
+from tokenstore.store.files import read_bytes
+from tokenstore.store.work import Work
+from tokenstore.store.writing import move_file, own_folder, remove, remove_tree, write_atomically
+
+REJECTS_PART = "rejects.jsonl"  # in the work of a build, before all bad records are in it
+
+Note = Callable[[str], None]
+
+
+def check_recipe(work: Work, recipe: dict[str, Any], note: Note, advice: str) -> None:
+    """ConfigError where parts of an unfinished build of another recipe are there. One without a finished part is no loss."""
+    if different := differences(read_recipe(work) or recipe, recipe):
+        if any((work.building / "parts").glob("*.json")):
+            raise ConfigError(
+                f"output: expected to resume this command, found an unfinished build of another ({work.building}):"
+                f" {different}; {advice}"
+            )
+        note(f"an unfinished build of another command had not finished anything and is replaced ({different})")
+        remove_tree(work.building)
+
+
+def write_recipe(work: Work, recipe: dict[str, Any]) -> None:
+    """Begin or take up a build of this recipe."""
+    own_folder(work.building)
+    own_folder(work.building / "parts")
+    write_atomically(work.building / "recipe.json", canonical_json(recipe).encode())
+
+
+def read_recipe(work: Work) -> dict[str, Any]:
+    """The recipe of an unfinished build; {} where there is none."""
+    path = work.building / "recipe.json"
+    if not is_there(path):
+        return {}
+    try:
+        recipe = json.loads(read_bytes(path, MAX_RECIPE_BYTES))
+        found = "" if isinstance(recipe, dict) else "something else"
+    except (CorruptionError, ValueError, RecursionError) as error:
+        found = str(error)
+    if found:
+        raise CorruptionError(
+            f"recipe.json: expected the JSON object of an unfinished build, found {found} ({path}); use --overwrite, or"
+            f" remove {work.building}"
+        )
+    return recipe
+
+
+def publish_rejects(work: Work, rejects: Path) -> Path | None:
+    """Move the list of bad records to its place; without any, remove an older list."""
+    made = work.building / REJECTS_PART
+    if made.stat().st_size == 0:
+        remove(rejects)
+        return None
+    move_file(made, rejects)
+    return rejects
+
+
+def tidy(paths: Iterable[Path], note: Note) -> None:
+    """Remove what is not needed any more. The work is done, so what cannot be removed is a note, no failure."""
+    for path in paths:
+        try:
+            remove_tree(path)
+        except OSError as error:
+            note(f"{path} could not be removed ({error.strerror or error}); it is not needed any more: remove it")
