@@ -19,6 +19,7 @@ from tokenstore.store.writing import remove_tree
 from tokenstore.tokenizer import load_tokenizer
 from tools.demo.sources import standard_library_files
 
+_MESSAGE = 1000  # characters
 _TIMES = 4  # a large input holds the texts so often
 
 
@@ -70,6 +71,7 @@ def run(folder: Path, smoke: bool) -> list[Row]:
         _end_to_end("gigatoken, cold", {**huggingface, "engine": "fast"}, "0.5", source, texts, smoke),
         _end_to_end("bytes", {"tokenizer": "bytes"}, "-", large, many, smoke),
         _two_workers({**huggingface, "engine": "reference"}, source, large, smoke),
+        _conversations(huggingface, folder / "chats.jsonl", texts, smoke),
     ]
     rows.append(_small_files(folder, {**huggingface, "engine": "fast"}, texts, smoke))
     return [*rows, *_memory(folder, texts, smoke)]
@@ -162,6 +164,30 @@ def _small_files(folder: Path, tokenizer: dict, texts: list[str], smoke: bool) -
         value,
         "2",
         f"{ours} ms per text (.jsonl and .txt)",
+    )
+
+
+def _conversations(tokenizer: dict, source: Path, texts: list[str], smoke: bool) -> Row:
+    """Four messages each, written as ChatML, with loss masks: by gigatoken against the reference with its spans."""
+    with source.open("w") as file:
+        for text in texts:
+            for first in range(0, len(text), 4 * _MESSAGE):
+                parts = [text[at : at + _MESSAGE] or "?" for at in range(first, first + 4 * _MESSAGE, _MESSAGE)]
+                messages = [{"role": ("user", "assistant")[i % 2], "content": part} for i, part in enumerate(parts)]
+                file.write(json.dumps({"messages": messages}) + "\n")
+    chats = {**tokenizer, "records": "chat", "chat_template": "chatml"}
+    output = source.parent / "built"
+    builds = {
+        engine: _building(_options(output, source, {**chats, "engine": engine})) for engine in ("reference", "fast")
+    }
+    times = rounds(builds, 1 if smoke else 3)
+    megabytes = source.stat().st_size / 1e6
+    speeds = ", ".join(f"{engine} {megabytes / min(seconds):.2f} MB/s" for engine, seconds in times.items())
+    return Row(
+        "build of conversations by gigatoken, times the reference",
+        ratio(times["reference"], times["fast"]),
+        "3",
+        speeds,
     )
 
 

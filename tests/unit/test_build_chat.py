@@ -8,7 +8,9 @@ import pytest
 from tokenizers import Tokenizer
 
 import tokenstore
-from tests.building import Build
+from tests.building import Build, contents
+from tests.data.texts import TEXTS
+from tests.vocabularies import variant
 
 ASKED, ANSWERED = {"role": "user", "content": "Wie geht's?"}, {"role": "assistant", "content": "Gut."}
 SILENT = {"role": "assistant", "content": ""}
@@ -76,3 +78,39 @@ def test_an_empty_answer_is_trained_on_by_its_end_token(
     first, second = shown(made.path)
     assert first.count("assistant\n[<|im_end|>]") == second.count("assistant\n[<|im_end|>]") == 1
     assert first.endswith("assistant\n[Gut.<|im_end|>]")
+
+
+def test_both_engines_give_the_same_tokens_and_masks(
+    build: Build, jsonl: Callable[..., Path], chat_tokenizer: Callable[..., str]
+) -> None:
+    """The fast engine takes the characters of tokens from their bytes; NFC, divided characters and empty turns included."""
+    texts = [*TEXTS, "", "e\u0301a\u0323\u0307", "🦊👩‍👩‍👧", "\n\n x", " <|im_end", "\u1112\u1161\u11ab"]
+    records = [
+        {
+            "messages": [
+                {"role": ("user", "assistant")[i % 2], "content": texts[(i * k + k) % len(texts)]} for i in range(k)
+            ]
+        }
+        for k in range(2, 9)
+    ]
+    source = jsonl("chats.jsonl", records)
+    path = Path(chat_tokenizer("<|im_end|>"))
+    for normalizer in (None, {"type": "NFC"}):
+        variant(path, path, lambda value, wanted=normalizer: value.update(normalizer=wanted))
+        made = {
+            engine: build(
+                source,
+                output=f"{engine} {normalizer}",
+                tokenizer=str(path),
+                records="chat",
+                chat_template="qwen3",
+                engine=engine,
+            )
+            for engine in ("reference", "fast")
+        }
+        stores = {engine: contents(result.path) for engine, result in made.items()}
+        assert json.loads(stores["fast"]["manifest.json"])["tokenizer"]["engine"] == "gigatoken"
+        assert made["fast"].digest == made["reference"].digest
+        assert {name for name in stores["fast"] if stores["fast"][name] != stores["reference"][name]} == {
+            "manifest.json"
+        }

@@ -19,6 +19,7 @@ from tests.data.texts import TEXTS
 from tests.vocabularies import SPECIAL, added_token, rank_lines, sentencepiece_model, variant
 from tokenstore.errors import ConfigError
 from tokenstore.tokenizer import EngineMismatch, fast, load_tokenizer
+from tokenstore.tokenizer.byte_spans import spans_of_bytes
 
 ADDED = [
     added_token("zwei W", 600),
@@ -71,7 +72,7 @@ def load(files: dict[str, tuple[str, dict[str, Any]]]) -> Callable[..., fast.Fas
     def get(kind: str, special_text: str = "plain") -> fast.FastTokenizer:
         path, options = files[kind]
         if (kind, special_text) not in loaded:
-            found = load_tokenizer(path, special_text=special_text, engine="fast", **options)
+            found = load_tokenizer(path, special_text=special_text, engine="fast", spans=True, **options)
             loaded[kind, special_text] = found
         return loaded[kind, special_text]
 
@@ -94,6 +95,61 @@ def test_any_batch_is_as_the_reference_gives_it(
 ) -> None:
     """Whatever the texts, ids and lengths are those of the reference, and no difference is met on the way."""
     assert same(load(kind, special_text), texts)
+
+
+@pytest.mark.parametrize(("kind", "special_text"), SORTS)
+@given(texts=batches)
+def test_the_characters_of_tokens_are_those_of_the_reference(
+    load: Callable[..., fast.FastTokenizer], kind: str, special_text: str, texts: list[str]
+) -> None:
+    """Whatever the texts, with characters that are normalized, divided among tokens or put before the text."""
+    tokenizer = load(kind, special_text)
+    here, there = tokenizer.encode_batch_with_spans(texts), tokenizer.reference.encode_batch_with_spans(texts)
+    assert all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(here, there, strict=True))
+
+
+def test_characters_are_found_without_the_reference(
+    load: Callable[..., fast.FastTokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For byte-level tokenizers, which have the bytes of a text as they are; only the compared text is read twice."""
+    asked = []
+    for kind in ("huggingface", "added", "nfc", "tiktoken"):
+        tokenizer = load(kind, "special")
+        once = tokenizer.reference.encode_with_spans
+        monkeypatch.setattr(
+            tokenizer.reference, "encode_with_spans", lambda text, f=once: asked.append(text) or f(text)
+        )
+        tokenizer.encode_batch_with_spans([*TEXTS, "", "a<|user|>b"])
+        assert len(asked) == 1
+        asked.clear()
+
+
+def test_wrong_characters_are_a_mismatch(
+    load: Callable[..., fast.FastTokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tokenizer whose bytes are not understood is caught by the text that is compared."""
+    tokenizer = load("huggingface")
+    monkeypatch.setattr(fast, "spans_of_bytes", lambda text, sizes: np.maximum(spans_of_bytes(text, sizes) - [1, 0], 0))
+    with pytest.raises(EngineMismatch, match="differ in tokens or their characters"):
+        tokenizer.encode_batch_with_spans([TEXTS[0]])
+
+
+def test_a_tokenizer_that_is_not_made_of_bytes_gives_no_characters(tokenizer_file: Path, tmp_path: Path) -> None:
+    """`auto` then says why, and `fast` is refused; without spans it is used."""
+
+    def other(value: dict[str, Any]) -> None:
+        value["pre_tokenizer"] = {
+            "type": "Metaspace",
+            "replacement": "\u2581",
+            "prepend_scheme": "never",
+            "split": True,
+        }
+
+    path = str(variant(tokenizer_file, tmp_path / "t.json", other))
+    note = load_tokenizer(path, engine="auto", spans=True).engine_note
+    assert "which characters a token covers" in note or "differ" in note
+    with pytest.raises(ConfigError, match="expected one that fast can stand for"):
+        load_tokenizer(path, engine="fast", spans=True)
 
 
 @pytest.mark.parametrize(("kind", "special_text"), SORTS)

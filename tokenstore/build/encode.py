@@ -77,20 +77,23 @@ def _raw(
     """(ids, lengths int64[n], mask) as the tokenizer gives them, all documents one after the other."""
     if options.records == "text":
         return *tokenizer.encode_batch([document.text for document in documents]), None
-    parts, masks = [], []
-    for document in documents:
-        if document.ids is not None:
-            ids, mask = document.ids, document.mask
-        else:
-            from tokenstore.build.loss_spans import learned
+    if options.records == "chat":
+        return _of_conversations(documents, tokenizer)
+    lengths = np.fromiter((len(document.ids) for document in documents), np.int64, len(documents))
+    ids = np.concatenate([np.zeros(0, np.int64), *(document.ids for document in documents)])
+    masks = [document.mask for document in documents] if has_masks(options) else []
+    return ids.astype(np.uint32), lengths, np.concatenate(masks) if masks else None
 
-            ids, spans = tokenizer.encode_with_spans(document.text)
-            mask = learned(spans, document.learned)
-        parts.append(ids)
-        masks.append(mask)
-    lengths = np.fromiter(map(len, parts), np.int64, len(parts))
-    ids = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-    return ids.astype(np.uint32), lengths, np.concatenate(masks) if has_masks(options) and masks else None
+
+def _of_conversations(documents: Sequence[Document], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    from tokenstore.build.loss_spans import learned
+
+    ids, lengths, spans = tokenizer.encode_batch_with_spans([document.text for document in documents])
+    first, parts = 0, []
+    for document in documents:  # their spans as characters of all texts, as those of the tokens
+        parts += [(first + start, first + stop) for start, stop in document.learned]
+        first += len(document.text)
+    return ids, lengths, learned(spans, parts)
 
 
 def has_masks(options: BuildOptions) -> bool:

@@ -41,7 +41,8 @@ def open_tokenizer(
         pattern=options.pattern,
         special_tokens=options.special_tokens,
         add_special_tokens=options.add_special_tokens,
-        engine="reference" if options.records != "text" else options.engine,  # the fast engine gives no spans
+        engine="reference" if options.records == "tokens" else options.engine,
+        spans=options.records == "chat",
         allow_links=ANYWHERE if entry is None else allow_links,
     )
     if entry is not None:

@@ -79,6 +79,12 @@ class Tokenizer(Protocol):
         token that was added, covers none: start = stop.
         """
 
+    def encode_batch_with_spans(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Ids and lengths as encode_batch gives them, and int64[n, 2]: spans as encode_with_spans gives them.
+
+        The spans count the characters of all texts one after the other.
+        """
+
     def decode(self, ids: np.ndarray) -> str:
         """Text of integer ids, special tokens shown. CorruptionError: the library fails on them."""
 
@@ -94,6 +100,7 @@ def load_tokenizer(
     add_special_tokens: bool = False,
     engine: str = REFERENCE,
     allow_links: Path | None = ANYWHERE,
+    spans: bool = False,
 ) -> Tokenizer:
     """The tokenizer named by `spec`.
 
@@ -111,6 +118,7 @@ def load_tokenizer(
             where it can be had and agrees on a set of test texts, else `reference`, with the reason in `engine_note`.
         allow_links: where symbolic links among its files may lead besides their own folder, None for nowhere: the rule for
             the tokenizer of a store, which a stranger may have made.
+        spans: the characters of tokens will be asked for; `fast` is feasible only where it can say them.
 
     Raises:
         ConfigError: no such tokenizer, its library is missing, an argument its kind cannot follow, its end-of-text
@@ -124,7 +132,7 @@ def load_tokenizer(
         return reference
     from tokenstore.tokenizer.fast import with_fast_engine
 
-    return with_fast_engine(reference, request, engine)
+    return with_fast_engine(reference, request, engine, spans)
 
 
 def _reference(spec: str, request: Request) -> Tokenizer:

@@ -8,6 +8,7 @@ import numpy as np
 
 from tokenstore.errors import BuildError, ConfigError
 from tokenstore.tokenizer import FAST, EngineMismatch, Tokenizer
+from tokenstore.tokenizer.byte_spans import spans_of_bytes
 from tokenstore.tokenizer.characters import UNTRUSTED, kind_table, kinds_of
 from tokenstore.tokenizer.fast_engine import FastFile, Unsuitable, fast_file
 from tokenstore.tokenizer.guards import is_failure
@@ -15,15 +16,24 @@ from tokenstore.tokenizer.guards import reason as first_line
 from tokenstore.tokenizer.request import Request, how_to_install
 from tokenstore.tokenizer.sample import choose
 from tokenstore.tokenizer.self_test import self_test_texts
+from tokenstore.tokenizer.token_bytes import TokenBytes, bytes_of_tokens
 
 _SHARE, _FIRST_SHARE = 100, 10  # one character of so many is checked, and of the first batch of a source
+_LONGEST_COMPARED = 1 << 14  # characters: the spans of a longer text are not compared
 _LOADED_CHARS = 1 << 30  # it keeps every word it has seen: after so many characters it is loaded anew
 
 
-def with_fast_engine(reference: Tokenizer, request: Request, engine: str) -> Tokenizer:
-    """`reference` with gigatoken before it; where that is not possible, itself with a note, or ConfigError for `fast`."""
+def with_fast_engine(reference: Tokenizer, request: Request, engine: str, spans: bool = False) -> Tokenizer:
+    """`reference` with gigatoken before it; where that is not possible, itself with a note, or ConfigError for `fast`.
+
+    spans: it is possible only where tokens are made of the bytes of their text, which gives the characters they cover.
+    """
     try:
-        tokenizer = FastTokenizer(reference, fast_file(reference, request))
+        file = fast_file(reference, request)
+        token_bytes = bytes_of_tokens(reference, file.json) if spans else ()
+        if token_bytes is None:
+            raise Unsuitable("it does not say which characters a token covers, which loss masks need")
+        tokenizer = FastTokenizer(reference, file, token_bytes)
         tokenizer.self_test()
         return tokenizer
     except ModuleNotFoundError as error:
@@ -52,11 +62,12 @@ class FastTokenizer:
 
     engine, engine_note = "gigatoken", ""
 
-    def __init__(self, reference: Tokenizer, file: FastFile):
+    def __init__(self, reference: Tokenizer, file: FastFile, token_bytes: Sequence[bytes] = ()):
         self.reference = reference
         self._file = file
         self._apart = file.apart_pattern()
         self._table = kind_table(file.nfc)
+        self._token_bytes = TokenBytes(token_bytes)
         self._engine = file.load()
         self._chars = self._turn = 0
         self._first = True
@@ -95,6 +106,40 @@ class FastTokenizer:
 
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         return self.reference.encode_with_spans(text)
+
+    def encode_batch_with_spans(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Spans are those of the tokens' bytes where these are the bytes of the texts, else those of the reference.
+
+        One text of every batch is compared with the reference.
+        """
+        ids, lengths = self.encode_batch(texts)
+        if texts and len(texts[at := self._turn % len(texts)]) <= _LONGEST_COMPARED:
+            stop = int(lengths[: at + 1].sum())
+            self._compare_spans(texts[at], ids[stop - int(lengths[at]) : stop])
+        return ids, lengths, self._spans(texts, ids, lengths)
+
+    def _spans(self, texts: Sequence[str], ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """int64[n, 2] of the characters of all texts one after the other."""
+        text = "".join(texts)
+        if (sizes := self._token_bytes.sizes_if_same(ids, text.encode())) is not None:
+            spans = spans_of_bytes(text, sizes)
+            some = lengths > 0
+            if np.array_equal(spans[np.cumsum(lengths)[some] - 1, 1], np.cumsum([len(one) for one in texts])[some]):
+                return spans
+        if len(texts) == 1:  # a text that is normalized, for one
+            return self.reference.encode_with_spans(text)[1]
+        found, first, at = [np.empty((0, 2), np.int64)], 0, 0
+        for one, length in zip(texts, lengths.tolist(), strict=True):
+            found.append(self._spans([one], ids[at : at + length], np.array([length])) + first)
+            first, at = first + len(one), at + length
+        return np.concatenate(found)
+
+    def _compare_spans(self, text: str, ids: np.ndarray) -> None:
+        there, spans = self.reference.encode_with_spans(text)
+        if not (np.array_equal(ids, there) and np.array_equal(self._spans([text], ids, np.array([ids.size])), spans)):
+            raise EngineMismatch(
+                _excerpt(text), f"gigatoken and {self.reference.engine} differ in tokens or their characters"
+            )
 
     def decode(self, ids: np.ndarray) -> str:
         return self.reference.decode(ids)

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from tokenstore.errors import ConfigError
+from tokenstore.tokenizer.byte_spans import SpansTextByText
 from tokenstore.tokenizer.growth import check_growth
 from tokenstore.tokenizer.guards import decodes, encodes
 from tokenstore.tokenizer.request import PLAIN, Request
 from tokenstore.tokenizer.side_files import read_side_files
 
 
-class HuggingFaceTokenizer:
+class HuggingFaceTokenizer(SpansTextByText):
     kind = "huggingface"
     file_name: str | None = "tokenizer.json"
     engine, engine_note = "tokenizers", ""

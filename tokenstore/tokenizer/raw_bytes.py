@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenstore.tokenizer.byte_spans import spans_of_bytes
+from tokenstore.tokenizer.byte_spans import SpansTextByText, spans_of_bytes
 from tokenstore.tokenizer.guards import decodes, encodes
 from tokenstore.tokenizer.request import PLAIN, SPECIAL
 
@@ -15,7 +15,7 @@ _SPECIAL = (EOS_TOKEN, "<|startoftext|>", "<|padding|>")
 _PARTS = re.compile("(" + "|".join(map(re.escape, _SPECIAL)) + ")")
 
 
-class ByteTokenizer:
+class ByteTokenizer(SpansTextByText):
     kind = "bytes"
     file: Path | None = None
     data: bytes | None = None

@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 
 from tokenstore.errors import ConfigError
+from tokenstore.tokenizer.byte_spans import SpansTextByText
 from tokenstore.tokenizer.guards import decodes, encodes
 from tokenstore.tokenizer.request import SPECIAL, Request, missing_library
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(SpansTextByText):
     kind = "sentencepiece"
     file_name: str | None = "tokenizer.model"
     engine, engine_note = "sentencepiece", ""

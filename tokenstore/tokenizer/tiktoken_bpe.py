@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tokenstore.errors import ConfigError
-from tokenstore.tokenizer.byte_spans import spans_of_bytes
+from tokenstore.tokenizer.byte_spans import SpansTextByText, spans_of_bytes
 from tokenstore.tokenizer.guards import decodes, encodes
 from tokenstore.tokenizer.patterns import PATTERNS
 from tokenstore.tokenizer.rank_file import RankFile, read_rank_file
@@ -16,7 +16,7 @@ _BOS_NAMES = ("<|begin_of_text|>", "<|startoftext|>", "<|bos|>", "<s>")
 _PAD_NAMES = ("<|pad|>", "<|padding|>", "<pad>", "<|finetune_right_pad_id|>")
 
 
-class TiktokenTokenizer:
+class TiktokenTokenizer(SpansTextByText):
     kind = "tiktoken"
     file_name: str | None = "tiktoken.json"
     engine, engine_note = "tiktoken", ""
@@ -53,6 +53,10 @@ class TiktokenTokenizer:
         self.token_names: Mapping[str, str] = {
             role: self._bytes[i].decode("utf-8", "replace") for role, i in roles.items() if i in self._bytes
         }
+
+    def bytes_of_ids(self) -> dict[int, bytes]:
+        """The bytes of every id."""
+        return self._bytes
 
     @encodes
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
