@@ -68,3 +68,13 @@ def test_accelerate_splits_nothing_again(folder: Path, rank: int) -> None:
     is_the_loader, ids = left(folder, "prepared", 2)[rank]
     assert is_the_loader
     assert same(ids, microbatches(small_plan(folder / "a"), GIVEN, rank, 2, 2))
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_plain_trainer_gives_the_plan_or_refuses(folder: Path, rank: int) -> None:
+    """P2: datasets that it would deal out or shuffle again are refused on every rank; the others give each its rows."""
+    plan = small_plan(folder / "a", num_steps=3, skip_steps=[])
+    for name in ("all", "sequential"):
+        assert same(left(folder, name, 2)[rank], microbatches(plan, range(3), rank, 2, 2))
+    assert f"gives rank {rank} of 2 its own rows already" in left(folder, "own", 2)[rank]
+    assert "RandomSampler would shuffle" in left(folder, "shuffled", 2)[rank]

@@ -18,7 +18,7 @@ from tests.hf_model import Remembering, TokenTrainer, quiet_arguments, tiny_mode
 from tests.microbatches import GIVEN, microbatches, same, small_plan, small_store
 from tokenstore import Plan, SequenceDataset, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
-from tokenstore.torch_data.huggingface import ResumeCallback
+from tokenstore.torch_data.huggingface import ResumeCallback, TokenTrainerMixin
 from tokenstore.torch_data.ranks import DataRank
 
 SIZES = {8: 1, 4: 2, 2: 4}  # sequences a microbatch -> microbatches a step of 8, on one rank
@@ -342,3 +342,37 @@ def test_stages_of_other_batch_sizes(plan: Plan, train: Train) -> None:
     whole = {"microbatch_size": None, "fields": ("input_ids", "labels", "shift_labels", "position_ids")}
     assert same(train(staged, 8, loader_options=whole).ids, microbatches(staged, GIVEN))
     assert same(train(staged, 8, 3, loader_options=whole).ids, microbatches(staged, GIVEN[3:]))
+
+
+class LikeTRL(Remembering):
+    """As SFTTrainer of TRL: it asks for position_ids, prepares datasets, and counts tokens as if a microbatch were a row."""
+
+    __module__ = "trl.trainer.sft_trainer"
+    _total_train_tokens = 0
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._metrics: dict[str, dict[str, list[int]]] = {"train": {}}
+        self.eval_dataset = self._prepare_dataset(self.eval_dataset, "eval")
+
+    def _prepare_dataset(self, dataset: Any, name: str) -> Any:
+        raise AssertionError(name)
+
+    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        self._total_train_tokens += inputs["position_ids"].size(1) * self.model.training
+        return super().compute_loss(model, inputs, *args, **kwargs)
+
+
+class TokenLikeTRL(TokenTrainerMixin, LikeTRL):
+    """What a user of TRL writes."""
+
+
+def test_trl_is_given_position_ids_and_a_right_count(plan: Plan, tmp_path: Path) -> None:
+    """The default fields are those it needs; its number of tokens is that of all rows."""
+    arguments = quiet_arguments(tmp_path, 4, 2, save_strategy="no", per_device_eval_batch_size=4)
+    trainer = TokenLikeTRL(tiny_model(), arguments, train_plan=plan, eval_plan=plan)
+    trainer.train()
+    trainer.evaluate()
+    assert same(trainer.ids, microbatches(plan, GIVEN, size=4))
+    assert trainer._total_train_tokens == 5 * 8 * 8
+    assert trainer._metrics["train"]["num_tokens"] == [5 * 8 * 8]

@@ -95,7 +95,8 @@ class TokenTrainerMixin:
     resume, the arguments need `ignore_data_skip=True`.
 
     The loss of an evaluation is the mean over all targets of the plan. The Trainer calls models without a cache, so documents
-    of a row are kept apart where `loader_options` ask for position_ids. With SFTTrainer of TRL they are given by default.
+    of a row are kept apart where `loader_options` ask for position_ids. SFTTrainer of TRL needs them, so it has
+    them by default; it also demands a `train_dataset`, which may be any, and is not read.
     """
 
     def __init__(
@@ -223,6 +224,10 @@ class TokenTrainerMixin:
         if before is not None and self.train_plan is not None and self.model.training:
             self._count_for_trl(before + size * self.data_rank.world_size)
         return loss
+
+    def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        """What TRL does to datasets at first; a plan is ready."""
+        return dataset if isinstance(dataset, Plan) else super()._prepare_dataset(dataset, *args, **kwargs)
 
     def _count_for_trl(self, tokens: int) -> None:
         """Correct TRL's count, which takes a microbatch with position_ids for one row."""
