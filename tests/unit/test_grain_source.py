@@ -1,6 +1,7 @@
 """MicrobatchSource and SequenceSource under the real Grain: order, slices, states, threads, workers, worlds."""
 
 import copy
+import json
 import pickle
 from collections.abc import Callable
 from itertools import islice
@@ -13,8 +14,8 @@ import pytest
 
 from tests.microbatches import GIVEN, microbatches, same, small_plan, small_store
 from tokenstore import Plan
-from tokenstore.errors import ConfigError
-from tokenstore.torch_data.grain_source import MicrobatchSource, SequenceSource
+from tokenstore.errors import ConfigError, StateMismatchError
+from tokenstore.torch_data.grain_source import MicrobatchDataset, MicrobatchSource, SequenceSource
 
 WORLDS = [(1, 2), (2, 2), (4, 1), (2, None), (8, None)]
 
@@ -96,6 +97,31 @@ def test_the_state_as_a_step_goes_on_in_another_world(plan: Plan) -> None:
         other = MicrobatchSource(plan, rank=rank, world_size=4, microbatch_size=1)
         rest = grain.MapDataset.source(other)[other.index_at(step) :]
         assert same(ids(rest), microbatches(plan, (5, 6), rank, 4, 1))
+
+
+@pytest.mark.parametrize("ahead", [0, 3])
+def test_a_dataset_goes_on_in_any_world_by_itself(plan: Plan, ahead: int) -> None:
+    """P1, P2, P10: Grain's own checkpoint of a MicrobatchDataset, with threads ahead too, is one of the plan."""
+
+    def pipeline(plan: Plan, **options: Any) -> Any:
+        dataset = MicrobatchDataset(plan, inside_step="continue", **options)
+        return iter(grain.experimental.ThreadPrefetchIterDataset(dataset, prefetch_buffer_size=ahead))
+
+    first = pipeline(plan, rank=1, world_size=2, microbatch_size=2)
+    wanted = microbatches(plan, GIVEN, 1, 2, 2)
+    assert same(ids(islice(first, 3)), wanted[:3])
+    inside = first.get_state()
+    assert same(ids(islice(first, 1)), wanted[3:4])
+    state = json.loads(json.dumps(first.get_state()))
+    again = pipeline(plan, rank=1, world_size=2, microbatch_size=2)
+    again.set_state(inside)
+    assert same(ids(again), wanted[3:])
+    for rank in range(4):
+        other = pipeline(plan, rank=rank, world_size=4)
+        other.set_state(state)
+        assert same(ids(other), microbatches(plan, GIVEN[2:], rank, 4))
+    with pytest.raises(StateMismatchError, match="seed was 0, is 1"):
+        pipeline(small_plan(plan.stores["a"].path, seed=1)).set_state(state)
 
 
 @pytest.mark.deep

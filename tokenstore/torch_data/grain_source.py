@@ -10,10 +10,15 @@ The plan has shuffled, mixed and split over ranks already. Grain must do none of
     rows = grain.MapDataset.source(SequenceSource(plan))                           # a record is a sequence
     rows.batch(b)[r::w]                                                            # first batch, then split over ranks
 
+    dataset = MicrobatchDataset(plan, rank=r, world_size=w, microbatch_size=b)     # its state fits any number of ranks
+
 A `Batch` operation of a `DataLoader` with workers batches inside each worker, so every n-th record: give it microbatches.
-Grain's own state counts the records of one rank; to go on in another world keep `source.step_at(next_index)`.
+Of a source Grain's state is a count of one rank's records, `next_index`: with other ranks or microbatches it is another place
+of the plan, and Grain does not notice. To resume in another world use MicrobatchDataset, whose iterators have the plan's state,
+or save `source.step_at(next_index)` and begin at `source.index_at(step)`.
 """
 
+import copy
 import threading
 import weakref
 from bisect import bisect_right
@@ -27,10 +32,12 @@ from tokenstore.sampling.plan import Plan
 from tokenstore.store.files import after_fork_in_child
 from tokenstore.torch_data.batches import BatchMaker
 from tokenstore.torch_data.dataset import TokenDataset
+from tokenstore.torch_data.loader import TokenLoader
 from tokenstore.torch_data.position import Split
 from tokenstore.torch_data.ranks import DataRank
 
 try:
+    from grain import DatasetIterator, IterDataset
     from grain.sources import RandomAccessDataSource
 except ImportError as error:
     raise ImportError("grain: expected the package, found none; pip install 'grain>=0.2.18'") from error
@@ -151,6 +158,42 @@ class SequenceSource(MicrobatchSource):
     def __getitem__(self, index: int) -> Any:
         """Record `index`, in memory of its own."""
         return _first_row(super().__getitem__(index))
+
+
+class MicrobatchDataset(IterDataset[Any]):
+    """The microbatches of a rank as an IterDataset, whose iterators have the state of the plan.
+
+    So a checkpoint is resumed exactly with any number of ranks and any microbatch, and refused (StateMismatchError) by a plan
+    with another past. Threads may prefetch it. Grain cannot share it among worker processes: use MicrobatchSource for those.
+    """
+
+    def __init__(self, plan: Plan, **options: Any):
+        """Options are those of TokenLoader; also of endless plans."""
+        super().__init__()
+        self.plan = plan
+        self._loader = TokenLoader(plan, **options)
+
+    def __iter__(self) -> "MicrobatchIterator":
+        return MicrobatchIterator(copy.copy(self._loader))
+
+
+class MicrobatchIterator(DatasetIterator[Any]):
+    """One iteration over a MicrobatchDataset."""
+
+    def __init__(self, loader: TokenLoader):
+        super().__init__()
+        self._loader = loader
+
+    def __next__(self) -> Any:
+        return _arrays(next(self._loader))
+
+    def get_state(self) -> dict[str, Any]:
+        """The state of the plan after the records given, the same on every rank."""
+        return self._loader.state_dict()
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from a state; see TokenLoader.load_state_dict, also for its errors."""
+        self._loader.load_state_dict(state)
 
 
 def _edges(plan: Plan) -> list[int]:
