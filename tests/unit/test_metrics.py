@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import random_documents
-from tokenstore import Plan, TokenLoader
+from tokenstore import Plan, PlanConfig, TokenLoader
 
 LENGTH, BATCH = 16, 8
 
@@ -85,3 +85,20 @@ def test_a_store_without_an_order_file_has_no_piece_lengths(make_store: Callable
     assert metrics["data/padding"] == 0.0
     with pytest.raises(ValueError, match="step: expected one"):
         plan.metrics(-1)
+
+
+def test_members_of_a_pool_are_in_it(paths: dict[str, Path]) -> None:
+    """P3: after whole epochs of a pool each member's passes and tokens are those counted from the documents."""
+    sources = {"a": {"path": str(paths["a"])}, "b": {"path": str(paths["b"])}, "mix": {"pool": {"a": 1, "b": 2}}}
+    fields = {"sequence_length": LENGTH, "global_batch_size": 1, "seed": 0, "sources": sources}
+    plan = Plan(PlanConfig(**fields))
+    epoch = plan.num_sequences["mix"]
+    tokens: Counter[str] = Counter()
+    for step in range(epoch):
+        for piece in plan.documents(step)[0]:
+            tokens[piece.source] += piece.stop - piece.start
+    metrics = plan.metrics(epoch)
+    assert [key for key in metrics if key.startswith("data/mix/a/")] == ["data/mix/a/epochs", "data/mix/a/tokens"]
+    assert (metrics["data/mix/a/epochs"], metrics["data/mix/b/epochs"]) == (1.0, 2.0)
+    assert {name: metrics[f"data/mix/{name}/tokens"] for name in "ab"} == dict(tokens)
+    assert plan.metrics(0)["data/mix/b/tokens"] == 0

@@ -5,6 +5,7 @@
     data/padding                           share of the positions of those sequences that hold no token
     data/<source>/sequences, epochs, tokens, padding, weight, realised_weight    see `progress.SourceProgress`
     data/<source>/piece_p50, piece_p95     tokens of the pieces an epoch gives; not there where the store cannot tell
+    data/<pool>/<member>/epochs, tokens    of each member of a pool, expected inside an epoch of the pool
 
 The keys of a plan are the same at every step. `sequences` and `epochs` are exact; `tokens` and `padding` are where
 `SourceProgress.tokens` is, inside an epoch of a packed source their expectation.
@@ -27,4 +28,9 @@ def metrics_of(step: int, sources: Mapping[str, SourceProgress], sequence_length
         metrics |= {f"data/{name}/{field}": getattr(source, field) for field in _FIELDS}
         if source.pieces is not None:
             metrics |= {f"data/{name}/piece_p50": source.pieces.p50, f"data/{name}/piece_p95": source.pieces.p95}
+        for member, progress in source.members.items():
+            metrics |= {
+                f"data/{name}/{member}/epochs": progress.epochs,
+                f"data/{name}/{member}/tokens": progress.tokens,
+            }
     return metrics

@@ -20,6 +20,18 @@ class PieceLengths:
 
 
 @dataclass(frozen=True)
+class MemberProgress:
+    """A member of a pool after some steps: passes over its documents, and its tokens.
+
+    Both follow from the epochs of the pool and the repeat factor. Inside an epoch they are expectations, as its sequences mix
+    the members.
+    """
+
+    epochs: float
+    tokens: int
+
+
+@dataclass(frozen=True)
 class SourceProgress:
     """A source after some steps; those of skipped steps count as used.
 
@@ -37,6 +49,7 @@ class SourceProgress:
         steps_per_epoch: on average, at the shares of the last sequence; None where it takes no part there, or has run out.
         pieces: lengths of the pieces of an epoch: exact for a packed source, of a pool those it has room for; an expectation
             over the offsets of `concat`, None there where the store has no order file.
+        members: of a pool, by name; else empty.
     """
 
     sequences: int
@@ -49,6 +62,7 @@ class SourceProgress:
     sequences_per_epoch: int
     steps_per_epoch: float | None
     pieces: PieceLengths | None
+    members: Mapping[str, MemberProgress]
 
 
 def progress_of(
@@ -83,8 +97,17 @@ def progress_of(
             sequences_per_epoch=stream.num_sequences,
             steps_per_epoch=_steps_per_epoch(stream, shares, stage.global_batch_size),
             pieces=pieces[stream.name],
+            members=_members(stream, epochs),
         )
     return rows
+
+
+def _members(stream: Stream, epochs: Fraction) -> dict[str, MemberProgress]:
+    """The members of a pool after `epochs` of it."""
+    if not stream.is_pool:
+        return {}
+    passes = {member: epochs * member.repeat for member in stream.members}
+    return {each.name: MemberProgress(float(n), int(n * each.store.num_tokens)) for each, n in passes.items()}
 
 
 def _steps_per_epoch(stream: Stream, shares: Mapping[str, int], batch_size: int) -> float | None:

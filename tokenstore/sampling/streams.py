@@ -43,9 +43,14 @@ class Stream:
     classes: LengthClasses | None
 
     @property
+    def is_pool(self) -> bool:
+        """Whether its members are sources of their own names; otherwise it is its own only member."""
+        return self.members[0].name != self.name
+
+    @property
     def identity(self) -> dict[str, object]:
         """What of the stores decides the stream's sequences."""
-        if self.members[0].name == self.name:
+        if not self.is_pool:
             return {**self._content(self.members[0]), "num_sequences": self.num_sequences}
         pool = {member.name: {**self._content(member), "repeat": str(member.repeat)} for member in self.members}
         return {"pool": pool, "num_sequences": self.num_sequences}
