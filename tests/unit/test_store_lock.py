@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -132,3 +134,77 @@ def test_a_file_system_without_locks_is_told_and_nothing_is_written(
         pytest.fail("a lock that is none")
     assert open_files(tmp_path) == before
     assert list(tmp_path.iterdir()) == []
+
+
+def test_many_writers_never_hold_it_together(tmp_path: Path) -> None:
+    """P8: whoever removes the folder, and whoever makes it at that moment, at most one holds it, and all go on."""
+    holders, most, failures, turns = [], [], [], []
+
+    def write() -> None:
+        for _ in range(150):
+            try:
+                with exclusive_work(tmp_path / "web") as held:
+                    holders.append(held)
+                    most.append(len(holders))
+                    assert (held.folder / MARK_NAME).exists()
+                    turns.append(1)
+                    holders.pop()
+            except StoreBusyError:
+                pass
+            except BaseException as error:
+                failures.append(error)
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (failures, max(most)) == ([], 1)
+    assert len(turns) > 100
+    assert list(tmp_path.iterdir()) == []
+
+
+KILL = """
+import os, signal, sys
+from pathlib import Path
+from tokenstore.store import work, writing
+left = int(sys.argv[2])
+def count(module, name):
+    real = getattr(module, name)
+    def call(*arguments, **options):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(*arguments, **options)
+    setattr(module, name, call)
+for name in ("mkdir", "open", "pwrite", "unlink", "rmdir", "listdir", "close"):
+    count(os, name)
+count(work.fcntl, "flock")
+with work.exclusive_work(Path(sys.argv[1])):
+    pass
+print(left)
+"""
+
+
+def test_a_holder_that_is_killed_at_any_call_blocks_nobody(tmp_path: Path) -> None:
+    """P8: between making the folder, its mark, the lock, and removing them, there is no state that the next run refuses."""
+
+    def run(left: int) -> subprocess.CompletedProcess:
+        return subprocess.run([sys.executable, "-c", KILL, str(tmp_path / "web"), str(left)], capture_output=True)
+
+    calls = 1000 - int(run(1000).stdout)
+    assert 12 < calls < 40
+    with ThreadPoolExecutor(2) as pool:
+        ends = list(pool.map(lambda left: killed_then_taken(tmp_path / str(left), left), range(calls)))
+    assert ends == [-signal.SIGKILL] * calls
+
+
+def killed_then_taken(folder: Path, left: int) -> int:
+    """Kill a holder after so many calls; the next one takes the folder and removes it."""
+    folder.mkdir()
+    done = subprocess.run([sys.executable, "-c", KILL, str(folder / "web"), str(left)], capture_output=True)
+    with exclusive_work(folder / "web"):
+        assert held_by(folder / "web.tokenstore") == os.getpid()
+    assert list(folder.iterdir()) == []
+    return done.returncode

@@ -43,9 +43,7 @@ def index(
         Print what was done as one JSON object a line.
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    for path in stores:
-        if is_work_folder(path):  # beside a store, where a shell's `stores/*` finds it
-            continue
+    for path in [path for path in stores if not is_work_folder(path)]:  # a shell's `stores/*` finds those too
         start = time.monotonic()
         with meter(f"indexing {path}", quiet=as_json) as shown:
             written = add_order(
