@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest published tokenizer.json files have about 40 MB
 MAX_SIDE_FILE_BYTES = 16 << 20  # tokenizer_config.json, chat_template.jinja
-MAX_PLAN_BYTES = 1 << 20  # a thousand sources take about 100 KB; YAML is parsed at about 100 KB per second
+MAX_PLAN_BYTES = 1 << 20  # a thousand sources take about 100 KB
 MAX_RECIPE_BYTES = 16 << 20  # recipe.json of an unfinished build, state.json of a `save_to_disk` folder
 MAX_INPUT_ROW_BYTES = 64 << 10  # one line of inputs.jsonl; a path has at most 4,096 bytes
 MANIFEST_BYTES, MANIFEST_BYTES_PER_FILE = 1 << 20, 1 << 10  # a file takes about 230 bytes, a long name 400

@@ -66,7 +66,7 @@ LIBRARIES = {  # who alone may import a library
         "store/verify.py",
     },
     "pydantic": {"sampling/config.py"},
-    "yaml": {"sampling/plan_file.py"},
+    "yaml": {"sampling/yaml_text.py"},
     "rich": {"commands"},
     "cyclopts": {"commands"},
     "random": set(),

@@ -16,7 +16,10 @@ MOST = 1 << 48  # of anything that is counted; products are held against ORD-10 
 Weight = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
 Repeat = Annotated[Decimal, Field(ge=Decimal("0.0001"), le=100, decimal_places=4)]
 Temperature = Annotated[Decimal, Field(ge=1, le=100, decimal_places=2)]
+MOST_LENGTH, MOST_ROWS = 1 << 24, 1 << 24  # tokens per sequence, sequences per step: a plan has arrays of these sizes
+Seed = Annotated[int, Field(ge=-(1 << 127), le=1 << 127, strict=True)]
 Count = Annotated[int, Field(ge=1, le=MOST, strict=True)]
+Rows = Annotated[int, Field(ge=1, le=MOST_ROWS, strict=True)]
 Step = Annotated[int, Field(ge=0, le=MOST, strict=True)]
 
 
@@ -59,7 +62,7 @@ class StageConfig(_Frozen):
 
     from_step: Count
     weights: dict[str, Weight] | None = None
-    global_batch_size: Count | None = None
+    global_batch_size: Rows | None = None
 
 
 class PlanConfig(_Frozen):
@@ -68,8 +71,8 @@ class PlanConfig(_Frozen):
     A Plan works on a copy of its own. All wrong fields are named at once; where none is, all contradictions.
 
     Attributes:
-        sequence_length: tokens a sequence.
-        global_batch_size: sequences a step, over all ranks.
+        sequence_length: tokens per sequence, at most 2**24.
+        global_batch_size: sequences per step, over all ranks, at most 2**24.
         sources: by name. Names, not paths, decide the order. Either every source has a weight, in `sources` or in a
             stage, or none has: then all take part in proportion to their sequences, and end their epochs together.
             Weight 0 declares a source without using it.
@@ -78,7 +81,7 @@ class PlanConfig(_Frozen):
             (or part of a long one) a sequence; without shuffle the longest first.
         temperature: with all weights left out, take them as (sequences an epoch) ** (1 / temperature): 1, the default, is
             in proportion; the higher, the more even.
-        seed: any integer.
+        seed: any integer in -2**127..2**127.
         shuffle: false gives every source in its own order.
         num_steps: a number; `first_exhausted` or `all_exhausted`: one epoch, until the first or the last source ends;
             left out: endless.
@@ -91,11 +94,11 @@ class PlanConfig(_Frozen):
         cross_document_targets: predict a document's first token from the last one of the document before.
     """
 
-    sequence_length: Count
-    global_batch_size: Count
+    sequence_length: Annotated[int, Field(ge=1, le=MOST_LENGTH, strict=True)]
+    global_batch_size: Rows
     sources: Annotated[dict[str, SourceConfig], Field(min_length=1)]
     packing: Literal["best_fit", "concat", "none"] = "best_fit"
-    seed: Annotated[int, Field(strict=True)] = 0
+    seed: Seed = 0
     shuffle: bool = True
     num_steps: Count | Literal["first_exhausted", "all_exhausted"] | None = None
     on_exhausted: Literal["error", "drop", "stop"] | None = None

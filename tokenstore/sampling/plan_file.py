@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenstore.errors import ConfigError
+from tokenstore.outside import MAX_PLAN_BYTES, read_file
 
 # What each kind of mistake is in our words; the library's speak of its own types.
 _RULES = {
@@ -62,7 +63,7 @@ def explain(
             or next((text for name, text in _KINDS if kind.startswith(name)), mistake["msg"])
         )
         rule = rule.format(**mistake.get("ctx", {}))
-        found = "" if "found" in rule else f", found {repr(mistake['input'])[:80]}"
+        found = "" if "found" in rule else f", found {shown(mistake['input'])}"
         rows.setdefault(place, f"{place}: {rule}{found}")
     # of a value that may be one thing or another, what is wrong inside says more than that it is not the other
     return "; ".join(
@@ -76,33 +77,36 @@ def _meant(name: int | str, known: Sequence[str]) -> str:
     return f", did you mean {close[0]}?" if close else f"; the fields are {', '.join(known)}" if known else ""
 
 
+def shown(value: Any) -> str:
+    """A wrong value in a message: short, whatever it is."""
+    try:
+        return repr(value)[:80]
+    except ValueError:  # Python writes no integer of more than 4,300 digits
+        return "an integer of thousands of digits"
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The fields in a YAML (or JSON) file. A key that stands twice is refused; YAML itself keeps the last silently."""
-    import yaml
+    """The fields in a YAML (or JSON) file.
 
-    def joined(text: str) -> str:
-        """JSON writes a character beyond 16 bits as two escapes, which YAML takes for two characters."""
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-    class Loader(yaml.SafeLoader):
-        def construct_mapping(self, node: Any, deep: bool = False) -> dict:
-            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<"]
-            if twice := sorted({key for key in keys if keys.count(key) > 1}):
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"expected every key once, found twice: {twice}", node.start_mark
-                )
-            return super().construct_mapping(node, deep)
-
-        def construct_scalar(self, node: Any) -> Any:
-            value = super().construct_scalar(node)
-            return joined(value) if isinstance(value, str) else value
+    Raises: ConfigError: it is no regular file or too large; no YAML; a key stands twice, of which YAML itself keeps the last
+        silently; it is nested too deep, grows too large by aliases, or has a number of too many digits.
+    """
+    from tokenstore.sampling.yaml_text import parse  # with it comes the YAML library, for plans in files only
 
     try:
-        fields = yaml.load(path.read_text("utf-8"), Loader)
-    except OSError as error:
-        raise ConfigError(f"plan: expected a file to read, found {error.strerror} ({path})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"plan: expected YAML, found {' '.join(str(error).split())} ({path})") from error
+        text = read_file(path, MAX_PLAN_BYTES).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"plan: expected text in UTF-8, found {error.reason} at byte {error.start} ({path})"
+        ) from error
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        found = getattr(error, "strerror", None) or error
+        raise ConfigError(f"plan: expected a file to read, found {found} ({path}); give the path of a plan") from error
+    try:
+        fields = parse(text)
+    except Exception as error:  # a tag such as !!bool of a wrong value raises errors of many kinds
+        found = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ConfigError(f"plan: expected YAML, found {found} ({path})") from error
     if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
         kind = type(fields).__name__
         raise ConfigError(f"plan: expected fields such as sequence_length and sources, found {kind} ({path})")

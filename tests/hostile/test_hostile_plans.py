@@ -1,0 +1,109 @@
+"""Plans of strangers: whatever a plan.yaml holds, it is read within bounds or refused in one sentence with file and field."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.hostile_stores import make_fifo
+from tokenstore import PlanConfig
+from tokenstore.errors import ConfigError
+from tokenstore.outside import MAX_PLAN_BYTES
+
+pytestmark = pytest.mark.timeout(30)  # a hang is a failure long before the suite's own limit
+
+SOUND = "sequence_length: 8\nglobal_batch_size: 4\nsources: {web: {path: x}}\n"
+
+
+def aliases(levels: int) -> str:
+    """Each list holds the one before it twice."""
+    rows = [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, levels)]
+    return "\n".join(["a0: &a0 [1, 1]", *rows]) + "\n"
+
+
+def merges(levels: int) -> str:
+    """Each mapping merges the one before it twice."""
+    rows = [f"b{i}: &b{i} {{<<: [*b{i - 1}, *b{i - 1}]}}" for i in range(1, levels)]
+    return "\n".join(["b0: &b0 {x: 1}", *rows]) + "\n"
+
+
+REFUSED = {
+    "alias bomb": (SOUND + aliases(40), "at most 50,000 values"),
+    "merge bomb": (SOUND + merges(40), "at most 50,000 values"),
+    "alias of itself": (SOUND + "a: &a [*a]", "does not hold itself"),
+    "many values": (SOUND + "a: [" + "1," * 60_000 + "]", "at most 50,000 values"),
+    "nested lists": (SOUND + "a: " + "[" * 100_000, "at most 50 levels"),
+    "nested objects": ("{a: " * 100_000, "at most 50 levels"),
+    "nested by lines": ("- " * 100_000, "at most 50 levels"),
+    "digits": (SOUND + "seed: 1" + "0" * 5000, "a number of at most 100 digits, found 5,001"),
+    "hexadecimal": (SOUND + "seed: 0x1" + "0" * 5000, "a number of at most 100 digits"),
+    "base 60": (SOUND + "seed: 1" + ":59" * 5000, "a number of at most 100 digits"),
+    "a tagged number": (SOUND + "seed: !!int '1" + "0" * 5000 + "'", "a number of at most 100 digits"),
+    "a tagged bool": (SOUND + "shuffle: !!bool x", "expected YAML"),
+    "a tagged time": (SOUND + "seed: !!timestamp x", "expected YAML"),
+    "no day": (SOUND + "seed: 2024-13-45", "expected YAML"),
+    "python": (SOUND + "seed: !!python/object/apply:os.system ['true']", "expected YAML"),
+    "keys twice": (SOUND + "{" + "k: 1, " * 20_000 + "}", "expected"),
+    "seed": (SOUND + "seed: 1" + "0" * 60, "seed: expected at most"),
+    "sequence_length": (SOUND.replace("h: 8", f"h: {1 << 48}"), "sequence_length: expected at most 16777216"),
+    "global_batch_size": (SOUND.replace("e: 4", f"e: {1 << 48}"), "global_batch_size: expected at most 16777216"),
+    "num_steps": (SOUND + f"num_steps: {1 << 62}", "num_steps"),
+    "weight": (SOUND.replace("path: x", "path: x, weight: .inf"), "weight: expected a finite number"),
+    "too large": (" " * (MAX_PLAN_BYTES + 1), "which may have 1,048,576"),
+    "bytes": ("\x00" * 100, "expected YAML"),
+    "a list": ("[]", "found list"),
+    "nothing": ("", "found NoneType"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_hostile_plan_is_refused_in_one_sentence(tmp_path: Path, name: str) -> None:
+    """The error is a ConfigError of bounded length with the file, at once."""
+    text, message = REFUSED[name]
+    path = tmp_path / "plan.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        PlanConfig.load(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert len(str(caught.value)) < 600 + len(str(path))
+
+
+def test_aliases_and_merges_of_a_plan_written_by_hand_are_read(tmp_path: Path) -> None:
+    """They are useful: a base that several sources share."""
+    path = tmp_path / "plan.yaml"
+    path.write_text(
+        "sequence_length: 8\nglobal_batch_size: 4\n"
+        "sources:\n  web: &base {path: x, max_epochs: 3}\n  code: {<<: *base, path: y}\n"
+    )
+    config = PlanConfig.load(path)
+    assert {name: source.max_epochs for name, source in config.sources.items()} == {"web": 3, "code": 3}
+
+
+@pytest.mark.parametrize("value", [10**5000, -(10**5000)], ids=["positive", "negative"])
+def test_huge_numbers_from_python_are_refused_by_field(value: int) -> None:
+    """Python itself refuses to print such a number."""
+    for field in ("seed", "sequence_length", "num_steps"):
+        fields = {"sequence_length": 8, "global_batch_size": 4, "sources": {"a": {"path": "x"}}, field: value}
+        with pytest.raises(ConfigError, match=field):
+            PlanConfig(**fields)
+
+
+@pytest.mark.parametrize("kind", ["a pipe", "a folder", "a device"])
+def test_what_is_no_regular_file_is_never_waited_for(tmp_path: Path, kind: str) -> None:
+    """A pipe, a folder, or a link to a device in the place of plan.yaml."""
+    path = tmp_path / "plan.yaml"
+    {"a pipe": make_fifo, "a folder": Path.mkdir, "a device": lambda path: path.symlink_to("/dev/zero")}[kind](path)
+    with pytest.raises(ConfigError, match=f"found {kind} instead of a regular file"):
+        PlanConfig.load(path)
+
+
+def test_a_plan_through_a_pipe_is_refused_by_the_command(tmp_path: Path) -> None:
+    """`tokenstore plan /dev/stdin` or `<(...)`: one sentence, exit code 2."""
+    command = [sys.executable, "-m", "tools.inspect_plan", "/dev/stdin"]
+    done = subprocess.run(command, input=SOUND, capture_output=True, text=True, timeout=30, env=dict(os.environ))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "found a pipe instead of a regular file (/dev/stdin)" in done.stderr

@@ -1,0 +1,74 @@
+"""YAML text -> Python values, with bounds: a short text can be nested, refer to itself, or count without end."""
+
+from collections import Counter
+from typing import Any
+
+import yaml
+
+_MOST_NESTED = 50
+_MOST_VALUES = 50_000  # two seconds to parse, three thousand sources; every alias counts as what it stands for
+_MOST_DIGITS = 100
+
+
+def parse(text: str) -> Any:
+    """The value of a YAML text. Raises: yaml.YAMLError, or whatever a tag with a wrong value raises."""
+    return yaml.load(text, _Loader)
+
+
+def _joined(text: str) -> str:
+    """JSON writes a character beyond 16 bits as two escapes, which YAML takes for two characters."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _refuse(problem: str, node: yaml.Node | yaml.Event) -> None:
+    raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+
+
+class _Loader(yaml.SafeLoader):
+    """The safe loader, which refuses a key that stands twice, and what is too deep, too many or too long."""
+
+    def __init__(self, text: str):
+        super().__init__(text)
+        self._levels = 0
+        self._sizes: dict[yaml.Node, int] = {}  # values in a node, aliases counted as what they stand for
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self._levels += 1
+        if self._levels > _MOST_NESTED:
+            _refuse(f"expected at most {_MOST_NESTED} levels, found more", self.peek_event())
+        is_alias = self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        self._levels -= 1
+        if not is_alias:
+            self._sizes[node] = 1 + sum(self._sizes[part] for part in _parts(node))
+        elif node not in self._sizes:
+            _refuse("expected a value that does not hold itself, found an alias of what is around it", node)
+        if self._sizes[node] > _MOST_VALUES:
+            _refuse(f"expected at most {_MOST_VALUES:,} values, found more", node)
+        return node
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict:
+        keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<")
+        if twice := sorted(key for key, number in keys.items() if number > 1):
+            _refuse(f"expected every key once, found twice: {twice[:5]}", node)
+        return super().construct_mapping(node, deep)
+
+    def construct_scalar(self, node: Any) -> Any:
+        value = super().construct_scalar(node)
+        return _joined(value) if isinstance(value, str) else value
+
+    def construct_number(self, node: Any) -> Any:
+        if len(str(node.value)) > _MOST_DIGITS:
+            _refuse(f"expected a number of at most {_MOST_DIGITS} digits, found {len(str(node.value)):,}", node)
+        integer = node.tag.endswith(":int")
+        return self.construct_yaml_int(node) if integer else self.construct_yaml_float(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_number)
+
+
+def _parts(node: yaml.Node) -> list[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return [part for pair in node.value for part in pair]
+    return list(node.value) if isinstance(node, yaml.SequenceNode) else []
