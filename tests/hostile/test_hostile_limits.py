@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xxhash
 
-from tests.forge import forge, replace
+from tests.forge import forge, list_file, replace
 from tests.hostile_stores import make_small, refused, tells
 from tests.order_damage import make_store
 from tokenstore.errors import CorruptionError
@@ -102,6 +102,18 @@ def test_a_large_manifest_of_a_small_folder_is_not_parsed(tmp_path: Path) -> Non
     body["options"] = {f"option {i}": i for i in range(1_000_000)}
     replace(path / "manifest.json", json.dumps(body).encode() + b"\n")
     refused(path, "manifest.json", "which may have")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+def test_a_sparse_file_of_a_tokenizer_is_refused_with_the_manifest(tmp_path: Path, name: str) -> None:
+    """A terabyte of zeros would be hashed before it is loaded."""
+    path = make_small(tmp_path / "s")
+    forge(path, lambda body: body["tokenizer"].update(kind="huggingface", file="tokenizer.json"))
+    for each in {"tokenizer.json", name}:
+        (path / each).write_bytes(b"{}")
+        list_file(path, each)
+    sparse(path, name, 1 << 40)
+    refused(path, "manifest.json", f"files[{name}].num_bytes", f"found {1 << 40}")
 
 
 def nested(levels: int) -> object:

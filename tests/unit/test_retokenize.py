@@ -158,7 +158,7 @@ def test_what_cannot_be_asked_for_is_refused(
         ((3, "third", "THIRD"), "record 3", "6 tokens, not 6, the same up to token 0"),
         ((3, "third", "thirD"), "record 3", "6 tokens, not 6, the same up to token 4"),
         ((3, '"third"', '"fift" '), "record 3", "5 tokens, not 6, the same up to token 0"),
-        ((3, '"text"', '"texx"'), "record 3", "no field 'text'"),
+        ((3, '"text"', '"texx"'), "record 3", "no field 'text'; the record has 'texx'"),
         ((3, '{"text": "third"}', " " * 17), "record 3", "no such record"),
     ],
 )

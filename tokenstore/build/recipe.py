@@ -19,6 +19,7 @@ from tokenstore.build.units import Slice
 from tokenstore.errors import ConfigError
 from tokenstore.format.manifest import TokenizerEntry, canonical_json
 from tokenstore.outside import ANYWHERE
+from tokenstore.store.files import check_size
 from tokenstore.store.reader import Store
 from tokenstore.tokenizer import Tokenizer, load_tokenizer
 
@@ -79,11 +80,20 @@ def options_of(
         inputs=inputs,
         output=store.path,
         tokenizer=str(store.path / entry.file) if entry.file else entry.kind,
-        chat_template=str(store.path / TEMPLATE_NAME) if recorded["records"] == "chat" else None,
+        chat_template=_template_of(store) if recorded["records"] == "chat" else None,
         workers=workers,
         max_bad=max_bad,
         **{**same, "text_endings": tuple(same.get("text_endings", ())), "filter": filter, "map": map},
     )
+
+
+def _template_of(store: Store) -> str:
+    """Where the store's own chat template is: a file that the manifest lists, and not one that a link leads to."""
+    if (entry := store.manifest.files.get(TEMPLATE_NAME)) is None:
+        raise ConfigError(f"store: expected its chat template, found no {TEMPLATE_NAME} in the manifest ({store.path})")
+    path = store.path / TEMPLATE_NAME
+    check_size(path, entry.num_bytes, store.allow_links)
+    return str(path)
 
 
 def _is_of(value: object, kind: Any) -> bool:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenstore.build.chat_templates import BUILT_IN
 from tokenstore.errors import ConfigError
+from tokenstore.outside import MAX_SIDE_FILE_BYTES, read_file
 from tokenstore.tokenizer.request import how_to_install
 
 _NAMES = ", ".join(BUILT_IN)
@@ -40,8 +41,9 @@ def find_template(spec: str | None, own: str | None) -> str:
     if spec in BUILT_IN:
         return BUILT_IN[spec]
     try:
-        text = Path(spec).read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        data = read_file(Path(spec), MAX_SIDE_FILE_BYTES).decode("utf-8-sig")
+        text = data.replace("\r\n", "\n").replace("\r", "\n")
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a zero byte in the name
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"chat template: expected one of {_NAMES} or a .jinja file, found {spec!r} ({reason}); check the name"
@@ -110,6 +112,15 @@ def load_template(text: str, special_tokens: Mapping[str, str], date: str | None
         ConfigError: not Jinja; marks whose place cannot be told; a special token that is written and not given; a date
             that is printed and not given; chance; a library is missing.
     """
+    try:
+        return _checked(text, special_tokens, date)
+    except ConfigError:
+        raise
+    except (ValueError, OverflowError, RecursionError) as error:  # a number of thousands of digits; nested too deep
+        raise ConfigError(f"chat template: expected Jinja, found {str(error)[:200]}; use another template") from error
+
+
+def _checked(text: str, special_tokens: Mapping[str, str], date: str | None) -> Template:
     try:
         import jinja2
         import transformers.utils.chat_template_utils  # noqa: F401  # told now and not at the first conversation

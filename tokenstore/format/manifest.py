@@ -17,6 +17,7 @@ from tokenstore.format.layout import (
     MAX_VOCAB,
     ORDER_NAME,
     ORIGINS_NAME,
+    SIDE_NAMES,
     TOKENIZER_KINDS,
     boundaries_bytes,
     can_hold_ids,
@@ -29,6 +30,7 @@ from tokenstore.format.layout import (
     version_of,
     versioned,
 )
+from tokenstore.outside import MAX_SIDE_FILE_BYTES, MAX_TOKENIZER_BYTES
 
 _FORMAT = "tokenstore"
 _MOST_NESTED = 20  # options of a build are nested 3 deep; a writer's JSON encoder follows some hundreds
@@ -355,8 +357,16 @@ class _Checker:
             if mask is None or mask.num_bytes != mask_bytes(shard.num_tokens):
                 self.fail(f"files[{mask_name(i)}]", f"{mask_bytes(shard.num_tokens)} bytes", mask)
         self.documents(manifest)
-        if manifest.tokenizer.file is not None and manifest.tokenizer.file not in manifest.files:
-            self.fail("tokenizer.file", f"one of {sorted(manifest.files)}", manifest.tokenizer.file)
+        self.small_files(manifest)
+
+    def small_files(self, manifest: Manifest) -> None:
+        """The tokenizer's own file is there, and files that are read as a whole have at most the size for their kind."""
+        own = manifest.tokenizer.file
+        if own is not None and own not in manifest.files:
+            self.fail("tokenizer.file", f"one of {sorted(manifest.files)}", own)
+        for name, most in {own: MAX_TOKENIZER_BYTES, **dict.fromkeys(SIDE_NAMES, MAX_SIDE_FILE_BYTES)}.items():
+            if name in manifest.files and manifest.files[name].num_bytes > most:
+                self.fail(f"files[{name}].num_bytes", f"at most {most}", manifest.files[name].num_bytes)
 
     def versions(self, manifest: Manifest) -> None:
         """One file of boundaries, and all files that depend on all documents of its version (FMT-13)."""
