@@ -184,6 +184,13 @@ def test_a_directory_that_may_not_be_written_is_told(public: Path, closed: str) 
     assert not list(public.parent.glob("s.*"))
 
 
+def test_a_store_that_has_its_order_needs_no_directory_to_write(public: Path) -> None:
+    """`index stores/*` on a read-only disk is fine where there is nothing to do."""
+    assert add_order(public)
+    public.parent.chmod(0o555)
+    assert not add_order(public)
+
+
 def test_a_run_killed_before_the_rename_is_taken_up(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P8: who is not root may run it again after a kill between the file's mode and its name."""
 

@@ -1,5 +1,6 @@
 """`build_store`: what happens where the output is: a finished store, an unfinished build, something else."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable
@@ -10,8 +11,8 @@ import pytest
 import tokenstore
 from tests.building import BAD, Build, as_bytes, contents, documents, left_behind
 from tests.data.texts import TEXTS
-from tokenstore.build import BuildResult
-from tokenstore.errors import BadRecordsError, ConfigError, TokenStoreError
+from tokenstore.build import BuildResult, replacing
+from tokenstore.errors import BadRecordsError, BuildError, ConfigError, TokenStoreError
 from tokenstore.store.work import exclusive_work
 
 
@@ -180,6 +181,25 @@ def test_a_damaged_store_is_not_taken_for_a_finished_one(
         build(source)
     if name == "inputs.jsonl":  # with a manifest that is none, nobody can tell that it is a store
         assert not build(source, overwrite=True).was_there
+
+
+def test_a_store_that_cannot_be_replaced_is_still_there(
+    build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: where the new store cannot be given its name, the old one gets its own back, and the same command resumes."""
+    old, new = jsonl("old.jsonl", ["old"]), jsonl("new.jsonl", ["new"])
+    store = build(old).path
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replacing, "commit_directory", fail)
+        with pytest.raises(BuildError, match="Input/output error"):
+            build(new, overwrite=True)
+    assert documents(store) == as_bytes("old")
+    assert documents(build(new, overwrite=True).path) == as_bytes("new")
+    assert left_behind(store) == []
 
 
 def test_a_second_builder_of_the_same_output_is_refused(

@@ -6,7 +6,7 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import tokenstore
 from tests.conftest import random_documents, write_store
 from tests.forge import forge, overwrite
+from tests.grown import edit_manifest
 from tokenstore.build import BuildOptions, build_store
 from tokenstore.errors import CorruptionError, FormatError, StoreBusyError
 from tokenstore.store import open_store, order_file, verify
@@ -206,6 +207,18 @@ def test_a_store_and_a_link_to_it_have_one_lock(path: Path) -> None:
     link.symlink_to(path)
     with exclusive_work(path), pytest.raises(StoreBusyError):
         add_order(link)
+
+
+def test_a_split_is_not_written_while_all_splits_are(tmp_path: Path, jsonl: Callable[..., Path]) -> None:
+    """P8: an append to a folder of splits and an index of one of them would undo each other."""
+    source = jsonl("in.jsonl", ["a", "b", "c", "d"])
+    store = build_store(BuildOptions((str(source),), tmp_path / "store", "bytes", split="a=0.5,b=0.5")).path
+    (store / "a" / "order.bin").unlink()
+    edit_manifest(store / "a", lambda body: body["files"].pop("order.bin"))
+    with exclusive_work(store), pytest.raises(StoreBusyError):
+        add_order(store / "a")
+    assert add_order(store / "a")
+    assert sorted(each.name for each in tmp_path.glob("store*/*")) == ["a", "b"]
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty folder", "file"])

@@ -1,5 +1,6 @@
 """Put a finished store in its place; with --overwrite in the place of another, if that is ours as a whole."""
 
+import contextlib
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -45,7 +46,13 @@ def commit(made: Path, output: Path, note: Callable[[str], None]) -> None:
     remove_tree(replaced)
     if not is_free(output):
         move_directory(output, replaced)
-    commit_directory(made, output)
+    try:
+        commit_directory(made, output)
+    except OSError:
+        if is_there(replaced) and not is_there(output):  # the old store is better than none
+            with contextlib.suppress(OSError):
+                move_directory(replaced, output)
+        raise
     if is_there(replaced):
         try:
             check_replaceable(replaced)

@@ -5,6 +5,7 @@ the file is synced, so at any moment the store is whole, with or without it. Ker
 builder's command line and its workers start without numba.
 """
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -44,8 +45,12 @@ def add_order(
     with open_store(path, version=version) as store:  # before anything is made beside it
         if store.has_order:
             return False
+        is_split = store.manifest.options.get("split_name") == path.name
     try:
-        with exclusive_work(path):
+        with contextlib.ExitStack() as stack:
+            if is_split:  # an append, or a build that replaces it, holds the folder of all splits
+                stack.enter_context(exclusive_work(path.parent))
+            stack.enter_context(exclusive_work(path))
             return write_order(path, progress, version)
     except OSError as error:
         raise TokenStoreError(
