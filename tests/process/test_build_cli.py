@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable
@@ -307,3 +308,31 @@ def test_a_resumed_build_tells_how_much_was_done(jsonl: Callable[..., Path], tmp
     assert (
         done.stderr == "note: passed over 1 files with other endings (1 .py)\nnote: resuming: 2 of 3 parts are done\n"
     )
+
+
+def test_the_end_of_text_is_shown_and_can_be_chosen(tmp_path: Path, tokenizer_file: Path) -> None:
+    """A chat model's files name the end of a turn: the build says so, --eos takes another, and inspect shows it."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    shutil.copy(tokenizer_file, folder / "tokenizer.json")
+    (folder / "tokenizer_config.json").write_text('{"eos_token": "<|user|>"}')
+    (tmp_path / "a.txt").write_text("one text")
+    command = (
+        "build",
+        str(tmp_path / "a.txt"),
+        "--tokenizer",
+        str(folder / "tokenizer.json"),
+        "-o",
+        str(tmp_path / "s"),
+    )
+    done = run_here(*command)
+    assert "end of text  '<|user|>' (1)\n" in done.stdout
+    assert "note: documents end with '<|user|>' (1)" in done.stderr
+    assert "choose with --eos, as in --eos '<|endoftext|>'" in done.stderr
+    done = run_here(*command, "--overwrite", "--eos", "<|endoftext|>")
+    assert "end of text  '<|endoftext|>' (0)\n" in done.stdout
+    assert "documents end with" not in done.stderr
+    assert re.search(
+        r"end of text +'<\|endoftext\|>' \(0\), the last token", run_here("inspect", str(tmp_path / "s")).stdout
+    )
+    assert json.loads(run_here(*command, "--overwrite", "--no-eos", "--json").stdout)["eos_id"] is None

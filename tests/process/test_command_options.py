@@ -52,6 +52,7 @@ def test_the_defaults_of_build_are_those_of_its_options() -> None:
     command["max_record_bytes"] = command.pop("max_record_size") << 20
     command["shard_bytes"] = command.pop("shard_size") << 20
     assert (command.pop("workers"), options.pop("workers")) == (None, 1)
+    command["eos_token"], command["eos"] = command.pop("eos"), not command.pop("no_eos")
     assert (command.pop("dry_run"), command.pop("as_json")) == (False, False)
     required = {name for name, default in options.items() if default is MISSING}
     assert required == {"inputs", "output", "tokenizer"}

@@ -144,7 +144,7 @@ def test_eos_is_found_by_its_usual_names(word_file: Callable[..., Path], name: s
 
 
 def test_eos_stays_open_when_two_names_fit(word_file: Callable[..., Path]) -> None:
-    """With two usual names in one vocabulary none is guessed, and a build asks for --eos-token and lists them."""
+    """With two usual names in one vocabulary none is guessed, and a build asks for --eos and lists them."""
     path = word_file({"a": 0}, ["</s>", "<eos>"])
     assert load_tokenizer(str(path)).eos_id is None
     assert load_tokenizer(str(path), eos_token="<eos>").eos_id == 2
@@ -169,8 +169,33 @@ def test_an_unusable_tokenizer_config_is_as_none(word_file: Callable[..., Path],
     assert (tokenizer.eos_id, tokenizer.bos_id, tokenizer.pad_id) == (1, None, None)
 
 
+@pytest.mark.parametrize(
+    ("configured", "generation", "note"),
+    [
+        ("<turn>", None, "documents end with '<turn>' (2), the tokenizer's end of text; the vocabulary also has '<eos>' (1): choose with --eos, as in --eos '<eos>'"),
+        ("<turn>", 1, "the vocabulary also has '<eos>' (1), and generation_config.json names '<eos>' (1): choose"),
+        ("<turn>", [2, 1], "the vocabulary also has '<eos>' (1): choose"),
+        ("<eos>", 2, "the tokenizer's end of text; generation_config.json names '<turn>' (2): choose with --eos, as in --eos '<turn>'"),
+        ("<eos>", [1, 2], ""),
+        (None, None, ""),
+        ("<eos>", "x", ""),
+    ],
+)  # fmt: skip
+def test_several_ends_of_text_are_noted(
+    word_file: Callable[..., Path], configured: str | None, generation: object, note: str
+) -> None:
+    """Where a chat model's files name the end of a turn and the vocabulary has an end of text, a person must choose."""
+    path = word_file({"a": 0}, ["<eos>", "<turn>"])
+    path.with_name("tokenizer_config.json").write_text(json.dumps({"eos_token": configured}))
+    path.with_name("generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
+    found = load_tokenizer(str(path)).eos_note
+    assert note in found
+    assert bool(note) == bool(found)
+    assert load_tokenizer(str(path), eos_token="<eos>").eos_note == ""
+
+
 def test_an_asked_eos_goes_before_all_other_ways(word_file: Callable[..., Path]) -> None:
-    """--eos-token wins over tokenizer_config.json and usual names; an id, which a store knows, wins over that."""
+    """--eos wins over tokenizer_config.json and usual names; an id, which a store knows, wins over that."""
     path = word_file({"a": 0}, ["<eos>", "<end>", "<turn>"])
     path.with_name("tokenizer_config.json").write_text('{"eos_token": "<end>"}')
     assert load_tokenizer(str(path), eos_token="<turn>").eos_id == 3
@@ -178,7 +203,7 @@ def test_an_asked_eos_goes_before_all_other_ways(word_file: Callable[..., Path])
 
 
 def test_an_unknown_eos_token_is_refused_with_the_special_tokens_there_are(word_file: Callable[..., Path]) -> None:
-    """An --eos-token outside the vocabulary is a ConfigError that lists what could have been meant."""
+    """An --eos outside the vocabulary is a ConfigError that lists what could have been meant."""
     path = word_file({"a": 0}, ["<begin>", "<end>"])
     with pytest.raises(ConfigError, match=r"found '<eot>'.*special tokens: '<begin>', '<end>'") as caught:
         load_tokenizer(str(path), eos_token="<eot>")
@@ -191,7 +216,7 @@ def test_a_build_without_known_eos_is_refused_with_the_special_tokens_there_are(
     """A build that shall append an end of text nobody named stops before it writes anything."""
     path = word_file({"a": 0}, ["<begin>", "<turn>"])
     options = {"inputs": (str(jsonl("in.jsonl", ["a"])),), "output": tmp_path / "out", "tokenizer": str(path)}
-    with pytest.raises(ConfigError, match=r"--eos-token.*'<begin>', '<turn>'.*--no-eos"):
+    with pytest.raises(ConfigError, match=r"give --eos .*'<begin>', '<turn>'.*--no-eos"):
         build_store(BuildOptions(**options))
     assert not list(tmp_path.glob("out*"))
     assert build_store(BuildOptions(**options, eos=False)).num_tokens == 1

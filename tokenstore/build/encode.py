@@ -173,7 +173,7 @@ def special_ids(tokenizer: Tokenizer, options: BuildOptions) -> tuple[int | None
     if options.eos and end is None:
         listed = ", ".join(map(repr, tokenizer.special_tokens[:20])) or "none"
         raise ConfigError(
-            f"eos: expected to know the end-of-text token, found none named; give --eos-token (special tokens: {listed}) or --no-eos"
+            f"eos: expected to know the end-of-text token, found none named; give --eos (special tokens: {listed}) or --no-eos"
         )
     if options.document_start != "none" and start is None:
         raise ConfigError(

@@ -43,7 +43,7 @@ class BuildOptions:
         chat_date: what a chat template that prints today's date gets to print, as 2025-01-31.
         train_on: what is learned of a conversation: what the assistant says, its last turn, or all.
         eos: append the end-of-text token to every document.
-        eos_token: which token that is, where the tokenizer does not tell.
+        eos_token: which token that is; None: the one the tokenizer's files name.
         document_start: token put before each document: none, the end-of-text or the beginning-of-text token.
         special_text: special-token strings inside a text stay text, become special tokens, or make the record bad.
         keep_empty: keep documents without text (they then hold their special tokens only).
@@ -181,6 +181,8 @@ class BuildResult:
     vocab_size: int
     digest: str
     num_shards: int
+    eos_id: int | None
+    eos_token: str | None
     counts: dict[str, int]
     rejects: Path | None
     was_there: bool

@@ -138,6 +138,10 @@ def prepare(options: BuildOptions, output: Path, entry: TokenizerEntry | None, n
     if tokenizer.engine_note:
         note(tokenizer.engine_note)
     special_ids(tokenizer, options)
+    if (
+        tokenizer.eos_note and entry is None and options.eos and options.records != "chat"
+    ):  # a template ends its own turns
+        note(tokenizer.eos_note)
     recipe = recipe_of(options, tokenizer, inputs.files)
     return Job(options, output, inputs.files, inputs.passed_over, tokenizer, entry, recipe)
 
@@ -286,6 +290,8 @@ def result_of(
         vocab_size=manifest.vocab_size,
         digest=manifest.digest,
         num_shards=len(manifest.shards),
+        eos_id=manifest.tokenizer.eos_id if manifest.ends_with_eos else None,
+        eos_token=manifest.options.get("eos_token") if manifest.ends_with_eos else None,
         counts=manifest.counts,
         rejects=rejects,
         was_there=was_there,

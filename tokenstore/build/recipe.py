@@ -175,7 +175,8 @@ def recipe_of(options: BuildOptions, tokenizer: Tokenizer, files: Sequence[Input
         hashes["chat_template_sha256"] = hashlib.sha256(chat_template(options, tokenizer).encode()).hexdigest()
         hashes["chat_token_names"] = dict(tokenizer.token_names)
         hashes["chat_marks_of"] = list(renderer_of(options, tokenizer).families)  # of a template without its own
-    return {"options": {**options.recorded(), **hashes}, "tokenizer": entry, "versions": versions}
+    eos = None if tokenizer.eos_id is None else tokenizer.token_names.get("eos_token")  # also where it was not named
+    return {"options": {**options.recorded(), **hashes, "eos_token": eos}, "tokenizer": entry, "versions": versions}
 
 
 def chat_template(options: BuildOptions, tokenizer: Tokenizer) -> str:

@@ -40,8 +40,8 @@ def build(
     chat_date: Annotated[str | None, Parameter(group=CONTENT)] = None,
     train_on: Annotated[TrainOn, Parameter(group=CONTENT)] = "assistant",
     engine: Annotated[Engine, Parameter(group=TOKENS)] = "auto",
-    eos: Annotated[bool, Parameter(group=TOKENS)] = True,
-    eos_token: Annotated[str | None, Parameter(group=TOKENS)] = None,
+    eos: Annotated[str | None, Parameter(group=TOKENS)] = None,
+    no_eos: Annotated[bool, FLAG, Parameter(group=TOKENS)] = False,
     document_start: Annotated[DocumentStart, Parameter(group=TOKENS)] = "none",
     special_text: Annotated[SpecialText, Parameter(group=TOKENS)] = "plain",
     add_special_tokens: Annotated[bool, FLAG, Parameter(group=TOKENS)] = False,
@@ -78,6 +78,7 @@ def build(
     tokenstore build data/*.jsonl.zst --output stores/web --tokenizer tokenizer.json --workers 8
     tokenstore build src/ --output stores/code --tokenizer bytes --text-endings .py .md
     tokenstore build web.parquet -o stores/web --tokenizer gpt2.tiktoken --pattern gpt2 --dedup exact --split train=0.99,validation=0.01
+    tokenstore build web.jsonl -o stores/web --tokenizer Qwen3-8B/tokenizer.json --eos '<|endoftext|>'
     tokenstore build chats.jsonl -o stores/sft --tokenizer Qwen3-8B/tokenizer.json --records chat
     tokenstore build chats.jsonl -o stores/sft --tokenizer tokenizer.json --records chat --chat-template llama3 --train-on last
     ```
@@ -118,9 +119,11 @@ def build(
     engine
         Fast tokenizes by gigatoken, checked against the reference; auto if it can. The tokens are the same.
     eos
-        Append the end-of-text token to every document.
-    eos_token
-        The end-of-text token, if the tokenizer does not tell which it is.
+        The end-of-text token, such as '<|endoftext|>', which is appended to every document. Default: the one named in the
+        tokenizer_config.json beside the tokenizer, else the only usual one in the vocabulary. The summary shows it.
+        A chat model's may end a turn, as <|im_end|> does: for plain text name the base model's.
+    no_eos
+        Append no end-of-text token.
     document_start
         Token put before every document.
     special_text
@@ -183,13 +186,22 @@ def build(
 
 
 def _options(
-    dry_run: bool, as_json: bool, workers: int | None, max_record_size: int, shard_size: int, **same: Any
+    dry_run: bool,
+    as_json: bool,
+    workers: int | None,
+    max_record_size: int,
+    shard_size: int,
+    eos: str | None,
+    no_eos: bool,
+    **same: Any,
 ) -> BuildOptions:
     """The command's arguments as options: those of other units, and the others as they are."""
     return BuildOptions(
         workers=multiprocessing.cpu_count() if workers is None else workers,
         max_record_bytes=max_record_size << 20,
         shard_bytes=shard_size << 20,
+        eos_token=eos,
+        eos=not no_eos,
         **{name: tuple(value) if isinstance(value, list) else value for name, value in same.items()},
     )
 
@@ -247,6 +259,7 @@ def print_result(result: BuildResult, seconds: float) -> None:
             "tokens",
             f"{result.num_tokens:,} as {result.dtype} (vocabulary of {result.vocab_size:,}), {result.num_shards:,} shards",
         ),
+        ("end of text", f"{result.eos_token!r} ({result.eos_id})" if result.eos_id is not None else "none appended"),
         *[
             (
                 f"  {part.path.name}",

@@ -12,7 +12,16 @@ from tokenstore.views.store_summary import StoreSummary
 from tokenstore.views.text import clip, safe
 
 # options that say nothing of the content, or are seen elsewhere
-_DULL = ("shard_bytes", "max_record_bytes", "text_field", "tokens_field", "eos", "origins", "chat_token_names")
+_DULL = (
+    "shard_bytes",
+    "max_record_bytes",
+    "text_field",
+    "tokens_field",
+    "eos",
+    "eos_token",
+    "origins",
+    "chat_token_names",
+)
 _USUAL = {
     "special_text": "plain",
     "document_start": "none",
@@ -59,10 +68,12 @@ def _facts(summary: StoreSummary) -> Iterator[tuple[str, str]]:
     sha = f", sha256 {clip(tokenizer.sha256, 12).split('...')[0]}" if tokenizer.sha256 else ""
     engine = f"{tokenizer.engine} {tokenizer.engine_version}"
     yield "tokenizer", f"{clip(tokenizer.kind, 60)}, {summary.vocab_size:,} ids{sha} ({clip(engine, 60)})"
-    eos = (
-        f"{tokenizer.eos_id}, the last token of every document" if summary.ends_with_eos else "none at documents' ends"
+    name = summary.options.get("eos_token")
+    named = f"{clip(repr(name), 60)} ({tokenizer.eos_id})" if isinstance(name, str) else f"{tokenizer.eos_id}"
+    yield (
+        "end of text",
+        f"{named}, the last token of every document" if summary.ends_with_eos else "none at documents' ends",
     )
-    yield "end of text", eos
     if summary.learned is not None:
         about = "" if summary.learned.exact else "about "
         yield "loss masks", f"{about}{100 * summary.learned.share:.2f} % of the tokens are learned"

@@ -47,6 +47,7 @@ class Tokenizer(Protocol):
         special_tokens: strings that stand for special ids.
         token_names: `eos_token`, `bos_token`, `pad_token`, `unk_token` and the like, where known, for chat templates.
         chat_template: the Jinja template that stands beside a Hugging Face file, None where there is none.
+        eos_note: what a person should know where its files suggest several ends of text, else empty.
         engine, engine_version: the library that does the work.
         engine_note: why the fast engine is not in use though `auto` was asked for, else empty.
     """
@@ -65,6 +66,7 @@ class Tokenizer(Protocol):
     engine: str
     engine_version: str
     engine_note: str
+    eos_note: str
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """Ids uint32[n], all texts one after the other, and lengths int64[len(texts)].

@@ -76,7 +76,7 @@ class FastTokenizer:
         self.vocab_size, self.special_tokens = reference.vocab_size, reference.special_tokens
         self.eos_id, self.bos_id, self.pad_id = reference.eos_id, reference.bos_id, reference.pad_id
         self.token_names: Mapping[str, str] = reference.token_names
-        self.chat_template = reference.chat_template
+        self.chat_template, self.eos_note = reference.chat_template, reference.eos_note
         self.engine_version = f"{version('gigatoken')} ({reference.engine} {reference.engine_version})"
 
     def start_source(self) -> None:

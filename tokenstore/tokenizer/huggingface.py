@@ -13,7 +13,7 @@ from tokenstore.tokenizer.byte_spans import SpansTextByText
 from tokenstore.tokenizer.growth import check_growth
 from tokenstore.tokenizer.guards import decodes, encodes
 from tokenstore.tokenizer.request import PLAIN, Request
-from tokenstore.tokenizer.side_files import read_side_files
+from tokenstore.tokenizer.side_files import generation_ends, read_side_files
 
 
 class HuggingFaceTokenizer(SpansTextByText):
@@ -43,6 +43,8 @@ class HuggingFaceTokenizer(SpansTextByText):
         self.special_tokens = tuple(sorted(token.content for token in added.values() if token.special))
         names, self.chat_template = read_side_files(path, request.allow_links)
         self.eos_id = request.find_eos(path, names.get("eos_token"), self.special_tokens, vocabulary.get)
+        ends = generation_ends(path, request.allow_links)
+        self.eos_note = request.eos_note(self.eos_id, vocabulary.get, self._tokenizer.id_to_token, ends)
         self.bos_id = vocabulary.get(names.get("bos_token", ""))
         self.pad_id = vocabulary.get(names.get("pad_token", ""))
         eos = None if self.eos_id is None else self._tokenizer.id_to_token(self.eos_id)

@@ -23,6 +23,7 @@ class ByteTokenizer(SpansTextByText):
     vocab_size = 256 + len(_SPECIAL)
     eos_id, bos_id, pad_id = 256, 257, 258
     engine, engine_version, engine_note = "tokenstore", "1", ""
+    eos_note = ""
     chat_template: str | None = None
     token_names: Mapping[str, str] = dict(zip(("eos_token", "bos_token", "pad_token"), _SPECIAL, strict=True))
 

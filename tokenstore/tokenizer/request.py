@@ -51,6 +51,34 @@ class Request:
         known = [found for name in _EOS_NAMES if (found := id_of(name)) is not None]
         return known[0] if len(known) == 1 else None
 
+    def eos_note(
+        self,
+        chosen: int | None,
+        id_of: Callable[[str], int | None],
+        token_of: Callable[[int], str | None],
+        generation: Sequence[int],
+    ) -> str:
+        """What a person should know where a tokenizer's files suggest several ends of text, and none was asked for; else "".
+
+        Args:
+            chosen: the one that `find_eos` found.
+            generation: ids at which generation_config.json lets a model stop.
+        """
+        if chosen is None or self.eos_id is not None or self.eos_token is not None:
+            return ""
+        others = [(name, i) for name in _EOS_NAMES if (i := id_of(name)) not in (None, chosen)]
+        notes = [f"the vocabulary also has {name!r} ({i})" for name, i in others]
+        if generation and chosen not in generation:
+            name = token_of(generation[0])
+            others.insert(0, (name, generation[0]))
+            notes.append(f"generation_config.json names {name!r} ({generation[0]})")
+        if not notes:
+            return ""
+        return (
+            f"documents end with {token_of(chosen)!r} ({chosen}), the tokenizer's end of text; {', and '.join(notes)}:"
+            f" choose with --eos, as in --eos {others[0][0]!r}"
+        )
+
 
 def missing_library(library: str, kind: str, extra: str) -> ConfigError:
     """The error for a kind of tokenizer whose library is not installed."""

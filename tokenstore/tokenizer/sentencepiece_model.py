@@ -15,6 +15,7 @@ class SentencePieceTokenizer(SpansTextByText):
     kind = "sentencepiece"
     file_name: str | None = "tokenizer.model"
     engine, engine_note = "sentencepiece", ""
+    eos_note = ""
     chat_template: str | None = None
 
     def __init__(self, path: Path, data: bytes, request: Request):

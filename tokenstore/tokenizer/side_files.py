@@ -35,6 +35,17 @@ def read_side_files(path: Path, allow_links: Path | None = ANYWHERE) -> tuple[di
     return names, _configured(config.get("chat_template")) if template is None else template
 
 
+def generation_ends(path: Path, allow_links: Path | None = ANYWHERE) -> tuple[int, ...]:
+    """Ids at which generation_config.json beside the tokenizer file at `path` lets a model stop; () if it does not say."""
+    text = _text_beside(path, "generation_config.json", allow_links) or "{}"
+    try:
+        config: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    found = config.get("eos_token_id") if isinstance(config, dict) else None
+    return tuple(i for i in (found if isinstance(found, list) else [found]) if type(i) is int)
+
+
 def _text_beside(path: Path, name: str, allow_links: Path | None) -> str | None:
     """The text of a file beside `path`; None where there is none, or no text."""
     file = path.with_name(name)

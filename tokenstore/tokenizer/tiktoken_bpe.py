@@ -20,6 +20,7 @@ class TiktokenTokenizer(SpansTextByText):
     kind = "tiktoken"
     file_name: str | None = "tiktoken.json"
     engine, engine_note = "tiktoken", ""
+    eos_note = ""
     chat_template: str | None = None
 
     def __init__(self, path: Path, data: bytes, request: Request):
