@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,11 @@ class Tab:
         told = self.page.locator("#told")
         return " ".join(told.inner_text().split()) if told.is_visible() else ""
 
+    def open(self) -> "Tab":
+        """The same with all that can be opened open, samples among them."""
+        self.page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+        return self
+
     def press(self, *keys: str) -> str:
         for key in keys:
             self.page.keyboard.press(key)
@@ -131,7 +137,7 @@ def place(box: Box, at: int) -> str:
     """How what is told of an element of a text begins."""
     first = box.start + sum(map(len, box.ids[:at]))
     stop = first + len(box.ids[at])
-    where = f"token {first}" if stop == first + 1 else f"tokens {first}–{stop - 1}"
+    where = f"token {first}" if stop == first + 1 else f"tokens {first}:{stop}"
     return f"{where}, id {', '.join(map(str, box.ids[at]))}, "
 
 
@@ -156,8 +162,7 @@ def tab(browser: Any, pages: dict[str, Path]) -> Iterator[Callable[..., Tab]]:
 @pytest.mark.parametrize("name", NAMES)
 def test_it_can_be_read(tab: Callable[..., Tab], name: str, width: int, scheme: str) -> None:
     """No text is too faint for its background; nothing is wider than the screen, with all that can be opened open."""
-    page = tab(name, width, scheme).page
-    page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
+    page = tab(name, width, scheme).open().page
     contrasts = page.evaluate(CONTRASTS)
     assert {"I dim in tokens", "I  in tokens", "P quiet in ", "P warning in "} & set(contrasts)
     assert {kind: ratio for kind, ratio in contrasts.items() if ratio < 4.5} == {}
@@ -180,7 +185,7 @@ class TestKeys:
     @pytest.mark.parametrize("name", NAMES)
     def test_tab_reaches_everything(self, tab: Callable[..., Tab], name: str) -> None:
         """First a link to the content; every link, chart, text, table that scrolls; and one sees where one is."""
-        seen = tab(name)
+        seen = tab(name).open()
         wanted = seen.page.evaluate(
             "[...document.querySelectorAll('a, [tabindex], summary')].filter((each) => each.checkVisibility()).length"
         )
@@ -197,7 +202,7 @@ class TestKeys:
 
     def test_tokens(self, tab: Callable[..., Tab]) -> None:
         """Arrow keys go from token to token, to both ends and not beyond; what is told is what stands in the file."""
-        seen = tab("chat")
+        seen = tab("chat").open()
         for number in (0, 3):
             box = seen.read.boxes[number]
             seen.page.locator(".tokens").nth(number).focus()
@@ -219,7 +224,7 @@ class TestKeys:
 
     def test_a_text_that_scrolls(self, tab: Callable[..., Tab]) -> None:
         """The token one is at is in sight, and is not read as markup where it is told."""
-        seen = tab("hostile", 375, reduced_motion="reduce")
+        seen = tab("hostile", 375, reduced_motion="reduce").open()
         number = max(range(len(seen.read.boxes)), key=lambda n: len(seen.read.boxes[n].tokens))
         seen.page.locator(".tokens").nth(number).focus()
         seen.press("End")
@@ -242,7 +247,7 @@ class TestKeys:
                 told = seen.press("End") if at > 2 else seen.press("ArrowRight")
                 parts = [f"step {data['steps'][at]:,}"]
                 for line, name in enumerate(data["names"]):
-                    asked = f" (asked {data['targets'][line][at]})" if data["targets"] else ""
+                    asked = f" (target {data['targets'][line][at]})" if data["targets"] else ""
                     parts.append(f"{name} {data['values'][line][at]}{asked}")
                 assert told == ", ".join(parts)
                 left = seen.page.locator(".cursor").nth(number).evaluate("(each) => each.style.left")
@@ -253,7 +258,7 @@ class TestKeys:
 class TestPointers:
     def test_hover(self, tab: Callable[..., Tab]) -> None:
         """Of a token and of a place of a chart, until the pointer leaves; whatever else has the focus."""
-        seen = tab("plan")
+        seen = tab("plan").open()
         seen.page.locator(".plot").first.focus()
         tokens = seen.page.locator("#samples details[open] .tokens").first
         tokens.locator("i").nth(2).hover()
@@ -274,7 +279,7 @@ class TestPointers:
 
     def test_touch(self, tab: Callable[..., Tab]) -> None:
         """What was touched is told until another place is."""
-        seen = tab("plan", 375, has_touch=True, is_mobile=True)
+        seen = tab("plan", 375, has_touch=True, is_mobile=True).open()
         tokens = seen.page.locator("#samples details[open] .tokens")
         for number in (0, 1, 0):
             tokens.nth(number).locator("i").nth(4).tap()
@@ -286,6 +291,29 @@ class TestPointers:
         assert seen.page.locator(".at").count() == 0
         seen.page.locator("h1").tap()
         assert seen.told() == ""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_lines_have_names(tab: Callable[..., Tab], width: int) -> None:
+    """Beside their ends where there is room, apart from one another, else in a list below; axes have titles."""
+    page = tab("many", width).page
+    for chart in page.locator(".chart").all():
+        ends = [each.bounding_box() for each in chart.locator(".ends span").all() if each.is_visible()]
+        listed = [each for each in chart.locator(".legend .line").all() if each.is_visible()]
+        assert (len(ends), len(listed)) == ((9, 0) if width > 640 else (0, 9))
+        ends.sort(key=lambda box: box["y"])
+        assert all(a["y"] + a["height"] <= b["y"] + 1 for a, b in pairwise(ends))
+        assert all(box["x"] + box["width"] <= width for box in ends)
+        assert [each.inner_text() for each in chart.locator(".axis").all()][1] == "step"
+
+
+def test_skipped_steps_can_be_seen(tab: Callable[..., Tab]) -> None:
+    """A mark in every chart, and what it means; samples are closed until they are opened."""
+    page = tab("plan").page
+    for chart in page.locator(".chart").all():
+        assert chart.locator("rect.skipped").bounding_box()["width"] > 10
+        assert chart.locator(".legend").inner_text() == "skipped steps"
+    assert not page.locator("#samples .tokens").first.is_visible()
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -78,7 +78,7 @@ class TestOutput:
         """One of ours, whatever of."""
         ok("report", store, "-o", "x.html")
         ok("report", plan, "-o", "x.html")
-        assert "Plan " in (folder / "x.html").read_text("utf-8")
+        assert "A sampling plan" in (folder / "x.html").read_text("utf-8")
 
     @pytest.mark.parametrize("data", [b"", b"<!doctype html>\n<p>mine", b"x" * 1000, BEGINS.encode()[:-1]])
     def test_another_file_is_kept(self, store: Path, folder: Path, data: bytes) -> None:
@@ -157,7 +157,7 @@ class TestJson:
         assert (
             set(found)
             == {f.name for f in fields(plan_report.PlanReport)}
-            == {"plan", "split", "mixture", "stores", "samples", "config", "no_text"}
+            == {"title", "file", "plan", "split", "mixture", "stores", "samples", "config", "no_text"}
         )
         assert (
             set(found["stores"][0])
@@ -165,7 +165,7 @@ class TestJson:
             == {"name", "path", "version", "digest", "num_tokens", "num_documents", "lengths"}
         )
         assert set(found["samples"][0]) == {f.name for f in fields(plan_report.SampledStep)} == {"step", "rows"}
-        assert set(found["mixture"][0]) == {"step", "sequences", "epochs", "shares", "weights"}
+        assert set(found["mixture"][0]) == {"step", "sequences", "epochs", "shares", "token_shares", "weights"}
         assert [sample["step"]["step"] for sample in found["samples"]] == [0, 30, 59]
         assert [len(sample["rows"]) for sample in found["samples"]] == [4, 4, 4]
         assert [path.name for path in folder.iterdir()] == ["s.report.html"]

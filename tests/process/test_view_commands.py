@@ -115,7 +115,7 @@ class TestJson:
             set(found["plan"]["sources"][0])
             == names(plan_summary.SourceRow)
             == keys(
-                "name stores weight_asked weight_realised sequences tokens tokens_exact padding epochs"
+                "name stores weight_target weight_actual token_share sequences tokens tokens_exact padding epochs"
                 " sequences_per_epoch steps_per_epoch pieces max_epochs num_epoch_starts epoch_starts"
             )
         )
@@ -261,7 +261,7 @@ class TestScreen:
     def test_masked_tokens_are_dim_and_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """By style where there is one, by their places everywhere."""
         store = write_masked(tmp_path / "masked", SMALL)
-        assert "3; shown and not learned: 0..2, 4..5" in ok("inspect", store, "--document", 2)
+        assert "3; shown and not learned: 0:2, 4:5" in ok("inspect", store, "--document", 2)
         assert ok("inspect", store, "--document", 2, "--tokens").count("masked") == 3
         monkeypatch.setenv("FORCE_COLOR", "1")
         assert "\x1b[2;3m" in ok("inspect", store, "--document", 2)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tokenstore.report.charts import SIZE, line_chart, ticks
+from tokenstore.report.charts import SIZE, Mark, label_places, line_chart, ticks
 from tokenstore.report.plan_page import LINES, _epochs_chart, _mixture_chart
 from tokenstore.views.numbers import percentage, short, size
 from tokenstore.views.plan_curves import MixturePoint
@@ -125,6 +125,22 @@ class TestPaths:
         told = line_chart([1, 2, 3], {"a": [0, 0.0000123, 1234.5678]}, {"a": 0}).points["values"]
         assert told == [["0.000", "1.2e-05", "1,234.568"]]
 
+    @given(ends=st.lists(st.floats(0, 100), min_size=1, max_size=9))
+    def test_names_beside_lines_do_not_overlap(self, ends: list[float]) -> None:
+        """Each has room of its own inside the chart, in the order of the ends; alone it is at its line's end."""
+        places = label_places(ends)
+        order = sorted(range(len(ends)), key=lambda i: (ends[i], -i))
+        assert all(places[b] - places[a] >= 7 - 1e-9 for a, b in pairwise(order))
+        assert all(0 <= place <= 100 for place in places)
+        assert label_places(ends[:1]) == ends[:1]
+
+    def test_skipped_steps_are_marked(self) -> None:
+        """Where they are, a single one of very many still to be seen; those after the last step are not."""
+        skips = [(10, 20), (99_999, 200_000), (500_000, 500_001)]
+        chart = line_chart([50, 100_000], {"a": [1, 1]}, {"a": 0}, skips=skips)
+        assert chart.skipped == (Mark(0, 2), Mark(998, 2))
+        assert line_chart([100], {"a": [1]}, {"a": 0}, skips=[(25, 50)]).skipped == (Mark(250, 250),)
+
     def test_one_point_of_nothing(self) -> None:
         """A line at the bottom, under an axis up to 1."""
         made = line_chart([1], {"a": [0.0]}, {"a": 0})
@@ -136,7 +152,7 @@ class TestPaths:
 def points_of(names: list[str]) -> list[MixturePoint]:
     share = dict.fromkeys(names, 1 / len(names))
     epochs = {name: float(number) for number, name in enumerate(names)}
-    return [MixturePoint(5, dict.fromkeys(names, 1), epochs, share, share)]
+    return [MixturePoint(5, dict.fromkeys(names, 1), epochs, share, share, share)]
 
 
 class TestOthers:

@@ -21,6 +21,7 @@ from tokenstore.report.page import render
 from tokenstore.report.plan_page import LINES, plan_page
 from tokenstore.report.plan_report import PlanReport, plan_report
 from tokenstore.report.store_report import store_page, store_report
+from tokenstore.sampling.plan_file import read_yaml
 from tokenstore.store import Store
 from tokenstore.views.numbers import percentage
 from tokenstore.views.plan_curves import mixture_over_steps
@@ -153,10 +154,10 @@ class TestStores:
         (tmp_path / "s" / "tokenizer.json").write_bytes(b"x" * (tmp_path / "s" / "tokenizer.json").stat().st_size)
         with open_store(tmp_path / "s") as store:
             page = page_of(store)
-            assert "No text: tokenizer" in page.shown
+            assert "tokenizer.json" in page.shown.partition("No text: ")[2]
             assert page.boxes[0].texts[:2] == [f"<{i}>" for i in store[0][:2]]
         plan = make_plan({"a": {"path": str(tmp_path / "s")}}, num_steps=2)
-        assert "No text: tokenizer" in check_page(plan_page(plan_report(plan))).shown
+        assert "tokenizer.json" in check_page(plan_page(plan_report(plan))).shown.partition("No text: ")[2]
 
     def test_options_may_hold_anything(self, hostile: Path) -> None:
         """Lists and texts among them, as the builder wrote them."""
@@ -165,6 +166,52 @@ class TestStores:
 
 
 class TestPlans:
+    def test_its_title_is_that_of_the_file(self, sources: dict) -> None:
+        """Or the one that was asked for; without both the plan's fingerprint."""
+        plan = make_plan(sources)
+        for options, title in (
+            ({}, f"Plan {plan.fingerprint[:12]}"),
+            ({"file": "run.yaml"}, "run.yaml"),
+            ({"file": "run.yaml", "title": "Run <17>"}, "Run &lt;17&gt;"),
+        ):
+            source = check_page(plan_page(plan_report(plan, **options))).source
+            assert f"<title>{title}</title>" in source
+            assert f"<h1><bdi>{title}</bdi></h1>" in source
+            assert ("<dt>file</dt><dd><bdi>run.yaml</bdi></dd>" in source) == bool(options)
+
+    def test_one_convention_for_ranges(self, sources: dict) -> None:
+        """Steps first:stop, as on the command line, for stages and for what is skipped, which charts mark."""
+        stages = [{"from_step": 8, "global_batch_size": 8}]
+        page = check_page(plan_page(plan_report(make_plan(sources, stages=stages, skip_steps=[[3, 5]]))))
+        assert "Steps 0:8" in page.shown
+        assert "Steps 8:40" in page.shown
+        assert "Skipped steps: 3:5" in page.shown
+        assert page.source.count('<rect class="skipped"') == 3
+        assert page.shown.count("skipped steps") >= 3
+
+    def test_tokens_differ_from_sequences_where_padding_does(self, make_store: Callable[..., Path]) -> None:
+        """Under packing none, sequences of short documents are half of all and few of the tokens."""
+        paths = {
+            "long": make_store("long", [[7] * 15] * 40, order=True),
+            "short": make_store("short", [[7]] * 40, order=True),
+        }
+        plan = make_plan({n: {"path": str(p), "weight": 1} for n, p in paths.items()}, packing="none", num_steps=20)
+        report = plan_report(plan)
+        point = report.mixture[-1]
+        assert point.shares == {"long": 0.5, "short": 0.5}
+        tokens = {name: store.num_tokens for name, store in plan.stores.items()}  # of as many documents
+        expected = {name: number / sum(tokens.values()) for name, number in tokens.items()}
+        assert expected["long"] > 0.8
+        assert point.token_shares == pytest.approx(expected)
+        assert {row.name: row.token_share for row in report.plan.sources} == pytest.approx(expected, abs=0.001)
+
+    def test_samples_are_closed(self, sources: dict) -> None:
+        """A page begins with what the plan is; who wants the samples of a step opens it."""
+        page = check_page(plan_page(plan_report(make_plan(sources))))
+        closed = [given for tag, given in page.elements if tag == "details" and given.get("class") == "sample"]
+        assert len(closed) == 3
+        assert not any("open" in given for given in closed)
+
     def check_samples(self, plan: Plan, report: PlanReport, page: Page) -> None:
         """The tokens of the page are those of the batches."""
         boxes = iter(page.boxes)
@@ -190,8 +237,10 @@ class TestPlans:
     def check_charts(self, plan: Plan, report: PlanReport, page: Page) -> None:
         """What they tell is what the plan gives."""
         points = mixture_over_steps(plan, report.plan.steps, min(max(report.plan.sequences // 64, 10), 200))
-        mixture, epochs = page.data
-        assert mixture["steps"] == epochs["steps"] == [point.step for point in points]
+        mixture, tokens, epochs = page.data
+        assert mixture["steps"] == tokens["steps"] == epochs["steps"] == [point.step for point in points]
+        for number, name in enumerate(tokens["names"]):
+            assert tokens["values"][number] == [percentage(point.token_shares[name]) for point in points]
         for number, name in enumerate(mixture["names"]):
             assert mixture["values"][number] == [percentage(point.shares[name]) for point in points]
             assert mixture["targets"][number] == [percentage(point.weights[name]) for point in points]
@@ -202,9 +251,18 @@ class TestPlans:
             )  # half of its last digit
 
     def check_reproduces(self, plan: Plan, page: Page, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What is printed makes the same plan, wherever it is saved, by the lines that are printed."""
+        """What is printed makes the same plan, wherever it is saved, by the lines that are printed.
+
+        Its paths are names of folders, and nothing of this machine; who saves it says where they are.
+        """
         config, lines = page.pres
+        assert not [store.path for store in plan.stores.values() if str(store.path.parent) in config]
         (folder / "plan.json").write_text(config, "utf-8")
+        fields = read_yaml(folder / "plan.json")
+        for name, store in plan.stores.items():
+            assert fields["sources"][name]["path"] == store.path.name
+            fields["sources"][name]["path"] = str(store.path)
+        (folder / "plan.json").write_text(json.dumps(fields), "utf-8")
         again = quietly(PlanConfig.load(folder / "plan.json"))
         assert again.fingerprint == plan.fingerprint
         assert set(again.config.sources) == set(plan.config.sources)

@@ -79,7 +79,7 @@ class TestSummary:
         assert summary.steps == steps
         progress = plan.progress(steps)
         for row in summary.sources:
-            assert row.weight_realised == counts[row.name] / counts.total()
+            assert row.weight_actual == counts[row.name] / counts.total()
             assert (row.tokens, row.epochs, row.padding) == (
                 progress[row.name].tokens,
                 progress[row.name].epochs,
@@ -99,7 +99,7 @@ class TestSummary:
         """Over all the steps looked at, each stage by its sequences."""
         stages = [{"from_step": 10, "weights": {"a": 1, "b": 3}, "global_batch_size": 8}]
         plan, _ = load(stages=stages)
-        asked = [{row.name: row.weight_asked for row in summarize_plan(plan, n).sources} for n in (10, 20)]
+        asked = [{row.name: row.weight_target for row in summarize_plan(plan, n).sources} for n in (10, 20)]
         assert asked == [{"a": 0.5, "b": 0.5}, {"a": (20 + 20) / 120, "b": (20 + 60) / 120}]
         summary = summarize_plan(plan)
         assert [(s.first_step, s.stop_step, s.global_batch_size) for s in summary.stages] == [(0, 10, 4), (10, 20, 8)]

@@ -27,6 +27,7 @@ def report(
     samples: int | None = None,
     max_tokens: int | None = None,
     version: int | None = None,
+    title: Annotated[str | None, Parameter(group=PLAN)] = None,
     steps: Annotated[int | None, Parameter(group=PLAN)] = None,
     step: Annotated[list[int] | None, Parameter(group=PLAN, negative=())] = None,
     world_size: Annotated[int | None, Parameter(group=PLAN)] = None,
@@ -43,7 +44,7 @@ def report(
 
     ```text
     tokenstore report stores/web
-    tokenstore report plan.yaml -o run-17.html
+    tokenstore report plan.yaml -o run-17.html --title 'Run 17'
     tokenstore report plan.yaml --steps 50000 --step 48123 --step 48124 --samples 8
     ```
 
@@ -59,6 +60,8 @@ def report(
         How many first tokens of a document to show (512), or of a piece of one (64).
     version
         This version of a store that has grown, instead of the newest.
+    title
+        Title of the page; omitted: the name of the plan's file.
     steps
         Look at steps 0 up to but without this one; left out: at all, of an endless plan at 10,000.
     step
@@ -78,7 +81,11 @@ def report(
         raise ConfigError("numbers: expected 0 or more for --samples and --max-tokens, found less")
     limits = _given(samples=samples, max_tokens=max_tokens)
     of_plan = _given(
-        steps=steps, sampled=tuple(step or ()) or None, world_size=world_size, microbatch_size=microbatch_size
+        title=title,
+        steps=steps,
+        sampled=tuple(step or ()) or None,
+        world_size=world_size,
+        microbatch_size=microbatch_size,
     )
     of_store = _is_store(path)
     output = output or Path(f"{path.resolve().name if of_store else path.stem}.report.html")
@@ -134,7 +141,7 @@ def _of_plan(
     from tokenstore.views.plan_summary import load_plan
 
     plan, warned = load_plan(path, allow_links)
-    return plan_report(plan, warned=warned, **options), plan_page
+    return plan_report(plan, warned=warned, file=path.name, **options), plan_page
 
 
 def _check_output(output: Path, overwrite: bool) -> None:

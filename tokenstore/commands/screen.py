@@ -19,6 +19,7 @@ from rich.text import Text
 
 from tokenstore.errors import ConfigError
 from tokenstore.store import Origin
+from tokenstore.views import numbers
 from tokenstore.views.documents import Segment
 from tokenstore.views.text import clip, safe
 
@@ -59,7 +60,7 @@ def span(text: str | None, what: str) -> range | None:
     """`A:B` as a range; None for None."""
     if text is None:
         return None
-    first, colon, last = text.replace("_", "").partition(":")
+    first, colon, last = text.replace("_", "").replace(",", "").partition(":")
     if not colon or not first.isdecimal() or not last.isdecimal() or int(first) >= int(last):
         raise ConfigError(f"{what}: expected A:B, from A up to but without B, found {text!a}")
     return range(int(first), int(last))
@@ -151,7 +152,7 @@ def _quoted(text: str) -> str:
 
 
 def masked_runs(segments: Iterable[Segment], most: int = 8) -> str:
-    """Where tokens are not learned, as `0..12, 40..57`, for who sees no dim text; empty where all are."""
+    """Where tokens are not trained on, as `0:12, 40:57`, for readers who see no dim text; empty where all are."""
     runs: list[list[int]] = []
     for segment in segments:
         for place, learned in enumerate(segment.learned, segment.start):
@@ -159,7 +160,7 @@ def masked_runs(segments: Iterable[Segment], most: int = 8) -> str:
                 runs[-1][1] = place + 1
             elif not learned:
                 runs.append([place, place + 1])
-    listed = ", ".join(f"{start}..{stop}" for start, stop in runs[:most])
+    listed = ", ".join(numbers.span(start, stop) for start, stop in runs[:most])
     return listed + (f" and {len(runs) - most:,} more" if len(runs) > most else "")
 
 

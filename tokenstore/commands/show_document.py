@@ -9,6 +9,7 @@ from tokenstore.commands.screen import facts, masked_runs, origin_text, token_ro
 from tokenstore.store import Store
 from tokenstore.views.decoding import Decoder
 from tokenstore.views.documents import DocumentView, Excerpt
+from tokenstore.views.numbers import span
 from tokenstore.views.search_tokens import Hit
 from tokenstore.views.text import clip, safe
 
@@ -30,7 +31,9 @@ def _document_facts(view: DocumentView, decoder: Decoder) -> Iterator[tuple[str,
     if view.origin is not None:
         yield "origin", origin_text(view.origin)
     excerpt = view.excerpt
-    shown = "all shown" if excerpt.stop - excerpt.start == view.num_tokens else f"{excerpt.start}..{excerpt.stop} shown"
+    shown = (
+        "all shown" if excerpt.stop - excerpt.start == view.num_tokens else f"{span(excerpt.start, excerpt.stop)} shown"
+    )
     yield "tokens", f"{view.num_tokens:,}, {shown}"
     if view.num_learned < view.num_tokens:
         runs = masked_runs(excerpt.segments)
@@ -45,7 +48,7 @@ def show_found(console: Console, store: Store, rows: list[tuple[Hit, Excerpt]], 
         known = "  ".join(
             filter(None, (origin_text(store.origin(hit.document)), clip(store.id(hit.document) or "", 200)))
         )
-        place = f"document {hit.document}, tokens {hit.start}..{hit.stop}"
+        place = f"document {hit.document}, tokens {span(hit.start, hit.stop)}"
         console.print(Text.assemble((place, "bold"), f"  {known}"), soft_wrap=True)
         text = Text("  ")
         for segment in excerpt.segments:

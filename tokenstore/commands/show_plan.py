@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenstore.commands.screen import bar, colour, facts, heading, screen, table, write_json
-from tokenstore.views.numbers import percentage
+from tokenstore.views.numbers import percentage, span
 from tokenstore.views.plan_diff import PlanDifference, compare_plans
 from tokenstore.views.plan_epochs import EpochSteps, steps_of_epochs
 from tokenstore.views.plan_split import PlanSplit, split_plan
@@ -61,7 +61,8 @@ def _show_summary(console: Console, summary: PlanSummary) -> None:
     facts(console, _facts(summary))
     heading(console, f"Sources after {summary.steps:,} steps")
     rows = (_source_cells(row, number) for number, row in enumerate(summary.sources))
-    table(console, rows, "source", "asked", "given", "sequences", "tokens", "epochs", "padding", right=range(1, 7))
+    titles = ("source", "target", "actual", "of tokens", "sequences", "tokens", "epochs", "padding")
+    table(console, rows, *titles, right=range(1, 8))
     _show_epochs(console, summary)
     _show_stages(console, summary)
     for text in summary.warnings:
@@ -84,8 +85,9 @@ def _facts(summary: PlanSummary) -> Iterator[tuple[str, str]]:
 def _source_cells(row: SourceRow, number: int) -> tuple[str | Text, ...]:
     return (
         Text(clip(row.name, 60), colour(number)),
-        percentage(row.weight_asked),
-        percentage(row.weight_realised),
+        percentage(row.weight_target),
+        percentage(row.weight_actual),
+        percentage(row.token_share),
         f"{row.sequences:,}",
         ("" if row.tokens_exact else "~") + f"{row.tokens:,}",
         f"{row.epochs:,.3f}" + (f" of {row.max_epochs}" if row.max_epochs else ""),
@@ -111,20 +113,20 @@ def _show_stages(console: Console, summary: PlanSummary) -> None:
     width = max(10, min(console.width - 44, 60))
     ascii_only = console.options.ascii_only or not console.color_system
     rows = (
-        (_steps(stage), f"{stage.global_batch_size:,}", _mixture(stage, colours, width, ascii_only))
+        (
+            span(stage.first_step, stage.stop_step),
+            f"{stage.global_batch_size:,}",
+            _mixture(stage, colours, width, ascii_only),
+        )
         for stage in summary.stages
     )
     table(console, rows, "steps", "batch", "mixture", right=(1,), folds=2)
     for dropped in summary.dropped:
         console.print(f"source {clip(dropped.source, 60)} runs out in step {dropped.step:,}", soft_wrap=True)
     if summary.skip_steps:
-        ranges = ", ".join(f"{start:,}..{stop:,}" for start, stop in summary.skip_steps[:8])
+        ranges = ", ".join(span(start, stop) for start, stop in summary.skip_steps[:8])
         more = f" and {len(summary.skip_steps) - 8:,} more" if len(summary.skip_steps) > 8 else ""
         console.print(f"skipped: steps {ranges}{more}", soft_wrap=True)
-
-
-def _steps(stage: StageRow) -> str:
-    return f"{stage.first_step:,}.." + ("" if stage.stop_step is None else f"{stage.stop_step:,}")
 
 
 def _mixture(stage: StageRow, colours: dict[str, str], width: int, ascii_only: bool) -> Text:

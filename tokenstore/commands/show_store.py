@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenstore.commands.screen import bar, facts, heading, origin_text, table
-from tokenstore.views.lengths import Lengths
+from tokenstore.views.lengths import Lengths, percentile_name
 from tokenstore.views.numbers import size
 from tokenstore.views.store_summary import StoreSummary
 from tokenstore.views.text import clip, safe
@@ -123,7 +123,7 @@ def _show_lengths(console: Console, lengths: Lengths) -> None:
         table(console, rows, "tokens", "share", "", right=(0, 1))
     else:
         table(console, rows, "tokens", "documents", "share", "of tokens", "", right=(0, 1, 2, 3))
-    told = ", ".join(f"{p} %: {value:,}" for p, value in lengths.percentiles.items())
+    told = ", ".join(f"{percentile_name(p)} {value:,}" for p, value in lengths.percentiles.items())
     facts(
         console,
         [

@@ -17,6 +17,7 @@ from tokenstore.commands.screen import (
     write_json,
 )
 from tokenstore.views.decoding import Decoder
+from tokenstore.views.numbers import span
 from tokenstore.views.plan_summary import load_plan
 from tokenstore.views.text import clip, safe
 from tokenstore.views.trace import (
@@ -61,7 +62,7 @@ def _show_head(
     console: Console, traced: TracedStep, rank: int | None, decoder: Decoder, colours: dict[str, str]
 ) -> None:
     end = traced.cursor + traced.global_batch_size
-    facts(console, [("step", f"{traced.step:,}, sequences {traced.cursor:,}..{end:,} of the run")])
+    facts(console, [("step", f"{traced.step:,}, sequences {span(traced.cursor, end)} of the run")])
     text = Text()
     for name, count in traced.sequences.items():
         text.append(f"{clip(name, 60)} {count:,}  ", colours[name])
@@ -89,7 +90,9 @@ def _show_row(console: Console, row: TracedRow, traced: TracedStep, colours: dic
 
 def _show_piece(console: Console, piece: TracedPiece, style: str, with_tokens: bool) -> None:
     whole = piece.stop - piece.start == piece.num_tokens
-    part = f"{piece.num_tokens:,} tokens" if whole else f"tokens {piece.start}..{piece.stop} of {piece.num_tokens:,}"
+    part = (
+        f"{piece.num_tokens:,} tokens" if whole else f"tokens {span(piece.start, piece.stop)} of {piece.num_tokens:,}"
+    )
     known = [clip(piece.id, 200)] if piece.id else []
     known += [origin_text(piece.origin)] if piece.origin else []
     head = Text.assemble((f"| {clip(piece.source, 60)}:{piece.document}", f"bold {style}"), f"  {part}")
@@ -140,5 +143,5 @@ def _titles(world_size: int) -> tuple[str, ...]:
 
 
 def _cells(each: Appearance, world_size: int) -> tuple[str, ...]:
-    cells = (f"{each.step:,}", f"{each.row}", f"{each.epoch:,}", f"{each.start}..{each.stop}", f"{each.rank}")
+    cells = (f"{each.step:,}", f"{each.row}", f"{each.epoch:,}", span(each.start, each.stop), f"{each.rank}")
     return cells[: 5 if world_size > 1 else 4]

@@ -11,6 +11,10 @@ from tokenstore.views.numbers import percentage, short
 from tokenstore.views.text import safe
 
 SIZE = 1000  # of the square a chart is drawn in, before it is stretched
+_LABEL = 7.0  # percent of a chart's height that the name of a line needs
+_NARROWEST = 2  # of a mark, in parts of SIZE
+
+Ranges = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -23,12 +27,27 @@ class Tick:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a chart: its name, the number of its colour, and paths of what is and, dashed, what was asked for ("" without)."""
+    """A line of a chart.
+
+    Attributes:
+        name, colour: of the line; the number of the colour.
+        path, target: what is and, dashed, what it should be ("" without).
+        label: height of its name beside the end of the line, in percent from the bottom; names do not overlap.
+    """
 
     name: str
     colour: int
     path: str
     target: str
+    label: float
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Skipped steps: where they begin, and how wide they are, in parts of SIZE."""
+
+    left: int
+    width: int
 
 
 @dataclass(frozen=True)
@@ -38,6 +57,7 @@ class Chart:
     Attributes:
         lines: in order.
         x_ticks, y_ticks: from zero up.
+        skipped: marks of the steps that no rank is given.
         points: what a reader is told at each place: {"steps", "names", "values", "targets"}; values[line][point] as text,
             all of it safe.
     """
@@ -45,6 +65,7 @@ class Chart:
     lines: tuple[Line, ...]
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
+    skipped: tuple[Mark, ...]
     points: dict[str, list]
 
 
@@ -55,6 +76,7 @@ def line_chart(
     targets: Mapping[str, Sequence[float]] | None = None,
     stairs: bool = False,
     percent: bool = False,
+    skips: Ranges = (),
 ) -> Chart:
     """A chart of `values` at `steps`, both axes beginning at zero.
 
@@ -65,6 +87,7 @@ def line_chart(
         targets: the same names, dashed.
         stairs: a value holds since the step before; else lines begin at the origin.
         percent: values are shares, shown as percentages.
+        skips: [start, stop) ranges of steps to mark.
     """
     asked = targets or {}
     top = max((value for row in [*values.values(), *asked.values()] for value in row), default=0.0) or 1.0
@@ -76,12 +99,15 @@ def line_chart(
     def path(row: Sequence[float]) -> str:
         return _path(steps, [value / height for value in row], stairs)
 
+    labels = label_places([100 * row[-1] / height for row in values.values()])
     return Chart(
         lines=tuple(
-            Line(name, colours[name], path(row), path(asked[name]) if asked else "") for name, row in values.items()
+            Line(name, colours[name], path(row), path(asked[name]) if asked else "", label)
+            for (name, row), label in zip(values.items(), labels, strict=True)
         ),
         x_ticks=ticks(steps[-1], whole=True),
         y_ticks=ticks(height, percent=percent),
+        skipped=tuple(_mark(start, min(stop, steps[-1]), steps[-1]) for start, stop in skips if start < steps[-1]),
         points={
             "steps": list(steps),
             "names": [safe(name) for name in values],
@@ -89,6 +115,26 @@ def line_chart(
             "targets": [told(row) for row in asked.values()],
         },
     )
+
+
+def _mark(start: int, stop: int, last: int) -> Mark:
+    left = min(round(SIZE * start / last), SIZE - _NARROWEST)
+    return Mark(left, max(round(SIZE * stop / last) - left, _NARROWEST))
+
+
+def label_places(ends: Sequence[float]) -> list[float]:
+    """Heights of labels as near to `ends` (percent) as they can be without overlapping; at most 100 / _LABEL of them fit."""
+    order = sorted(range(len(ends)), key=lambda i: (ends[i], -i))
+    places = list(ends)
+    low = 0.0
+    for i in order:  # up from the bottom, each above the one before
+        places[i] = low = max(ends[i], low)
+        low += _LABEL
+    high = 100.0
+    for i in reversed(order):  # and down again, where they would leave the chart
+        places[i] = high = min(places[i], high)
+        high -= _LABEL
+    return places
 
 
 def _number(value: float) -> str:

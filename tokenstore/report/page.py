@@ -9,7 +9,8 @@ from typing import Any
 
 from tokenstore import __version__
 from tokenstore.report.charts import SIZE
-from tokenstore.views.numbers import percentage, size
+from tokenstore.views.lengths import percentile_name
+from tokenstore.views.numbers import percentage, size, span
 from tokenstore.views.text import safe
 
 BEGINS = "<!doctype html>\n<!-- a page of `tokenstore report` -->"  # by which one is known that may be replaced
@@ -46,6 +47,7 @@ def _environment() -> Any:
     )
     environment.globals.update(tool_version=__version__, chart_size=SIZE)
     environment.filters.update(count=lambda n: f"{n:,}", percent=_percent, bytes=size, shell=shlex.quote)
+    environment.globals.update(span=span, percentile_name=percentile_name)
     return environment
 
 

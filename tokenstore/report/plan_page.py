@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tokenstore.report.charts import Chart, line_chart
+from tokenstore.report.charts import Chart, Ranges, line_chart
 from tokenstore.report.page import render
 from tokenstore.report.plan_report import PlanReport
 from tokenstore.views.plan_curves import MixturePoint
@@ -23,22 +23,28 @@ def plan_page(report: PlanReport) -> str:
         sources=sources,
         colours=colours,
         stages=[(stage, _shares(stage.weights, colours)) for stage in report.plan.stages],
-        mixture=_mixture_chart(report.mixture, colours),
-        epochs=_epochs_chart(report.mixture, colours),
+        mixture=_mixture_chart(report.mixture, colours, report.plan.skip_steps),
+        token_mixture=_tokens_chart(report.mixture, colours, report.plan.skip_steps),
+        epochs=_epochs_chart(report.mixture, colours, report.plan.skip_steps),
     )
 
 
-def _mixture_chart(points: Sequence[MixturePoint], colours: dict[str, int]) -> Chart:
+def _mixture_chart(points: Sequence[MixturePoint], colours: dict[str, int], skips: Ranges = ()) -> Chart:
     shares = _lines(points, colours, "shares", "{} others", sum)
     weights = _lines(points, colours, "weights", "{} others", sum)
-    return line_chart(
-        [p.step for p in points], shares, _and_others(colours, shares), weights, stairs=True, percent=True
-    )
+    steps = [p.step for p in points]
+    return line_chart(steps, shares, _and_others(colours, shares), weights, stairs=True, percent=True, skips=skips)
 
 
-def _epochs_chart(points: Sequence[MixturePoint], colours: dict[str, int]) -> Chart:
+def _tokens_chart(points: Sequence[MixturePoint], colours: dict[str, int], skips: Ranges = ()) -> Chart:
+    shares = _lines(points, colours, "token_shares", "{} others", sum)
+    steps = [p.step for p in points]
+    return line_chart(steps, shares, _and_others(colours, shares), stairs=True, percent=True, skips=skips)
+
+
+def _epochs_chart(points: Sequence[MixturePoint], colours: dict[str, int], skips: Ranges = ()) -> Chart:
     epochs = _lines(points, colours, "epochs", "most repeated of {} others", max)
-    return line_chart([p.step for p in points], epochs, _and_others(colours, epochs))
+    return line_chart([p.step for p in points], epochs, _and_others(colours, epochs), skips=skips)
 
 
 def _lines(

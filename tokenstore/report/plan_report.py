@@ -44,14 +44,17 @@ class PlanReport:
     """What the page shows.
 
     Attributes:
-        plan, split, mixture: as the views of these names tell it.
+        title: of the page; file: name of the plan's file, None for a plan made in Python.
+        plan, split, mixture: as the views of these names have it.
         stores: of the plan, by name.
         samples: steps with some of their sequences.
-        config: the plan as it was settled, with versions and whole paths of the stores, which `PlanConfig` makes the same
-            plan of.
+        config: the plan with the versions of its stores. Its paths are the names of the stores' folders: where they are
+            depends on the machine.
         no_text: why samples have no text; None where they have.
     """
 
+    title: str
+    file: str | None
     plan: PlanSummary
     split: PlanSplit
     mixture: tuple[MixturePoint, ...]
@@ -70,6 +73,8 @@ def plan_report(
     world_size: int = 1,
     microbatch_size: int | None = None,
     warned: tuple[str, ...] = (),
+    title: str | None = None,
+    file: str | None = None,
 ) -> PlanReport:
     """Look at steps [0, steps) of a plan.
 
@@ -81,6 +86,9 @@ def plan_report(
         max_tokens: how many of the first tokens of a piece to show.
         world_size, microbatch_size: how steps are given to ranks.
         warned: what making the plan warned of.
+        title: of the page; omitted: the name of the file, or else the plan's fingerprint.
+        file: name of the plan's file.
+
     Raises: ConfigError: steps, or a split, that the plan does not have.
     """
     summary = summarize_plan(plan, steps, warned)
@@ -98,6 +106,8 @@ def plan_report(
         for name, s in plan.stores.items()
     )
     return PlanReport(
+        title=title or file or f"Plan {summary.fingerprint[:12]}",
+        file=file,
         plan=summary,
         split=divided,
         mixture=mixture_over_steps(plan, summary.steps, _num_points(summary.sequences)),
@@ -128,7 +138,7 @@ def _first_middle_last(plan: Plan, steps: int) -> Iterator[int]:
 def _settled(plan: Plan) -> dict[str, Any]:
     config = plan.config.model_dump(mode="json", exclude_defaults=True)
     for name, store in plan.stores.items():
-        config["sources"][name].update(path=str(store.path), version=store.version)  # it may grow
+        config["sources"][name].update(path=store.path.name, version=store.version)  # it may grow
     return config
 
 

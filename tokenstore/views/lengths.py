@@ -42,6 +42,11 @@ class Lengths:
     bins: tuple[LengthBin, ...]
 
 
+def percentile_name(percent: str) -> str:
+    """What a percentile is called: median, p95."""
+    return "median" if percent == "50" else f"p{percent}"
+
+
 def summarize_lengths(store: Store) -> Lengths | None:
     """Of a store with an order file; None for one without. Exact; O(distinct lengths)."""
     if not store.has_order:

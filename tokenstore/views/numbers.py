@@ -29,3 +29,8 @@ def short(value: float, digits: int = 0) -> str:
         return f"{value:,.{digits if value else 0}f}"
     power = min(int(log10(abs(value)) + 1e-9) // 3, 5)
     return f"{value / 1000**power:.4g} {' kMGTP'[power]}"
+
+
+def span(first: int, stop: int | None) -> str:
+    """Steps, tokens or sequences `first` up to but without `stop`, as --steps A:B and slices of Python have them."""
+    return f"{first:,}:" + ("" if stop is None else f"{stop:,}")

@@ -31,7 +31,8 @@ class SourceRow:
     Attributes:
         name: in the plan. A pool is one source.
         stores: paths of its stores, with their versions as path@version.
-        weight_asked, weight_realised: shares of the sequences of all these steps.
+        weight_target, weight_actual: shares of the sequences of all these steps.
+        token_share: share of the tokens of all these steps.
         sequences, tokens, tokens_exact, padding, epochs, sequences_per_epoch, steps_per_epoch, pieces: as
             `sampling.progress.SourceProgress`.
         max_epochs: None: no limit.
@@ -40,8 +41,9 @@ class SourceRow:
 
     name: str
     stores: tuple[str, ...]
-    weight_asked: float
-    weight_realised: float
+    weight_target: float
+    weight_actual: float
+    token_share: float
     sequences: int
     tokens: int
     tokens_exact: bool
@@ -181,14 +183,16 @@ def _sources(
 ) -> Iterator[SourceRow]:
     sizes = [(min(stage.stop_step or steps, steps) - stage.first_step) * stage.global_batch_size for stage in stages]
     total = max(sum(row.sequences for row in progress.values()), 1)
+    tokens = max(sum(row.tokens for row in progress.values()), 1)
     for stream in plan.streams:
         row = progress[stream.name]
         asked = sum(size * stage.weights.get(stream.name, 0) for size, stage in zip(sizes, stages, strict=True))
         yield SourceRow(
             name=stream.name,
             stores=tuple(f"{member.store.path}@{member.store.version}" for member in stream.members),
-            weight_asked=asked / sum(sizes),
-            weight_realised=row.sequences / total,
+            weight_target=asked / sum(sizes),
+            weight_actual=row.sequences / total,
+            token_share=row.tokens / tokens,
             sequences=row.sequences,
             tokens=row.tokens,
             tokens_exact=row.tokens_exact,

@@ -52,7 +52,7 @@
       token.classList.add("at");
       const ids = token.dataset.i.split(" ");
       tell(box, [
-        ids.length > 1 ? `tokens ${starts[at]}–${starts[at] + ids.length - 1}` : `token ${starts[at]}`,
+        ids.length > 1 ? `tokens ${starts[at]}:${starts[at] + ids.length}` : `token ${starts[at]}`,
         `id ${ids.join(", ")}`,
         JSON.stringify(token.textContent),
         ...(token.classList.contains("dim") ? ["not learned"] : []),
@@ -89,7 +89,7 @@
       tell(plot, [
         `step ${points.steps[at].toLocaleString("en")}`,
         ...points.names.map((name, i) => `${name} ${points.values[i][at]}`
-          + (points.targets.length ? ` (asked ${points.targets[i][at]})` : "")),
+          + (points.targets.length ? ` (target ${points.targets[i][at]})` : "")),
       ]);
     };
 
