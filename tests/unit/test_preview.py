@@ -1,12 +1,18 @@
 """`--dry-run`: what a build would do, and that it does nothing."""
 
+import csv
 import gzip
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow
 import pytest
+import zstandard
+from pyarrow import parquet
 
-from tokenstore.build import BuildOptions, build_store, preview_build
+from tokenstore.build import BuildOptions, build_store, estimate, preview_build
 from tokenstore.commands.app import app, run
 from tokenstore.errors import ConfigError
 
@@ -26,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_estimate_is_near_and_nothing_is_written(folder: Path) -> None:
-    """Tokens and size within a third of what the build then makes."""
+    """Tokens and size within a tenth of what the build then makes."""
     options = BuildOptions(inputs=(str(folder),), output=folder.parent / "deep" / "store", tokenizer="bytes")
     preview = preview_build(options)
     assert sorted(folder.parent.iterdir()) == [folder]
@@ -35,11 +41,154 @@ def test_the_estimate_is_near_and_nothing_is_written(folder: Path) -> None:
     assert preview.passed_over == {".png": 1}
     assert (preview.dtype, preview.vocab_size, preview.num_bad) == ("uint16", 259, 0)
     result = build_store(options)
-    assert result.num_tokens / 1.33 < preview.num_tokens < result.num_tokens * 1.33
-    assert result.num_documents / 1.33 < preview.num_documents < result.num_documents * 1.33
+    assert result.num_tokens / 1.1 < preview.num_tokens < result.num_tokens * 1.1
+    assert result.num_documents / 1.1 < preview.num_documents < result.num_documents * 1.1
     size = sum(path.stat().st_size for path in result.path.iterdir())
     assert size / 1.4 < preview.store_bytes < size * 1.4
     assert preview.store_bytes < preview.disk_bytes < preview.free_bytes
+
+
+# ---- within a tenth, whatever the format, where short records come first and long ones last
+
+SHORT, LONG = [f"short {i}" for i in range(1500)], ["long words " * (20 + i * 7 % 150) + str(i) for i in range(150)]
+TEXTS = {
+    "short first": [*SHORT, *LONG],
+    "alike first": ["a" * 200] * 800 + [f"{(i + 7) ** 60:x} {(i + 9) ** 40} " * (1 + i % 7) for i in range(300)],
+}
+
+
+def lines_of(texts: list[str], change: Callable[[str], dict] = lambda text: {"text": text}) -> bytes:
+    return "".join(json.dumps(change(text)) + "\n" for text in texts).encode()
+
+
+def write_csv(path: Path, texts: list[str]) -> None:
+    with open(path, "w", newline="") as out:
+        rows = csv.writer(out, delimiter="," if path.suffix == ".csv" else "\t")
+        rows.writerows([["text"], *([text + '\n"quoted"'] for text in texts)])
+
+
+def write_arrow(path: Path, texts: list[str], kind: str = "stream") -> None:
+    table = pyarrow.table({"text": texts, "n": [*range(len(texts))]})
+    with pyarrow.OSFile(str(path), "wb") as out, getattr(pyarrow.ipc, f"new_{kind}")(out, table.schema) as writer:
+        writer.write_table(table, 100)
+
+
+def write_saved(folder: Path, texts: list[str]) -> None:
+    """As Hugging Face `save_to_disk` leaves a data set of two files."""
+    folder.mkdir()
+    names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
+    write_arrow(folder / names[0], texts[: len(texts) // 2])
+    write_arrow(folder / names[1], texts[len(texts) // 2 :])
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+
+
+def write_files(folder: Path, texts: list[str], ending: str) -> None:
+    folder.mkdir()
+    for i, text in enumerate(texts[::4]):
+        (folder / f"{i:05d}{ending}").write_text(text)
+
+
+def write_many(folder: Path, texts: list[str]) -> None:
+    folder.mkdir()
+    for first in range(0, len(texts), 40):
+        (folder / f"{first:05d}.jsonl").write_bytes(lines_of(texts[first : first + 40]))
+
+
+def chat(text: str) -> dict:
+    return {"messages": [{"role": "user", "content": "a question"}, {"role": "assistant", "content": text}]}
+
+
+def parquet_of(rows: int) -> Callable[[Path, list[str]], None]:
+    return lambda path, texts: parquet.write_table(
+        pyarrow.table({"text": texts}), path, row_group_size=rows, compression="zstd"
+    )
+
+
+WRITERS: dict[str, Callable[[Path, list[str]], object]] = {
+    "a.jsonl": lambda path, texts: path.write_bytes(lines_of(texts)),
+    "a.jsonl.gz": lambda path, texts: path.write_bytes(gzip.compress(lines_of(texts))),
+    "a.jsonl.zst": lambda path, texts: path.write_bytes(zstandard.compress(lines_of(texts))),
+    "a.json.gz": lambda path, texts: path.write_bytes(gzip.compress(lines_of(texts))),
+    "many": write_many,
+    "a.csv": write_csv,
+    "a.tsv": write_csv,
+    "groups.parquet": parquet_of(20),
+    "one.parquet": parquet_of(1 << 20),
+    "stream.arrow": write_arrow,
+    "file.arrow": lambda path, texts: write_arrow(path, texts, "file"),
+    "saved": write_saved,
+    "texts": lambda path, texts: write_files(path, texts, ".txt"),
+    "code": lambda path, texts: write_files(path, texts, ".py"),
+    "chat.jsonl": lambda path, texts: path.write_bytes(lines_of(texts[::5], chat)),
+    "tokens.jsonl": lambda path, texts: path.write_bytes(lines_of(texts, lambda t: {"input_ids": [*t.encode()]})),
+}
+OPTIONS: dict[str, dict] = {
+    "code": {"text_endings": (".py",)},
+    "chat.jsonl": {"records": "chat", "chat_template": "chatml"},
+    "tokens.jsonl": {"records": "tokens"},
+}
+
+
+@pytest.fixture
+def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the inputs were some hundred times as large."""
+    sizes = {"_SAMPLE": 32 << 10, "_LINES_WINDOW": 1 << 10, "_WINDOW": 256, "_ALL_PIECES": 16, "_MOST_DRAWS": 128}
+    for name, size in {**sizes, "_EXCERPT": 256}.items():
+        monkeypatch.setattr(estimate, name, size)
+
+
+@pytest.mark.parametrize("texts", TEXTS)
+@pytest.mark.parametrize("name", WRITERS)
+def test_the_estimate_is_within_a_tenth(tmp_path: Path, small_samples: None, name: str, texts: str) -> None:
+    """Documents and tokens, where what comes first is not like what comes last; the same at every look."""
+    WRITERS[name](tmp_path / name, TEXTS[texts])
+    options = BuildOptions((str(tmp_path / name),), tmp_path / "store", "bytes", **OPTIONS.get(name, {}))
+    preview = preview_build(options)
+    assert preview == replace(preview_build(options), free_bytes=preview.free_bytes)
+    result = build_store(options)
+    assert preview.num_tokens == pytest.approx(result.num_tokens, rel=0.1)
+    assert preview.num_documents == pytest.approx(result.num_documents, rel=0.1)
+    assert preview.error < 0.5
+    assert (preview.is_exact, preview.read_in_part) == (False, 0)
+
+
+def test_small_inputs_are_counted_exactly(folder: Path) -> None:
+    """Where all is tokenized there is nothing to estimate."""
+    options = BuildOptions(
+        inputs=(str(folder / "a.jsonl"), str(folder / "00.txt")), output=folder.parent / "s", tokenizer="bytes"
+    )
+    preview, result = preview_build(options), build_store(options)
+    assert (preview.num_tokens, preview.num_documents) == (result.num_tokens, result.num_documents)
+    assert (preview.is_exact, preview.error) == (True, 0)
+
+
+def test_a_stream_too_large_to_read_is_said_to_be_read_in_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its beginning is scaled by how much of the compressed file it took, and the table says what is assumed."""
+    monkeypatch.setattr(estimate, "_READ", 1 << 20)
+    texts = [f"{(i + 7) ** 300:x}" for i in range(4000)]
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines_of(texts)))
+    line = ["build", str(tmp_path / "a.jsonl.gz"), "-o", str(tmp_path / "s"), "--tokenizer", "bytes", "--dry-run"]
+    assert run(app, [*line, "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert row["num_tokens"] == pytest.approx(sum(len(text) + 1 for text in texts), rel=0.1)
+    assert row["read_in_part"] == 1
+    assert run(app, line) == 0
+    assert "1 input is large and was read only in part" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_a_sample_without_a_good_record_is_an_error(
+    tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong text field was "about 0 tokens" and exit code 0; now it is that of bad records, and names what there is."""
+    WRITERS[name](tmp_path / name, TEXTS["short first"])
+    line = ["build", str(tmp_path / name), "-o", str(tmp_path / "s"), "--tokenizer", "bytes", "--dry-run"]
+    assert run(app, [*line, "--text-field", "txt"]) == 3
+    found = capsys.readouterr().err
+    assert "all " in found
+    assert "no field 'txt'; the record has 'text'" in " ".join(found.split())
 
 
 def test_bad_records_of_the_sample_are_counted(tmp_path: Path) -> None:

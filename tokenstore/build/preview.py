@@ -1,23 +1,20 @@
 """What a build would do, without doing it: inputs, units, tokens to expect, disk needed. A sample is read, nothing is written."""
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tokenstore.build.documents import Document, DocumentReader, reading
-from tokenstore.build.encode import encode_documents, has_masks
-from tokenstore.build.inputs import TABLES, InputFile
+from tokenstore.build.documents import DocumentReader
+from tokenstore.build.encode import has_masks
+from tokenstore.build.estimate import Estimate, Estimator
+from tokenstore.build.inputs import InputFile
 from tokenstore.build.options import BuildOptions
 from tokenstore.build.part import part_bytes
 from tokenstore.build.pipeline import output_path, prepare
-from tokenstore.build.records import Bad, SliceReader
-from tokenstore.build.units import Slice, cut_units, slice_bytes
+from tokenstore.build.units import cut_units
+from tokenstore.errors import BadRecordsError
 from tokenstore.format.layout import boundaries_bytes, mask_bytes, order_ids_bytes, token_dtype
 from tokenstore.paths import is_folder
 from tokenstore.store.files import free_bytes
-from tokenstore.tokenizer import Tokenizer
-
-_SAMPLES, _SAMPLE_CHARACTERS = 5, 1 << 18  # inputs read of each ending, spread over all, and how much of each
 
 
 @dataclass(frozen=True)
@@ -28,7 +25,11 @@ class BuildPreview:
         files: (ending, how many, bytes on the disk) of the inputs, by ending.
         passed_over: how many files of folders are no inputs, by ending.
         num_units: parts the work is cut into; a killed build loses at most one a worker.
-        num_tokens, num_documents: to expect, from a sample; 0 where it held no document.
+        num_documents, num_tokens: to expect, from a sample, without looking for equal documents.
+        is_exact: whether all inputs were read and tokenized.
+        error: of `num_tokens`, relative: it is that near with a chance of about 95 %.
+        read_in_part: inputs of which only the beginning was read, as they are large and cannot be read from the middle.
+            What comes later is assumed to be like it, and `error` does not cover that.
         num_bad: bad records in the sample.
         store_bytes: size of the store to expect. disk_bytes: room needed while building: finished parts are kept till the end.
         free_bytes: room there is.
@@ -43,6 +44,9 @@ class BuildPreview:
     dtype: str
     num_documents: int
     num_tokens: int
+    is_exact: bool
+    error: float
+    read_in_part: int
     num_bad: int
     store_bytes: int
     disk_bytes: int
@@ -50,7 +54,13 @@ class BuildPreview:
 
 
 def preview_build(options: BuildOptions) -> BuildPreview:
-    """What `build_store` would do where the output is free; the same ConfigError for inputs, tokenizer or options."""
+    """What `build_store` would do where the output is free.
+
+    Raises:
+        ConfigError: as of a build, for inputs, tokenizer or options.
+        BadRecordsError: all records of the sample of one format are bad: a field has another name, for example.
+        BuildError: an input is damaged.
+    """
     output = output_path(options)
     job = prepare(options, output, None, lambda text: None)
     options, files, tokenizer = job.options, job.files, job.tokenizer
@@ -62,12 +72,13 @@ def preview_build(options: BuildOptions) -> BuildPreview:
         kinds[file.format + file.compression] += 1
         sizes[file.format + file.compression] += file.num_bytes
     num_bytes = sum(sizes.values())
-    slices: dict[str, list[Slice]] = {}
-    for part in (part for unit in units for part in unit):
-        file = files[part.file_number]
-        slices.setdefault(file.format + file.compression, []).append(part)
-    expected = [_expected(each, files, tokenizer, reader) for each in slices.values()]
-    documents, tokens, bad = (sum(column) for column in zip(*expected, strict=True))
+    alike: dict[str, list[InputFile]] = {}
+    for file in files:
+        alike.setdefault(file.format + file.compression, []).append(file)
+    estimator = Estimator(tokenizer, reader)
+    expected = [_checked(ending, estimator.estimate(each)) for ending, each in alike.items()]
+    documents, tokens = (round(sum(each)) for each in zip(*((x.documents, x.tokens) for x in expected), strict=True))
+    errors = sum((each.error * each.tokens) ** 2 for each in expected) ** 0.5
     dtype = token_dtype(tokenizer.vocab_size)
     store_bytes = tokens * dtype.itemsize + boundaries_bytes(documents, tokens) + order_ids_bytes(documents)
     store_bytes += documents * 8 * options.origins + mask_bytes(tokens) * has_masks(options)
@@ -81,34 +92,20 @@ def preview_build(options: BuildOptions) -> BuildPreview:
         dtype=dtype.name,
         num_documents=documents,
         num_tokens=tokens,
-        num_bad=bad,
+        is_exact=all(each.is_exact for each in expected),
+        error=errors / max(tokens, 1),
+        read_in_part=sum(each.read_in_part for each in expected),
+        num_bad=sum(each.num_bad for each in expected),
         store_bytes=store_bytes,
         disk_bytes=store_bytes + part_bytes(documents, tokens, dtype, options),
         free_bytes=free_bytes(next(folder for folder in output.parents if is_folder(folder))),
     )
 
 
-def _expected(
-    slices: Sequence[Slice], files: Sequence[InputFile], tokenizer: Tokenizer, reader: DocumentReader
-) -> tuple[int, int, int]:
-    """(documents, tokens) of inputs of one ending, as many a byte as in a sample; and bad records in the sample."""
-    total = sum(slice_bytes(part, files[part.file_number]) for part in slices)
-    read = num_documents = tokens = bad = 0
-    for number in sorted({(len(slices) - 1) * i // (_SAMPLES - 1) for i in range(_SAMPLES)}):
-        records = SliceReader(files[slices[number].file_number], slices[number], reading(reader.options))
-        documents: list[Document] = []
-        size = 0
-        for _, row in records:
-            found = row if isinstance(row, Bad) else reader.document(row, records.file.format in TABLES)
-            if isinstance(found, Bad):
-                bad += 1
-            elif found is not None:
-                documents.append(found)
-                size += len(found.text if found.text is not None else found.ids)
-            if size >= _SAMPLE_CHARACTERS:
-                break
-        read += records.num_bytes
-        if documents:
-            lengths = encode_documents(documents, tokenizer, reader.options).lengths
-            num_documents, tokens = num_documents + lengths.size, tokens + int(lengths.sum())
-    return round(num_documents * total / max(read, 1)), round(tokens * total / max(read, 1)), bad
+def _checked(ending: str, expected: Estimate) -> Estimate:
+    if expected.num_bad and expected.num_bad == expected.num_records:
+        raise BadRecordsError(
+            f"bad records: all {expected.num_bad} records sampled from the {ending} inputs are bad; the first is"
+            f" {expected.first_bad}; check the field names and --records"
+        )
+    return expected

@@ -5,6 +5,7 @@ import io
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import orjson
@@ -54,6 +55,7 @@ class SliceReader:
     def __init__(self, file: InputFile, part: Slice, reading: Reading):
         self.file, self.part, self.reading = file, part, reading
         self.num_lines = 0
+        self.line = (0, 0)  # of .jsonl: first byte of the last record, and the one after it
         self._raw: BinaryIO = io.BytesIO()
         self._table_bytes = 0
 
@@ -135,12 +137,14 @@ class SliceReader:
         while (stop is None or at < stop) and (line := stream.readline(most)):
             self.num_lines += 1
             if len(line) == most and line[-1:] != b"\n":
+                self.line = (at, at + most + _skip_line(stream, None))
+                at = self.line[1]
                 yield self.num_lines, self._too_long(line)
-                at += most + _skip_line(stream, None)
                 continue
             line_start, at = at, at + len(line)
             line = line.removeprefix(_BOM) if line_start == 0 else line
             if line.strip():
+                self.line = (line_start, at)
                 yield self.num_lines, parse_record(line)
 
     def _too_long(self, data: bytes) -> Bad:
@@ -155,6 +159,21 @@ def _skip_line(stream: BinaryIO, enough: int | None) -> int:
         if chunk[-1:] == b"\n":
             break
     return size
+
+
+def line_start(path: Path, place: int, most: int) -> int:
+    """Where the line begins that byte `place` of a file is in; `place` where that is more than `most` bytes before it."""
+    last = place
+    with open(path, "rb") as file:
+        while last > 0:
+            if place - last > most:
+                return place
+            first = max(last - CHUNK // 16, 0)
+            file.seek(first)
+            if (found := file.read(last - first).rfind(b"\n")) >= 0:
+                return first + found + 1
+            last = first
+    return 0
 
 
 def decoded(data: bytes) -> str | Bad:

@@ -41,10 +41,7 @@ def table_rows(
         for batch in batches(path, part, columns, done):
             yield from _rows(batch)
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:  # a name of a column need not be UTF-8
-        text = " ".join(str(error).split())[:200]
-        raise BuildError(
-            f"input: expected a whole {ending} file, found {text} ({path}); fetch it again or leave it out"
-        ) from error
+        raise _damaged(ending, error, path) from error
 
 
 def first_bytes(path: Path, count: int) -> bytes:
@@ -56,6 +53,11 @@ def first_bytes(path: Path, count: int) -> bytes:
         return b""
 
 
+def _damaged(ending: str, error: Exception, path: Path) -> BuildError:
+    text = " ".join(str(error).split())[:200]
+    return BuildError(f"input: expected a whole {ending} file, found {text} ({path}); fetch it again or leave it out")
+
+
 def column_names(path: Path, ending: str) -> list[str]:
     """Names of the columns of a .parquet or .arrow file."""
     from pyarrow import parquet
@@ -64,6 +66,22 @@ def column_names(path: Path, ending: str) -> list[str]:
         return parquet.read_schema(path).names
     batch = next(_arrow_batches(path, Slice(0), None, lambda num_bytes: None), None)
     return [] if batch is None else batch.schema.names
+
+
+def group_slices(path: Path) -> list[tuple[Slice, int]]:
+    """The row groups of a .parquet file as slices, and how many rows each has; BuildError for a damaged file."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _damaged(".parquet", error, path) from error
+    size = path.stat().st_size
+    places = _places(groups, size)
+    slices = [Slice(0, start, stop) for start, stop in zip(places, [*places[1:], size], strict=True)] if places else []
+    return [(part, group.num_rows) for part, group in zip(slices, groups, strict=True) if part.start < part.stop]
 
 
 def _parquet_batches(path: Path, part: Slice, columns: Columns, done: Callable[[int], None]) -> Iterator[Any]:

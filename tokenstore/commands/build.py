@@ -161,7 +161,8 @@ def build(
         Replace a store or an unfinished build that was made with other options. A folder that holds anything else than a
         store is refused.
     dry_run
-        Show the inputs, the tokens to expect from a sample of them, and the disk needed; write nothing.
+        Show the inputs, the tokens to expect from a sample spread over them, with its uncertainty, and the disk needed;
+        write nothing. Fails with exit code 3 where all records of the sample are bad.
     as_json
         Print the result as one JSON object.
     """
@@ -217,17 +218,31 @@ def _print_preview(preview: BuildPreview, as_json: bool) -> None:
         ("work", f"{preview.num_units:,} units; each, once done, is kept when a build is killed"),
         ("tokenizer", preview.tokenizer),
         ("ids", f"{preview.dtype}, as the vocabulary has {preview.vocab_size:,} ids (uint16 holds 65,536)"),
-        ("expected", f"about {preview.num_tokens:,} tokens in {preview.num_documents:,} documents"),
+        ("expected", _expected(preview)),
         ("store", f"about {_size(preview.store_bytes)}"),
         ("disk", f"about {_size(preview.disk_bytes)} while building, {_size(preview.free_bytes)} free"),
     ]
+    if preview.read_in_part:
+        what = (
+            "inputs are large and were read only in part"
+            if preview.read_in_part > 1
+            else "input is large and was read only in part"
+        )
+        rows.append(("uncertain", f"{preview.read_in_part:,} {what}; the rest is assumed to be like its beginning"))
     if preview.num_bad:
-        rows.append(("bad records", f"{preview.num_bad:,} in the sample that was read"))
+        rows.append(("bad records", f"{preview.num_bad:,} in the sample"))
     if preview.disk_bytes > preview.free_bytes:
         rows.append(("warning", "there is not enough room; the build would stop, and resume once there is"))
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for name, value in [*rows, ("nothing", "was written; leave --dry-run out to build")]:
         console.print(f"{name:<13}{value}")
+
+
+def _expected(preview: BuildPreview) -> str:
+    what = f"{preview.num_tokens:,} tokens in {preview.num_documents:,} documents"
+    if preview.is_exact:
+        return f"{what} (all inputs were tokenized)"
+    return f"about {what} (tokens within {max(preview.error * 100, 0.1):.1f} %, estimated from a sample)"
 
 
 def _size(num_bytes: float) -> str:
