@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 
 import tokenstore
+from tests.forge import forge, list_file
 from tests.hostile_stores import make_fifo, make_small, refused, tells
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.store import open_store, verify, versions
@@ -103,6 +104,19 @@ def test_the_tokenizer_of_a_store_is_not_read_through_a_link(tmp_path: Path) -> 
             load_tokenizer(str(folder / "tokenizer.json"), allow_links=None)
         load_tokenizer(str(folder / "tokenizer.json"), allow_links=real)
         load_tokenizer(str(folder / "tokenizer.json"))
+
+
+def test_side_files_that_the_manifest_does_not_list_are_not_read(tmp_path: Path) -> None:
+    """FMT-6: a file that was put beside a store's tokenizer is not part of the store."""
+    path = make_small(tmp_path / "s")
+    write_words(path / "tokenizer.json")
+    list_file(path, "tokenizer.json")
+    forge(path, lambda body: body["tokenizer"].update(kind="huggingface", file="tokenizer.json"))
+    (path / "chat_template.jinja").write_text("{{ messages }}")
+    make_fifo(path / "tokenizer_config.json")
+    assert open_store(path).tokenizer.chat_template is None
+    list_file(path, "chat_template.jinja")
+    assert open_store(path).tokenizer.chat_template == "{{ messages }}"
 
 
 KINDS: dict[str, Callable[[Path], object]] = {

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenstore.errors import ConfigError
+from tokenstore.outside import MAX_RECIPE_BYTES, read_file
 from tokenstore.paths import is_file, is_folder, is_there
 
 TABLES = (".parquet", ".arrow")  # compressed inside, so never a .gz or .zst of their own
@@ -166,7 +167,7 @@ def _is_listed(path: Path) -> bool:
 def _listed(state: Path) -> list[str] | None:
     """Names of the files that a `save_to_disk` folder consists of; None if this is the state of something else."""
     try:
-        listed = json.loads(state.read_bytes()).get("_data_files")
+        listed = json.loads(read_file(state, MAX_RECIPE_BYTES)).get("_data_files")
         return None if listed is None else [str(each["filename"]) for each in listed]
     except (AttributeError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error

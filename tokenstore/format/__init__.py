@@ -58,7 +58,8 @@ So it does not change with versions, options or names. `checksum` is the sha256 
 the manifest, digest included: any flipped bit of it is seen at open.
 
 FMT-6 Names. A file name is one path component of [A-Za-z0-9._-], at most 100 characters, not beginning with a dot.
-A reader MUST refuse any other before touching the disk. A file in the folder that no version's manifest lists is not part
+A reader MUST refuse any other before touching the disk. A file of a store that is a symbolic link MUST lead to a regular
+file inside the store's folder, or inside a folder that the reader's user names; a reader MUST refuse any other. A file in the folder that no version's manifest lists is not part
 of the store: no reader opens it, and `tokenstore verify` reports its name.
 
 FMT-7 Commit, by cases. A writer makes all files in another directory, syncs them, writes the manifest there last,

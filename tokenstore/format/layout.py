@@ -12,7 +12,11 @@ INPUTS_NAME = "inputs.jsonl"
 ORIGINS_NAME = "origins.bin"
 IDS_NAME = "ids.bin"
 TOKENIZER_NAME = "tokenizer.json"
-SIDE_NAMES = ("tokenizer_config.json", "chat_template.jinja")  # what a reader of a tokenizer looks for beside its file
+SIDE_NAMES = (
+    "tokenizer_config.json",
+    "generation_config.json",
+    "chat_template.jinja",
+)  # what a reader of a tokenizer looks for beside its file
 VERSIONED_NAMES = (BOUNDARIES_NAME, ORDER_NAME, INPUTS_NAME, ORIGINS_NAME, IDS_NAME)  # of all documents (FMT-13)
 
 LOOKUP_STRIDE = 4096  # tokens a lookup entry: 8 bytes for 4,096 tokens is 0.1 % of a uint16 store

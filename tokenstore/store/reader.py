@@ -210,7 +210,7 @@ class Store(Sequence[np.ndarray]):
         for number in kept:
             self._pin.check_content(number)
         spec = str(self.path / entry.file) if entry.file else entry.kind
-        tokenizer = load_tokenizer(spec, eos_id=entry.eos_id, allow_links=self.allow_links)
+        tokenizer = load_tokenizer(spec, eos_id=entry.eos_id, allow_links=self.allow_links, listed=self.manifest.files)
         self._pin.check(kept)  # replaced while it was read
         if tokenizer.kind != entry.kind:
             self._corrupt(str(entry.file), "tokenizer", f"one of the kind {entry.kind}", f"one of {tokenizer.kind}")

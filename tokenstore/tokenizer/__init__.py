@@ -4,7 +4,7 @@ The library of a kind is the reference for it and is imported when used; `fast` 
 To add a kind: a module here with a class of the `Tokenizer` shape, and a line in `_reference`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -102,6 +102,7 @@ def load_tokenizer(
     add_special_tokens: bool = False,
     engine: str = REFERENCE,
     allow_links: Path | None = ANYWHERE,
+    listed: Iterable[str] | None = None,
     spans: bool = False,
 ) -> Tokenizer:
     """The tokenizer named by `spec`.
@@ -120,6 +121,7 @@ def load_tokenizer(
             where it can be had and agrees on a set of test texts, else `reference`, with the reason in `engine_note`.
         allow_links: where symbolic links among its files may lead besides their own folder, None for nowhere: the rule for
             the tokenizer of a store, which a stranger may have made.
+        listed: names of the files beside it that may be read, as a store lists them; None: all that it looks for.
         spans: the characters of tokens will be asked for; `fast` is feasible only where it can say them.
 
     Raises:
@@ -128,7 +130,16 @@ def load_tokenizer(
     """
     if engine not in (REFERENCE, FAST, AUTO):
         raise ConfigError(f"tokenizer engine: expected reference, fast or auto, found {engine!r}; choose one of them")
-    request = Request(eos_token, eos_id, special_text, pattern, tuple(special_tokens), add_special_tokens, allow_links)
+    request = Request(
+        eos_token,
+        eos_id,
+        special_text,
+        pattern,
+        tuple(special_tokens),
+        add_special_tokens,
+        allow_links,
+        None if listed is None else frozenset(listed),
+    )
     reference = _reference(spec, request)
     if engine == REFERENCE or (engine == AUTO and reference.kind == "bytes"):
         return reference

@@ -41,9 +41,9 @@ class HuggingFaceTokenizer(SpansTextByText):
         added = self._tokenizer.get_added_tokens_decoder()
         self.added_tokens = {token.content: i for i, token in added.items()}
         self.special_tokens = tuple(sorted(token.content for token in added.values() if token.special))
-        names, self.chat_template = read_side_files(path, request.allow_links)
+        names, self.chat_template = read_side_files(path, request.allow_links, request.listed)
         self.eos_id = request.find_eos(path, names.get("eos_token"), self.special_tokens, vocabulary.get)
-        ends = generation_ends(path, request.allow_links)
+        ends = generation_ends(path, request.allow_links, request.listed)
         self.eos_note = request.eos_note(self.eos_id, vocabulary.get, self._tokenizer.id_to_token, ends)
         self.bos_id = vocabulary.get(names.get("bos_token", ""))
         self.pad_id = vocabulary.get(names.get("pad_token", ""))

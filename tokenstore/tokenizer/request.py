@@ -24,6 +24,7 @@ class Request:
     special_tokens: tuple[str, ...] = ()
     add_special_tokens: bool = False
     allow_links: Path | None = ANYWHERE
+    listed: frozenset[str] | None = None
 
     def refuse(self, kind: str, *names: str) -> None:
         """ConfigError if one of the fields `names` was given to a kind of tokenizer that cannot follow it."""

@@ -1,6 +1,7 @@
 """What stands beside a Hugging Face tokenizer.json: the names of its special tokens and its chat template."""
 
 import json
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,20 @@ from tokenstore.outside import ANYWHERE, MAX_SIDE_FILE_BYTES, read_file
 _ROLES = ("eos_token", "bos_token", "pad_token", "unk_token", "sep_token", "cls_token", "mask_token")
 
 
-def read_side_files(path: Path, allow_links: Path | None = ANYWHERE) -> tuple[dict[str, str], str | None]:
+def read_side_files(
+    path: Path, allow_links: Path | None = ANYWHERE, listed: Container[str] | None = None
+) -> tuple[dict[str, str], str | None]:
     """(names of special tokens by role, chat template or None) of the tokenizer file at `path`.
+
+    Only files in `listed` are read; None: both are.
 
     Names are from tokenizer_config.json. The template is chat_template.jinja, if it is there, else from
     tokenizer_config.json: a string, or the one called "default" of several. A file that is no JSON or no text is ignored.
 
     Raises: ConfigError: one of them is a pipe, a device, too large, a link that `allow_links` forbids, or not readable.
     """
-    text = _text_beside(path, "tokenizer_config.json", allow_links) or "{}"  # outside: a ConfigError is a ValueError
+    # Outside of the try: a ConfigError is a ValueError
+    text = _text_beside(path, "tokenizer_config.json", allow_links, listed) or "{}"
     try:
         config: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -31,13 +37,15 @@ def read_side_files(path: Path, allow_links: Path | None = ANYWHERE) -> tuple[di
         name = token.get("content") if isinstance(token, dict) else token
         if isinstance(name, str):
             names[role] = name
-    template = _text_beside(path, "chat_template.jinja", allow_links)
+    template = _text_beside(path, "chat_template.jinja", allow_links, listed)
     return names, _configured(config.get("chat_template")) if template is None else template
 
 
-def generation_ends(path: Path, allow_links: Path | None = ANYWHERE) -> tuple[int, ...]:
+def generation_ends(
+    path: Path, allow_links: Path | None = ANYWHERE, listed: Container[str] | None = None
+) -> tuple[int, ...]:
     """Ids at which generation_config.json beside the tokenizer file at `path` lets a model stop; () if it does not say."""
-    text = _text_beside(path, "generation_config.json", allow_links) or "{}"
+    text = _text_beside(path, "generation_config.json", allow_links, listed) or "{}"
     try:
         config: Any = json.loads(text)
     except (ValueError, RecursionError):
@@ -46,8 +54,10 @@ def generation_ends(path: Path, allow_links: Path | None = ANYWHERE) -> tuple[in
     return tuple(i for i in (found if isinstance(found, list) else [found]) if type(i) is int)
 
 
-def _text_beside(path: Path, name: str, allow_links: Path | None) -> str | None:
-    """The text of a file beside `path`; None where there is none, or no text."""
+def _text_beside(path: Path, name: str, allow_links: Path | None, listed: Container[str] | None) -> str | None:
+    """The text of a file beside `path`; None where there is none that is listed, or no text."""
+    if listed is not None and name not in listed:
+        return None
     file = path.with_name(name)
     try:
         return read_file(file, MAX_SIDE_FILE_BYTES, allow_links).decode("utf-8")
