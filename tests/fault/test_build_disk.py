@@ -15,7 +15,8 @@ import pytest
 
 import tokenstore
 from tests.killing import ROOT, WAIT_SECONDS, FailingDisk, check_whole, tree, write_corpus
-from tokenstore.build import BuildOptions, BuildResult, append_store, build_store, pipeline
+from tokenstore.build import BuildOptions, BuildResult, append_store, build_store, part, pipeline
+from tokenstore.build.inputs import InputFile
 from tokenstore.build.units import cut_units
 from tokenstore.errors import BuildError
 
@@ -177,32 +178,34 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_that_names_it(
         ("before it is read", 1),
         ("before it is read", 2),
         ("while it is read", 1),
-    ],  # workers tell of progress too rarely
+    ],
 )
 def test_an_input_that_is_removed_while_building_is_named_and_put_back_the_build_resumes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, workers: int
 ) -> None:
     """P8: no store is made of what was left, and the part that was made before is taken up."""
     gone, away, output = folder / "b.txt", tmp_path / "away", tmp_path / "store"
-    cut = pipeline.cut_units
+    cut, check = pipeline.cut_units, part._check_unchanged
 
     def removed(files: object) -> object:
         units = cut(files)
         gone.rename(away)
         return units
 
-    def removed_on_the_way(progress: object) -> None:
-        if progress.num_documents == 4 and gone.exists():
+    def removed_on_the_way(file: InputFile) -> None:
+        if file.path == gone:
             gone.rename(away)
+        check(file)
 
     with monkeypatch.context() as patched:
         if when == "before it is read":
             patched.setattr(pipeline, "cut_units", removed)
-        watch = removed_on_the_way if when == "while it is read" else lambda progress: None
+        else:
+            patched.setattr(part, "_check_unchanged", removed_on_the_way)
         with pytest.raises(
             BuildError, match=r"input: expected .* found No such file or directory \(.*b\.txt\); .*run the same command"
         ):
-            build_store(BuildOptions((str(folder),), output, "bytes", workers=workers, max_bad=1), watch)
+            build_store(BuildOptions((str(folder),), output, "bytes", workers=workers, max_bad=1))
     assert not output.exists()
     away.rename(gone)
     notes: list[str] = []

@@ -136,7 +136,8 @@ def test_damage_in_what_is_gone_on_with_is_an_error(build: Callable, source: Cal
     data[20] ^= 0x80
     (store / name).chmod(0o644)
     (store / name).write_bytes(data)
-    with pytest.raises(CorruptionError, match=rf"file: expected the checksum \w+, found \w+ \(.*{name}\)"):
+    found = r"(file: expected the checksum \w+, found \w+|inputs, line 1: expected JSON, found .*)"
+    with pytest.raises(CorruptionError, match=rf"{found} \(.*{name}\)"):
         append_store(store, [source(1)])
     assert versions(store) == [1]
 
