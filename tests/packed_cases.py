@@ -75,8 +75,9 @@ def cases(
     for _ in range(draw(st.integers(0, 2)) if stages else 0):
         step += draw(st.integers(1, 4))
         used = draw(st.lists(st.sampled_from(streams), min_size=1, unique=True))
-        sizes = st.sampled_from([None, 12, 48])
-        later.append({"from_step": step, "weights": {n: draw(weight) for n in used}, "global_batch_size": draw(sizes)})
+        weights = {n: draw(weight) for n in used} if draw(st.booleans()) else None
+        sizes = st.sampled_from([12, 48] if weights is None else [None, 12, 48])
+        later.append({"from_step": step, "weights": weights, "global_batch_size": draw(sizes)})
     start = draw(st.integers(0, most_steps))
     ranges = [[], [[start, start + 2]], [[start, start + 1], [start + 3, start + 4]]]
     return {
@@ -103,7 +104,8 @@ def limited(draw: st.DrawFn, case: dict, words: bool = True) -> dict:
         case["num_steps"] = word
     else:
         case["on_exhausted"] = draw(st.sampled_from(["drop", "stop"]))
-    without_weights = bool(word) and not case["stages"] and draw(st.booleans())
+    staged = any(stage["weights"] for stage in case["stages"])
+    without_weights = bool(word) and not staged and draw(st.booleans())
     for source in case["sources"].values():
         if "weight" in source:
             source["max_epochs"] = draw(st.sampled_from([None, 1, 2, 3]))
@@ -149,7 +151,7 @@ class Twin:
         last = HORIZON if config.num_steps is None else config.num_steps
         asked = sum(limits.values()) * 100 + BATCH if word else self.cursor(last)
         weights = {n: s.weight for n, s in config.sources.items() if s.weight} or self.num_sequences
-        later = [(self.cursor(s.from_step), naive.integer_shares(s.weights)) for s in config.stages]
+        later = [(self.cursor(s.from_step), s.weights and naive.integer_shares(s.weights)) for s in config.stages]
         self.run = naive.stream([(0, naive.integer_shares(weights)), *later], limits, how, asked)
         self.ends = config.num_steps is not None or len(self.run) < asked
         self.num_steps = self._num_steps() if self.ends else None

@@ -211,7 +211,7 @@ def test_a_stage_may_change_the_batch_size_alone(two: dict, fields: dict) -> Non
 def test_sequences_that_are_mostly_padding_are_a_warning(two: dict) -> None:
     """A sequence length far above the corpus is said with its numbers; a source that takes no part is not."""
     with pytest.warns(
-        UserWarning, match=r"source a: 9\d % padding: an epoch is 1 sequence of 100,000 tokens, but the"
+        UserWarning, match=r"source a: 9[\d.]+ % padding: an epoch is 1 sequence of 100,000 tokens, but the"
     ) as told:
         Plan.of(two, sequence_length=100_000, global_batch_size=1, num_steps=1, weights={"a": 1, "b": 0})
     assert len(told) == 1

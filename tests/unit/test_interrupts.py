@@ -1,14 +1,20 @@
 """What a signal does to a command, and that nothing of it is left behind."""
 
+import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
 
 import cyclopts
 import pytest
 
 from tests.command_lines import run as run_process
-from tokenstore.commands.app import INTERRUPTED, run
+from tokenstore.commands.app import INTERRUPTED, app, run
+from tokenstore.views.search_tokens import Hit
+
+inspect = import_module("tokenstore.commands.inspect")  # the package has the command under this name
 
 # The first import of a module sends the signal, as a user does who has changed their mind at once
 IMPORTS_INTERRUPTED = """
@@ -61,3 +67,24 @@ def test_an_interrupt_while_modules_are_imported_is_one_line() -> None:
     for module in ("cyclopts", "numba"):
         done = run_process(sys.executable, "-c", f"wanted = {module!r}\n{IMPORTS_INTERRUPTED}")
         assert (done.returncode, done.stdout, done.stderr) == (INTERRUPTED, "", "interrupted\n")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_interrupted_search_prints_what_it_found(
+    make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, as_json: bool
+) -> None:
+    """Under --json as the one object there is, which says that it is not complete."""
+    path = make_store("s", [[1, 2, 3], [4, 5, 6]])
+
+    def some(*arguments: object) -> Iterator[Hit]:
+        yield Hit(0, 0, 2)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inspect, "documents_with_tokens", some)
+    code = run(app, ["inspect", str(path), "--search-tokens", "1,2", *["--json"] * as_json])
+    out, err = capsys.readouterr()
+    assert (code, err) == (INTERRUPTED, "interrupted\n")
+    if as_json:
+        assert (len(json.loads(out)["found"]), json.loads(out)["complete"]) == (1, False)
+    else:
+        assert "1 documents found; --limit for more" in out

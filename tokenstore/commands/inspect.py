@@ -1,5 +1,6 @@
 """`tokenstore inspect`, in a clone `python -m tools.inspect_store`."""
 
+import sys
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Annotated
 
 from cyclopts import Group, Parameter
 
+from tokenstore.commands.entry import INTERRUPTED
 from tokenstore.commands.progress import meter
 from tokenstore.commands.screen import screen, span, write_json
 from tokenstore.commands.show_document import show_document, show_found
@@ -93,7 +95,7 @@ def inspect(
         if document is not None or id is not None:
             _show_document(opened, document, id, range(start, start + max_tokens), tokens, as_json)
         elif search is not None or search_tokens is not None:
-            _search(opened, search, search_tokens, span(documents, "documents"), limit, as_json)
+            return _search(opened, search, search_tokens, span(documents, "documents"), limit, as_json)
         else:
             summary = summarize_store(opened)
             write_json(summary) if as_json else show_store(screen(), summary)
@@ -122,7 +124,8 @@ def _show_document(
 
 def _search(
     store: Store, phrase: str | None, ids: str | None, documents: range | None, limit: int, as_json: bool
-) -> None:
+) -> int:
+    """Print what is found; return the exit code."""
     decoder = Decoder.of(store)
     found: list[Hit] = []
     try:
@@ -133,8 +136,12 @@ def _search(
             found.extend(islice(hits, limit))
     except KeyboardInterrupt:  # what was found before is not lost
         _tell_found(store, decoder, found, False, as_json)
-        raise
+        if not as_json:
+            raise
+        sys.stderr.write("interrupted\n")
+        return INTERRUPTED  # there is one object on standard output already
     _tell_found(store, decoder, found, len(found) < limit, as_json)
+    return 0
 
 
 def _tell_found(store: Store, decoder: Decoder, found: list[Hit], complete: bool, as_json: bool) -> None:

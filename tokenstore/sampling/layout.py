@@ -144,7 +144,7 @@ def warn_of_padding(streams: Sequence[Stream], length: int) -> None:
         if stream.packing == "best_fit" and room > _MOST_ROOM * stream.num_tokens:
             epoch = "1 sequence" if stream.num_sequences == 1 else f"{stream.num_sequences:,} sequences"
             warnings.warn(
-                f"source {stream.name}: {float(100 * (1 - stream.num_tokens / room)):.0f} % padding: an epoch is {epoch} of"
+                f"source {stream.name}: {float(100 * (1 - stream.num_tokens / room)):.3g} % padding: an epoch is {epoch} of"
                 f" {length:,} tokens, but the source has {int(stream.num_tokens):,}; use a smaller sequence_length",
                 stacklevel=3,
             )
