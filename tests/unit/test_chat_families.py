@@ -12,6 +12,7 @@ from tokenstore.build.chat_templates import BUILT_IN, may_be_like
 from tokenstore.build.loss_spans import Renderer
 from tokenstore.build.template_families import families_like
 from tokenstore.build.templates import load_template
+from tools.compare_templates import main as compare_templates
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 DATE = "2025-01-31"
@@ -104,3 +105,19 @@ def test_the_most_alike_family_comes_first() -> None:
 def test_a_family_whose_date_is_not_given_is_no_candidate() -> None:
     """Llama 3.2 prints the date; a template of Llama 3 is used without one."""
     assert list(families_like(load_template(bare("llama3"), TOKENS), None)) == ["llama3"]
+
+
+def test_the_comparison_with_a_familys_own_files(
+    tmp_path: Path, tokenizer_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A template alone, or with its vocabulary; what differs is shown, and exits with 1."""
+    (tmp_path / "own.jinja").write_text(bare("gemma3"), "utf-8")
+    (tmp_path / "other.jinja").write_text(bare("gemma3").replace("model", "modell"), "utf-8")
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer_file.read_bytes())
+    config = {"bos_token": "<|user|>", "eos_token": "<|endoftext|>", "chat_template": bare("gemma3")}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    assert compare_templates([f"gemma3={tmp_path}", f"gemma3={tmp_path / 'own.jinja'}"]) == 0
+    assert capsys.readouterr().out.count("8 same") == 2
+    assert compare_templates([f"gemma3={tmp_path / 'other.jinja'}"]) == 1
+    assert "gemma3: one turn:\n    theirs " in capsys.readouterr().out
+    assert compare_templates(["gemini=x"]) == compare_templates([]) == 2

@@ -1,17 +1,17 @@
 """The built-in chat templates, all with generation marks.
 
-Each writes conversations byte for byte as its family's own template does, or refuses what that one would omit. They were
-compared with the families' own templates and tokenizers (`python -m tools.compare_templates`):
+Each writes conversations byte for byte as its family's own template does, or refuses what that one would omit or this one
+does not write. What each was compared with (`python -m tools.compare_templates`, the conversations of the tests):
 
-    qwen2.5, qwen3, qwen3-2507   templates of the three; qwen3 also by token
-    llama3, llama3.1, llama3.2   templates of the three; llama3 also by token, with the vocabulary of 3.1
-    gemma, gemma3                templates of gemma 1 and 3; gemma3 also by token
-    mistral-*                    templates as axolotl ships them; texts of mistral-common
-    deepseek-v3, -r1, -v3.1      templates of the three; deepseek-v3 also by token
-    phi3, phi3.5, phi4, phi4-mini  templates of the four
+    qwen3, llama3, gemma3, deepseek-v3     the family's own template and vocabulary, by text and by token
+    qwen2.5, qwen3-2507, llama3.1, llama3.2, gemma, deepseek-r1, deepseek-v3.1, phi3, phi3.5, phi4, phi4-mini
+                                           the family's own template, by text
+    mistral-v1, mistral-v3, mistral-v3-tekken
+                                           templates that axolotl ships, and the texts of mistral-common
+    mistral-v7-tekken                      a template that axolotl ships
 
-Gemma 2, Llama 3.3 and R1's distilled models are said to share these formats; that was not tested. Tools and tool calls are written by
-qwen* and llama3.1 and 3.2, reasoning by qwen3; the others refuse conversations that have them.
+Not tested: Llama 3.3 (as llama3.1 but for its date), Gemma 2 (as gemma), Mistral's v2 (as v3). Tools and tool calls are
+written by qwen*, llama3.1 and llama3.2, reasoning by qwen3; the other templates refuse conversations that have them.
 """
 
 from pathlib import Path
