@@ -209,7 +209,7 @@ class TestKeys:
             assert seen.told() == ""
             for at in range(12):
                 told = seen.press("ArrowRight")
-                learned = ", not learned" if "dim" in box.classes[at] else ""
+                learned = ", not trained on" if "dim" in box.classes[at] else ""
                 assert told == f"{place(box, at)}{json.dumps(box.texts[at], ensure_ascii=False)}{learned}"
                 assert seen.page.locator(".tokens .at").count() == 1
             assert seen.press("ArrowLeft").startswith(place(box, 10))

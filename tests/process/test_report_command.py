@@ -204,7 +204,7 @@ class TestMistakes:
             (["{plan}.not"], 2, "plan: expected a file to read"),
             (["{store}/manifest.json"], 2, "plan: "),
             (["{store}/.."], 1, "no store at "),
-            (["/dev/null"], 2, "plan: expected fields"),
+            (["/dev/null"], 2, "plan: expected a file to read, found a device"),
             ([], 2, "requires an argument|Missing"),
         ],
     )  # fmt: skip

@@ -261,7 +261,7 @@ class TestScreen:
     def test_masked_tokens_are_dim_and_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """By style where there is one, by their places everywhere."""
         store = write_masked(tmp_path / "masked", SMALL)
-        assert "3; shown and not learned: 0:2, 4:5" in ok("inspect", store, "--document", 2)
+        assert "3; shown and not trained on: 0:2, 4:5" in ok("inspect", store, "--document", 2)
         assert ok("inspect", store, "--document", 2, "--tokens").count("masked") == 3
         monkeypatch.setenv("FORCE_COLOR", "1")
         assert "\x1b[2;3m" in ok("inspect", store, "--document", 2)
@@ -320,7 +320,7 @@ class TestProcess:
             pass
         os.close(main)
         assert done.returncode == 0
-        assert b"all looked at" in out
+        assert b"all searched" in out
         assert b"Traceback" not in out
 
     def test_completion_can_be_installed(self, tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ class TestStores:
             assert (known["shortest"], known["longest"], known["mean"]) == ("4", "1,000", "165.0")
             assert known["has"] == "order, origins, ids, loss masks"
             learned = sum(int(store.loss_mask(n).sum()) for n in range(7)) / store.num_tokens
-            assert f"{percentage(learned)} of the tokens are learned" in page.shown
+            assert f"{percentage(learned)} of the tokens are trained on" in page.shown
         assert "512 – 1,023" in page.shown
 
     def test_a_store_of_tokens_only(self, tmp_path: Path) -> None:

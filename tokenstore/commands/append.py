@@ -30,7 +30,7 @@ def append(
     """Add new input files to a store, as its next version, with the tokenizer and options it was built with.
 
     The shards that are there are not touched. Older versions stay: a plan that says `version: 1` beside the path of a
-    source goes on as before; one that says none takes the newest. Killed at any moment, the store is what it was, and the
+    source continues as before; without a version the newest is taken. Killed at any moment, the store is what it was, and the
     same command resumes. Inputs that are in the store already are not added again.
 
     **Examples:**
@@ -47,7 +47,7 @@ def append(
     inputs
         Files, folders and globs, as in a build.
     workers
-        Processes that tokenize; left out: one a core.
+        Processes that tokenize; default: one per core.
     max_bad
         Bad records allowed before it fails with exit code 3. They are listed in STORE.tokenstore/rejects-vN.jsonl.
     filter

@@ -156,7 +156,7 @@ def build(
     shard_size
         Target size of a shard file in MiB.
     workers
-        Processes that tokenize; left out: one a core. The store's bytes are the same for any number.
+        Processes that tokenize; default: one per core. The store's bytes are the same for any number.
     overwrite
         Replace a store or an unfinished build that was made with other options. A folder that holds anything else than a
         store is refused.
@@ -255,7 +255,7 @@ def _size(num_bytes: float) -> str:
 
 _WHY = {
     "empty": "without text",
-    "filtered": "left out by --filter or --map",
+    "filtered": "removed by --filter or --map",
     "short": "shorter than --min-tokens",
     "long": "longer than --max-tokens",
     "duplicates": "equal to an earlier one",

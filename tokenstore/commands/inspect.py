@@ -45,7 +45,7 @@ def inspect(
 ) -> int:
     """Look into a store: what it is; one of its documents, decoded; which documents hold a phrase or certain tokens.
 
-    In a document every other token has another colour, and tokens that are not learned are dim. Characters that would
+    In a document every other token has another colour, and tokens that are not trained on are dim. Characters that would
     act on the terminal are shown as escapes such as \\x1b.
 
     **Examples:**
@@ -78,9 +78,9 @@ def inspect(
     search_tokens
         Find documents that hold these ids one after the other, as 464,2068.
     documents
-        Search documents A up to but without B only, as A:B.
+        Search only documents A:B, which end before document B.
     limit
-        End the search after so many documents.
+        End the search after this many documents.
     version
         Look into this version of a store that has grown, instead of the newest.
     allow_links

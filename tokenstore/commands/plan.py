@@ -42,17 +42,17 @@ def plan(
     plan
         The plan's file.
     steps
-        Look at steps 0 up to but without this one; left out: at all, of an endless plan at 10,000.
+        Summarize this many steps, from 0; default: all, or 10,000 of an endless plan.
     world_size
-        Say what a rank is given of so many.
+        Print the share of a rank among this many.
     microbatch_size
-        Say how many microbatches of this size a rank is given a step.
+        Print how many microbatches of this size a rank gets in a step.
     epochs
-        Say how many steps so many epochs of --source are (of all sources, if that is left out).
+        Print how many steps this many epochs of --source take (default: of each source).
     source
-        The source --epochs is about.
+        The source for --epochs.
     diff
-        Say from which step on this plan differs from another, and in what.
+        Print the first step that differs from another plan, and what differs.
     allow_links
         A folder that symbolic links inside the stores may lead to. Without it, links must stay inside their store.
     as_json

@@ -53,7 +53,7 @@ def report(
     path
         The store's directory, or the plan's file.
     output
-        The page; left out: NAME.report.html here. A page of this command is replaced.
+        The page; default: NAME.report.html in the current folder. A page of this command is replaced.
     samples
         How many documents to show (6), or of a plan, how many sequences of a step (4); 0 for no text at all.
     max_tokens
@@ -61,15 +61,15 @@ def report(
     version
         This version of a store that has grown, instead of the newest.
     title
-        Title of the page; omitted: the name of the plan's file.
+        Title of the page; default: the name of the plan's file.
     steps
-        Look at steps 0 up to but without this one; left out: at all, of an endless plan at 10,000.
+        Summarize this many steps, from 0; default: all, or 10,000 of an endless plan.
     step
-        Show sequences of this step, may be given again; left out: of the first, the middle and the last.
+        Show sequences of this step; may be repeated; default: the first, the middle and the last step.
     world_size
-        Say which of so many ranks is given what.
+        Print which of this many ranks gets which sequence.
     microbatch_size
-        Sequences of a microbatch on a rank; left out: all a rank is given in a step.
+        Sequences per microbatch; default: all that a rank gets in a step.
     overwrite
         Replace an output that is no page of this command.
     allow_links

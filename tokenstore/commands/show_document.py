@@ -37,7 +37,7 @@ def _document_facts(view: DocumentView, decoder: Decoder) -> Iterator[tuple[str,
     yield "tokens", f"{view.num_tokens:,}, {shown}"
     if view.num_learned < view.num_tokens:
         runs = masked_runs(excerpt.segments)
-        yield "learned", f"{view.num_learned:,}" + (f"; shown and not learned: {runs}" if runs else "")
+        yield "trained on", f"{view.num_learned:,}" + (f"; shown and not trained on: {runs}" if runs else "")
     if decoder.problem is not None:
         yield "no text", safe(decoder.problem)
 
@@ -56,6 +56,6 @@ def show_found(console: Console, store: Store, rows: list[tuple[Hit, Excerpt]], 
             text.append(clip(segment.text, 200), "bold reverse" if inside else "")
         console.print(text, soft_wrap=True)
     if complete:
-        console.print(f"{len(rows):,} documents found, all looked at" if rows else "not found, all looked at")
+        console.print(f"{len(rows):,} documents found, all searched" if rows else "not found, all searched")
     else:
         console.print(f"{len(rows):,} documents found; --limit for more, --documents to look elsewhere", soft_wrap=True)

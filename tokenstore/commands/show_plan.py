@@ -74,7 +74,7 @@ def _show_summary(console: Console, summary: PlanSummary) -> None:
 def _facts(summary: PlanSummary) -> Iterator[tuple[str, str]]:
     length = f"{summary.num_steps:,}" if summary.num_steps is not None else "endless"
     skipped = f", {summary.skipped_steps:,} of them skipped" if summary.skipped_steps else ""
-    yield "steps", length + (f", {summary.steps:,} looked at" if summary.steps != summary.num_steps else "") + skipped
+    yield "steps", length + (f", {summary.steps:,} summarized" if summary.steps != summary.num_steps else "") + skipped
     yield "sequences", f"{summary.sequences:,} of {summary.sequence_length:,} tokens, packing {summary.packing}"
     exact = "" if all(row.tokens_exact for row in summary.sources) else "about "
     yield "tokens", f"{exact}{summary.tokens:,}; padding {percentage(summary.padding)}"

@@ -76,7 +76,7 @@ def _facts(summary: StoreSummary) -> Iterator[tuple[str, str]]:
     )
     if summary.learned is not None:
         about = "" if summary.learned.exact else "about "
-        yield "loss masks", f"{about}{100 * summary.learned.share:.2f} % of the tokens are learned"
+        yield "loss masks", f"{about}{100 * summary.learned.share:.2f} % of the tokens are trained on"
     has = {"order": summary.has_order, "origins": summary.has_origins, "ids": summary.has_ids}
     yield (
         "has",

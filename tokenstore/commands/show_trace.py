@@ -1,4 +1,4 @@
-"""A step, and where a document comes by: what `tokenstore trace` prints."""
+"""A step, and where a document appears: what `tokenstore trace` prints."""
 
 from pathlib import Path
 
@@ -99,7 +99,7 @@ def _show_piece(console: Console, piece: TracedPiece, style: str, with_tokens: b
     console.print(head.append("".join(f"  {each}" for each in known)), soft_wrap=True)
     excerpt = piece.excerpt
     if runs := masked_runs(excerpt.segments):
-        console.print(Text(f"  not learned: {runs}", "dim"), soft_wrap=True)
+        console.print(Text(f"  not trained on: {runs}", "dim"), soft_wrap=True)
     if with_tokens:
         token_rows(console, excerpt.segments)
     elif excerpt.segments:
@@ -117,7 +117,7 @@ def show_appearances(
     as_json: bool,
     allow_links: Path | None = None,
 ) -> None:
-    """Print where a document comes by; `bounds` are (epoch, steps)."""
+    """Print where a document appears; `bounds` are (epoch, steps)."""
     plan, _ = load_plan(path, allow_links)
     source, number = document_named(plan, name)
     found = list(appearances(plan, source, number, *bounds, limit + 1, *split))
@@ -133,9 +133,9 @@ def show_appearances(
     if listed:
         table(console, (_cells(each, split[0]) for each in listed), *_titles(split[0]), right=range(6))
     else:
-        console.print("it does not come by")
+        console.print("it does not appear")
     if not complete:
-        console.print("and more; --limit, --epoch and --steps tell which", soft_wrap=True)
+        console.print("and more: use --limit, --epoch or --steps to see others", soft_wrap=True)
 
 
 def _titles(world_size: int) -> tuple[str, ...]:

@@ -33,9 +33,9 @@ def trace(
     allow_links: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
-    """What the model sees in a step, and in which steps a document comes by: by arithmetic, without replay.
+    """What the model sees in a step, and in which steps a document appears: by arithmetic, without replay.
 
-    Pieces have the colour of their source; tokens that are not learned are dim. Characters that would act on the
+    Pieces have the colour of their source; tokens that are not trained on are dim. Characters that would act on the
     terminal are shown as escapes such as \\x1b.
 
     **Examples:**
@@ -56,7 +56,7 @@ def trace(
     step
         List the sequences of this step.
     rank
-        Only those this rank is given.
+        Only those of this rank.
     row
         Only this sequence, by its number in the step.
     max_tokens
@@ -66,19 +66,19 @@ def trace(
     tokens
         List the tokens with their ids.
     document
-        List the steps a document comes by in, as SOURCE:NUMBER or SOURCE:ID; SOURCE:id=17 for an id of digits.
+        List the steps in which a document appears, as SOURCE:NUMBER or SOURCE:ID; SOURCE:id=17 for an id of digits.
     epoch
         Only in this pass over the source, from 0.
     steps
-        Only in steps A up to but without B, as A:B.
+        Only in steps A:B, which end before step B.
     limit
-        List so many of its pieces.
+        List at most this many pieces.
     diff
-        Say from which step on another plan differs, and in what.
+        Print the first step that differs in another plan, and what differs.
     world_size
         Number of data-parallel ranks.
     microbatch_size
-        Sequences of a microbatch on a rank; left out: all a rank is given in a step.
+        Sequences per microbatch; default: all that a rank gets in a step.
     allow_links
         A folder that symbolic links inside the stores may lead to. Without it, links must stay inside their store.
     as_json

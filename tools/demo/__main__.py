@@ -123,9 +123,7 @@ def mixture(folder: Path) -> None:
             f" weight {seen.weight:.3f} asked, {seen.realised_weight:.3f} had"
         )
     piece = plan.documents(40)[0][0]
-    print(
-        f"    step 40, row 0 begins with {piece.source} document {piece.document}, tokens {piece.start}..{piece.stop}"
-    )
+    print(f"    step 40, row 0 begins with {piece.source} document {piece.document}, tokens {piece.start}:{piece.stop}")
 
 
 @contextmanager

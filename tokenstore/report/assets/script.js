@@ -55,7 +55,7 @@
         ids.length > 1 ? `tokens ${starts[at]}:${starts[at] + ids.length}` : `token ${starts[at]}`,
         `id ${ids.join(", ")}`,
         JSON.stringify(token.textContent),
-        ...(token.classList.contains("dim") ? ["not learned"] : []),
+        ...(token.classList.contains("dim") ? ["not trained on"] : []),
       ]);
     };
 
