@@ -45,10 +45,7 @@ def with_fast_engine(reference: Tokenizer, request: Request, engine: str, spans:
             raise
         reason = f"gigatoken cannot load it: {first_line(error)}"
     if engine == FAST:
-        raise ConfigError(
-            f"tokenizer engine: expected one that fast can stand for, found that it cannot: {reason};"
-            " use auto or reference"
-        )
+        raise ConfigError(f"tokenizer engine: fast cannot be used: {reason}; use auto or reference")
     reference.engine_note = reason
     return reference
 
