@@ -11,8 +11,9 @@ from typing import Any
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.device_mesh import init_device_mesh
+from torch.utils.data import DataLoader
 
-from tokenstore import DataRank, Plan, TokenLoader
+from tokenstore import DataRank, Plan, TokenDataset, TokenLoader
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.ranks"])
@@ -74,3 +75,9 @@ def load(plan: Plan, path: Path) -> list:
     loader = TokenLoader(plan, microbatch_size=1, inside_step="continue")
     dcp.load({"loader": loader}, checkpoint_id=path)
     return ids_of(loader)
+
+
+def sent(loader: TokenLoader, dataset: TokenDataset) -> list:
+    """What a loader and a dataset give that were made in another process, without a rank."""
+    workers = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
+    return [ids_of(each) for each in (loader, workers)]

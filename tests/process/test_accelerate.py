@@ -3,12 +3,16 @@
 from typing import Any
 
 import pytest
+from accelerate import PartialState
+from accelerate.data_loader import prepare_data_loader
+from torch.utils.data import DataLoader
 
 from tests.accelerate_ranks import outcomes
 from tests.conftest import random_documents, write_store
 from tests.microbatches import microbatches, small_plan
 from tests.ranks import run_ranks
-from tokenstore import Plan
+from tokenstore import Plan, TokenDataset
+from tokenstore.errors import ConfigError
 
 STEPS = range(3)
 
@@ -26,6 +30,25 @@ def found(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str
     return run_ranks(2, outcomes, tmp_path_factory.mktemp("accelerate"), plan)
 
 
+@pytest.mark.parametrize("dispatch", [True, False])
+def test_one_process_finds_out_what_two_would_do(plan: Plan, dispatch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal comes before the first batch; without Accelerate the same dataset may be used afterwards."""
+    monkeypatch.setitem(PartialState(cpu=True).__dict__, "num_processes", 2)
+    own, every = TokenDataset(plan, rank=1, world_size=2), TokenDataset(plan, rank=0, world_size=1)
+    loaders = [
+        prepare_data_loader(
+            DataLoader(dataset), num_processes=2, process_index=1, dispatch_batches=dispatch, put_on_device=True
+        )
+        for dataset in (own, every)
+    ]
+    with pytest.raises(ConfigError, match=r"gives rank 1 of 2 its own rows already.* TokenDataset\(plan, rank=0"):
+        next(iter(loaders[0]))
+    with pytest.raises(ConfigError, match="deals out 2 batches at a time, and a step from step 0 on has 1"):
+        next(iter(loaders[1]))
+    assert len(list(own)) == 3
+
+
+@pytest.mark.deep
 @pytest.mark.parametrize("use", ["loader", "all 0", "all 2", "all sharded", "unprepared", "in order"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_rank_is_given_its_rows(found: list[dict[str, Any]], plan: Plan, use: str, rank: int) -> None:
@@ -33,6 +56,7 @@ def test_each_rank_is_given_its_rows(found: list[dict[str, Any]], plan: Plan, us
     assert found[rank][use] == [batch.tolist() for batch in microbatches(plan, STEPS, rank, 2, 2)]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("use", "text"),
     [

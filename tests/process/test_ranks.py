@@ -8,8 +8,9 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tests.conftest import random_documents
-from tests.ranks import PROCESSES, load, one_by_two, run_ranks, save, two_by_one
-from tokenstore import DataRank, Plan, TokenDataset
+from tests.microbatches import microbatches
+from tests.ranks import PROCESSES, load, one_by_two, run_ranks, save, sent, two_by_one
+from tokenstore import DataRank, Plan, TokenDataset, TokenLoader
 
 
 @pytest.fixture
@@ -58,3 +59,12 @@ def test_workers_of_a_fork_server_stay(plan: Plan) -> None:
     )
     for _ in range(2):
         assert [batch["input_ids"].tolist() for batch in loader] == rows_of(plan, 0)
+
+
+@pytest.mark.deep
+def test_what_a_driver_sends_has_the_rank_of_its_receiver(plan: Plan, tmp_path: Path) -> None:
+    """P2: a loader and a dataset made where there are no ranks, as on a driver of Ray; a spawned worker has its parent's."""
+    made = TokenLoader(plan, microbatch_size=2), TokenDataset(plan, microbatch_size=2)
+    for rank, given in enumerate(run_ranks(2, sent, tmp_path, *made)):
+        wanted = [batch.tolist() for batch in microbatches(plan, (0, 1, 3, 4), rank, 2, 2)]
+        assert given == [wanted, wanted]

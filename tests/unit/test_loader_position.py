@@ -1,7 +1,7 @@
 """The position of a TokenLoader: loops, next(), evaluation from the start, states loaded anywhere, steps begun."""
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,37 @@ def test_an_unknown_choice_is_refused(plan: Plan) -> None:
             ValueError, match=r"inside_step: expected one of \['warn', 'continue', 'rewind'\], found 'skip'"
         ):
             make(plan, inside_step="skip")
+
+
+# ---- loops that fetch a batch before they save
+
+
+def with_states(loader: TokenLoader) -> Iterator[tuple[Any, Any]]:
+    """Each batch with the state in front of it, as README says: what nanochat's loop asks for."""
+    while True:
+        state = loader.state_dict()
+        yield next(loader), state
+
+
+def trained(loader: TokenLoader, steps: int) -> tuple[list[Any], Any]:
+    """A loop that fetches the next batch inside the step before: the batches trained in `steps`, and the state it saves."""
+    batches = with_states(loader)
+    got, (batch, state) = [], next(batches)
+    for _ in range(steps * 4):
+        got.append(batch)
+        batch, state = next(batches)
+    return got, state
+
+
+@pytest.mark.parametrize("save", ["in front", "by step"])
+def test_a_loop_that_reads_ahead_loses_nothing(plan: Plan, save: str) -> None:
+    """P1: with the state in front of the batch that was fetched, or plan.state of the first step not trained."""
+    wanted = microbatches(plan, GIVEN, size=2)
+    got, state = trained(TokenLoader(plan, microbatch_size=2), 2)
+    assert same(ids(got), wanted[:8])
+    again = TokenLoader(plan, microbatch_size=2)
+    again.load_state_dict(state if save == "in front" else plan.state(plan.step_at(2)))
+    assert same(ids(again), wanted[8:])
 
 
 # ---- microbatches without tokens

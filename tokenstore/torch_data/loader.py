@@ -173,7 +173,8 @@ class TokenLoader(Iterator[Any]):
 
         That is the state of a run only when every batch given was trained and its step ended. A loop that asks for the next
         batch before it saves (litgpt, nanochat, any prefetching) saves `plan.state(k)`, k being the first step that has not
-        been trained; `plan.step_at(updates)` is that step after so many updates of the optimizer.
+        been trained: `plan.step_at(updates)` after so many updates of the optimizer. Or it keeps the state from before it
+        asked.
         """
         return self.plan.state(self._step, self.plan.schedule.cursor(self._step) + self._given)
 
