@@ -29,6 +29,12 @@ def uint32_at(typing_context: Any, address: Any) -> Any:
 
 
 @intrinsic
+def int32_at(typing_context: Any, address: Any) -> Any:
+    """A pointer to the int32 at an int64 address, for `numba.carray`."""
+    return types.CPointer(types.int32)(types.int64), _to_pointer
+
+
+@intrinsic
 def int64_at(typing_context: Any, address: Any) -> Any:
     """A pointer to the int64 at an int64 address, for `numba.carray`."""
     return types.CPointer(types.int64)(types.int64), _to_pointer
@@ -52,6 +58,21 @@ def prefetch(typing_context: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.void(types.int64), generate
+
+
+@intrinsic
+def own_word(typing_context: Any) -> Any:
+    """Address, as int64, of a word that belongs to the compiled function; 0 until it writes there."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        number, name = ir.IntType(64), "tokenstore_own_word"
+        word = builder.module.globals.get(name)
+        if word is None:
+            word = ir.GlobalVariable(builder.module, number, name)
+            word.initializer, word.linkage = ir.Constant(number, 0), "internal"
+        return builder.ptrtoint(word, number)
+
+    return types.int64(), generate
 
 
 @intrinsic

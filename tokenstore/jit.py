@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from numba import config, njit
+from numba.core import sigutils
+from numba.core.ccallback import CFunc
 
 _KERNEL_FOLDERS = ("order", "sampling")
 
@@ -52,6 +54,17 @@ def kernel(function: Callable) -> Any:
         compiled._cache.save_overload = _unless_it_fails(compiled._cache.save_overload)
     except RuntimeError:  # no directory numba could write to
         compiled = njit(nogil=True)(function)
+    return compiled
+
+
+def callback(function: Callable, signature: Any) -> Any:
+    """Compile `function` for C code to call; its machine code is at `.address`. It must not raise."""
+    compiled = CFunc(function, sigutils.normalize_signature(signature), locals={}, options={})
+    with suppress(RuntimeError):  # no directory numba could write to
+        compiled.enable_caching()
+        compiled._cache._cache_file._source_stamp = _source_stamp()
+        compiled._cache.save_overload = _unless_it_fails(compiled._cache.save_overload)
+    compiled.compile()
     return compiled
 
 

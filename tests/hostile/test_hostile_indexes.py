@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import tokenstore
 from tests.conftest import write_store
-from tests.forge import flip, overwrite
+from tests.forge import flip, overwrite, unpinned
 from tests.hostile_stores import STORES, flips, tells
 from tests.index_sweeps import RUNS, SWEEPS, hostile_patterns, sweep
 from tokenstore.errors import CorruptionError
@@ -91,7 +91,7 @@ def test_the_lookup_is_never_read_as_if_it_were_starts(tmp_path: Path) -> None:
     """P9: where the last start falls after opening, the walk over documents stops there and not behind the index."""
     path = write_store(tmp_path / "s", [[1] * 4096, [2] * 4096])
     fields = {"global_batch_size": 1, "num_steps": 1024, "shuffle": False, "packing": "concat"}
-    plan = tokenstore.Plan.of(path, sequence_length=8, **fields)
+    plan = unpinned(tokenstore.Plan.of(path, sequence_length=8, **fields))
     overwrite(path / "boundaries.bin", np.array([0, 4096, 8188, 8192, 1], "<i8").tobytes())
     for ask in (plan.batch, plan.documents):
         with pytest.raises(CorruptionError) as caught:

@@ -38,7 +38,7 @@ LIBRARIES = {  # who alone may import a library
         "torch_data/ranks.py",  # what a launcher says in the environment
         "commands/entry.py",  # to end while imports go on
     },
-    "mmap": {"store/writing.py", "store/maps.py"},
+    "mmap": {"store/writing.py", "store/maps.py", "sampling/guard.py"},  # of the last, the size of a page
     "ctypes": {"store/maps.py"},
     "fcntl": {"store/work.py"},
     "resource": {"store/files.py"},
@@ -77,6 +77,7 @@ LIBRARIES = {  # who alone may import a library
         "sampling/concat_spans.py",
         "sampling/packed_spans.py",
         "sampling/gather.py",
+        "sampling/guard.py",
         "sampling/masks.py",
     },
     "llvmlite": {"intrinsics.py"},

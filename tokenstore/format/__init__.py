@@ -74,9 +74,10 @@ mapped first and compared afterwards. When the manifest is another file, that of
 another digest, or none, is an error; a new version or a new order file is not. When any other file differs from its
 pin, it is read once as a whole, and its checksum decides: the same bytes are accepted. Small files are compared by
 checksum whenever they are read. Files that are held are compared again at the next read, but at most every 0.2 seconds.
-Not promised: a write into a file in place is an error from the next comparison on, and what was read before it may hold
-the new bytes; one that leaves size and time of modification as they were is not seen at all. Cutting a file while it is
-mapped is outside any promise.
+Not promised: a write into a file in place, or a cut, is an error from the next comparison on, and what was read before it
+may hold the new bytes, or zeros behind a cut; a write that leaves size and time of modification as they were is not seen
+at all. Reading a page behind the end of a cut file is an error for a plan (Linux), which throws the batch away; it kills
+a process that reads the array of a document or a shard by itself, as in any memory map.
 
 FMT-9 Order file, optional, which whole documents are packed by. The numbers of all documents, sorted by (tokens,
 number), uint32, or int64 in a store of more than 2**32 documents; zeros up to a multiple of 8 bytes; then int64[runs,

@@ -13,6 +13,7 @@ from tokenstore.order.keys import as_bits, base_key
 from tokenstore.order.rows import SegmentTables, locate_rows, segment_tables
 from tokenstore.order.schedule import Schedule
 from tokenstore.sampling.gather import IGNORE, annotate, gather, lay_spans
+from tokenstore.sampling.guard import Guard
 from tokenstore.sampling.masks import mask
 from tokenstore.sampling.packed_spans import WORK_ROWS
 from tokenstore.sampling.packings import Packings
@@ -43,6 +44,7 @@ class Sampler:
 
     def __init__(self, order: Order, tables: Tables, packings: Packings):
         self._order = order
+        self._guard = Guard(tables.files)  # first, so that it ends first: it knows the addresses of maps
         self._tables = tables
         self._packings = packings
         self._step_key = as_bits(base_key(order.seed, "step"))
@@ -135,7 +137,9 @@ class Sampler:
         if len(rows) > self._room:
             self._make_scratch(len(rows))
         tables = self._tables
-        tables.check_files()
+        if tables.pace.is_due():
+            self._guard.install()
+            tables.check_files()
         self._clock += 1
         while True:
             call(
@@ -158,6 +162,9 @@ class Sampler:
 
     def _is_done(self, rows: np.ndarray) -> bool:
         """Whether a kernel came to its end; if not, what it asked for is there now."""
+        if cut := self._guard.take_replaced():  # before the report, which may come of the zeros
+            self._tables.refuse_cut_file(cut)
+            return False
         report = self._report
         if report[0] == NOT_PACKED:
             stream = int(report[1])

@@ -23,7 +23,8 @@ NUM_TOKENS, NUM_DOCUMENTS, FIRST_FILE, NUM_SHARDS, ITEM_BYTES, VOCAB_SIZE, ORDER
 NUM_SEQUENCES, STORE, SEQUENCE_KEY, OFFSET_KEY, CLASS_KEY, ROW_KEY, PACKING = range(7)
 _PURPOSES = ("sequence", "offset", "class", "row")
 # Columns of `files`; a store's boundaries come first, then its shards, then its order, then the masks of its shards
-ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED = range(4)
+ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED, NUM_BYTES = range(5)
+FILE_COLUMNS = 5
 # What a kernel says in `report[0]`. report[1:] is then: NOT_MAPPED file; BAD_ID store, token, vocabulary, id found;
 # BAD_BOUNDARY file, token, start and stop found; BAD_ORDER file, 0, document and its tokens found (0: no such document);
 # NOT_PACKED stream, epoch
@@ -37,14 +38,14 @@ class Tables:
     Attributes:
         stores: int64[num_stores, 10], see the columns above.
         streams: int64[num_sources, 7].
-        files: int64[num_files, 4]; ADDRESS is 0 for a file that is not mapped.
+        files: int64[num_files, 5]; ADDRESS is 0 for a file that is not mapped.
     """
 
     def __init__(self, stores: Mapping[str, Store], streams: Sequence[Stream], seed: int):
         self._stores = list(stores.values())
         self._owners: list[tuple[int, int]] = []  # of each file: store, and its number there
         self.stores = np.zeros((len(stores), 10), np.int64)
-        files: list[tuple[int, int, int, int]] = []
+        files: list[tuple[int, ...]] = []
         for number, store in enumerate(self._stores):
             shards = store.shards()
             owners = [store.number_of(BOUNDARIES_NAME), *range(len(shards))]
@@ -55,8 +56,9 @@ class Tables:
             sizes = (store.num_tokens, len(store), len(files), len(shards), store.dtype.itemsize, store.vocab_size)
             self.stores[number] = (*sizes, order, first_mask, 1, 1)
             self._owners += [(number, owner) for owner in owners + masks]
-            files += [(0, 0, store.num_tokens, 0), *((0, shard.first_token, shard.num_tokens, 0) for shard in shards)]
-            files += [(0, 0, 0, 0)] * (len(self._owners) - len(files))
+            files += [(0, 0, store.num_tokens, 0, 0)]
+            files += [(0, shard.first_token, shard.num_tokens, 0, 0) for shard in shards]
+            files += [(0, 0, 0, 0, 0)] * (len(self._owners) - len(files))
         self.files = np.array(files, np.int64)
         self.streams = np.zeros((len(streams), 7), np.int64)
         numbers = {name: number for number, name in enumerate(stores)}
@@ -71,12 +73,7 @@ class Tables:
         self.pace = Pace()
 
     def check_files(self) -> None:
-        """Refuse stores that were replaced, and held files that were written to, cut or taken away, since they were opened.
-
-        A read of a map beyond its file's end kills the process.
-        """
-        if not self.pace.is_due():
-            return
+        """Refuse stores that were replaced, and held files that were written to, cut or taken away, since they were opened."""
         began = monotonic()
         held: list[list[int]] = [[] for _ in self._stores]
         for number, file in map(self._owners.__getitem__, self._held):
@@ -84,6 +81,18 @@ class Tables:
         for store, files in zip(self._stores, held, strict=True):
             store.check_files(files)
         self.pace.looked(began)
+
+    def refuse_cut_file(self, address: int) -> None:
+        """Give up all maps, as one has a page of zeros at `address`, and say what is wrong with its file.
+
+        Raises: TokenStoreError: the file is cut or cannot be read. If it is whole again, there is nothing to raise.
+        """
+        starts = self.files[:, ADDRESS]
+        (file,) = np.flatnonzero((starts <= address) & (address < starts + self.files[:, NUM_BYTES]) & (starts > 0))
+        starts[:] = 0
+        self._held.clear()
+        number, file_in_store = self._owners[int(file)]
+        self._stores[number].check_content(file_in_store)
 
     def resolve(self, report: np.ndarray, clock: int) -> None:
         """Do what a kernel asked for in `report`: map a file; or raise for the damage it met."""
@@ -94,8 +103,9 @@ class Tables:
         store = self._stores[number]
         if report[0] == NOT_MAPPED:
             self._make_room(clock)
-            array = store.array(file_in_store)
+            array = store.map(file_in_store)  # our own: a `Guard` may put zeros into it
             self._held[file] = array
+            self.files[file, NUM_BYTES] = array.nbytes
             self.files[file, ADDRESS] = array.ctypes.data
             self.files[file, LAST_USED] = clock  # not to go before the kernel has come back for it
             return

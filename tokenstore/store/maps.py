@@ -84,6 +84,42 @@ def _library() -> ctypes.CDLL:
     return library
 
 
+class _Action(ctypes.Structure):
+    """`struct sigaction` of Linux."""
+
+    _fields_ = (
+        ("handler", ctypes.c_void_p),
+        ("mask", ctypes.c_ulong * 16),
+        ("flags", ctypes.c_int),
+        ("restorer", ctypes.c_void_p),
+    )
+
+
+class SignalAction:
+    """What a signal does while the C function at `handler` handles it: void (int number, siginfo_t *, void *).
+
+    Attributes:
+        previous: address of the action (`struct sigaction`) that was there before; `default`: of the system's own.
+    """
+
+    _SIGINFO, _ON_STACK = 4, 0x08000000
+
+    def __init__(self, number: int, handler: int):
+        self._number = number
+        self._mine = _Action(handler=handler, flags=self._SIGINFO | self._ON_STACK)
+        self._previous, self._default, self._now = _Action(), _Action(), _Action()
+        self.previous, self.default = ctypes.addressof(self._previous), ctypes.addressof(self._default)
+
+    def install(self) -> bool:
+        """Make it the action of the process; False where it is already."""
+        _library().sigaction(self._number, None, ctypes.byref(self._now))
+        if self._now.handler == self._mine.handler:
+            return False
+        ctypes.memmove(self.previous, ctypes.addressof(self._now), ctypes.sizeof(_Action))
+        _library().sigaction(self._number, ctypes.byref(self._mine), None)
+        return True
+
+
 class MapCache:
     """The most recently used maps of this process, by owner and file. Who holds an array keeps it mapped.
 

@@ -302,9 +302,10 @@ class Store(Sequence[np.ndarray]):
             self.check_files(_maps.files(self._owner))
             self._pace.looked(began)
         array = _maps.get(self._owner, number)
-        return _maps.put(self._owner, number, self._map(number)) if array is None else array
+        return _maps.put(self._owner, number, self.map(number)) if array is None else array
 
-    def _map(self, number: int) -> np.ndarray:
+    def map(self, number: int) -> np.ndarray:
+        """`array`, in a map that nobody else has."""
         name = self._pin.entry(number)[0]
         numbers = self.file(BOUNDARIES_NAME).name, self.file(ORIGINS_NAME).name
         dtype = self.dtype if number < len(self.manifest.shards) else _INT64 if name in numbers else _BYTE
@@ -316,6 +317,10 @@ class Store(Sequence[np.ndarray]):
         Raises: CorruptionError: names what was replaced, written to, cut or taken away.
         """
         self._pin.check([*numbers])
+
+    def check_content(self, number: int) -> None:
+        """Read a file as a whole. Raises: TokenStoreError: it cannot be read, or is not the file that was opened."""
+        self._pin.check_content(number)
 
     def close(self) -> None:
         """Forget the maps and the tokenizer. Arrays still held stay valid; reading again maps again."""
