@@ -1,9 +1,10 @@
 """Floor 4: plans as torch tensors; the only folder that imports torch.
 
-ranks.py      DataRank: which part of the data a process is given
+ranks.py      DataRank: which part of the data a process is given; found out by the process that iterates
 formats.py    what a batch looks like, for whom
 batches.py    located rows -> a batch of tensors
 position.py   where a rank is in the plan: step, and sequences of it given
+accelerated.py  datasets that Accelerate would split or shuffle again are refused
 loader.py     TokenLoader: what a training loop iterates, with its state
 dataset.py    TokenDataset: the same for torch's DataLoader
 sequences.py  SequenceDataset: every sequence by its number, for samplers of one's own
