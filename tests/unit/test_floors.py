@@ -58,6 +58,7 @@ LIBRARIES = {  # who alone may import a library
     "gzip": {"build"},
     "multiprocessing": {"build", "commands"},
     "xxhash": {
+        "build/checksums.py",
         "build/split.py",
         "store/inputs.py",
         "store/output.py",

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tokenstore.build import BuildOptions, build_store
 from tokenstore.build.inputs import InputFile, find_inputs
 from tokenstore.build.units import UNIT_FILES, Unit, cut_units, slice_bytes, unit_size
 from tokenstore.errors import ConfigError
@@ -80,6 +81,7 @@ def test_hidden_files_and_folders_are_passed_over(tree: Callable[..., Path]) -> 
     """What a folder hides (.git, editors' copies) is no input, unless named itself or hidden above the folder."""
     data = tree("a.txt", ".b.txt", ".git/c.txt", "d/.e/f.txt", folder=".home/data")
     assert names(data) == ["a.txt"]
+    assert find_inputs((str(data),)).num_hidden == 3
     assert names(data / "*.txt") == ["a.txt"]
     assert names(data / ".b.txt", data / ".git") == [".b.txt", ".git/c.txt"]
 
@@ -234,3 +236,14 @@ def test_a_small_build_is_cut_finer_so_that_all_workers_have_some(megabytes: int
     files = files_of([(megabytes << 20, ".jsonl", "")])
     assert unit_size(files) == unit << 20
     assert all(slice_bytes(part, files[0]) <= unit << 20 for each in cut_units(files)[:100] for part in each)
+
+
+def test_hidden_files_and_repeated_inputs_are_noted(tree: Callable[..., Path], tmp_path: Path) -> None:
+    """They were skipped without a word; now a note counts them."""
+    data = tree("a.txt", ".b.txt", "c.txt")
+    notes: list[str] = []
+    build_store(BuildOptions((str(data), str(data / "a.txt")), tmp_path / "store", "bytes"), note=notes.append)
+    assert notes == [
+        "passed over 1 hidden files or folders, whose names begin with a dot; one that is named itself is read",
+        "read once, though named more than once: 1 repeated inputs",
+    ]

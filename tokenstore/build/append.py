@@ -9,12 +9,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokenstore.build.assemble import Tally
+from tokenstore.build.checksums import KnownChecksums
+from tokenstore.build.inputs import InputFile
 from tokenstore.build.options import BuildOptions, BuildResult
 from tokenstore.build.pipeline import (
     Job,
     Note,
     Progress,
     fill,
+    keep_checksums,
     open_work,
     prepare,
     result_of,
@@ -142,18 +145,25 @@ def _check_dedup(options: BuildOptions, path: Path) -> None:
 
 def _target(job: Job, store: Store, stack: contextlib.ExitStack) -> _Target:
     rows = checked_rows(store.file(INPUTS_NAME), store.entry(INPUTS_NAME), len(store))
-    there = {(row.file, row.num_bytes) for _, row in rows}
-    new = [(file.name, file.num_bytes) for file in job.files]
-    again = [name for name, size in new if (name, size) in there]
+    there: dict[tuple[str, int | None], set[str | None]] = {}
+    for _, row in rows:
+        there.setdefault((row.file, row.num_bytes), set()).add(row.checksum)
+    known = KnownChecksums(job.work)
+    again = [file.name for file in job.files if _is_in(there.get((file.name, file.num_bytes), set()), file, known)]
     if not again:
         return _Target(store, False)
-    if len(again) < len(new):
+    if len(again) < len(job.files):
         raise ConfigError(
-            f"append: expected new inputs, found {len(again)} of {len(new)} that are in the store already, such as"
+            f"append: expected new inputs, found {len(again)} of {len(job.files)} that are in the store already, such as"
             f" {again[0]} ({store.path}); leave them out"
         )
     base = store if store.version == 1 else stack.enter_context(open_store(store.path, version=store.version - 1))
     return _Target(base, True)
+
+
+def _is_in(checksums: set[str | None], file: InputFile, known: KnownChecksums) -> bool:
+    """Whether an input is one of those of its name and size with these checksums."""
+    return None in checksums or (bool(checksums) and known.checksum(file) in checksums)
 
 
 def _open_work(job: Job, targets: Sequence[_Target], note: Note) -> None:
@@ -193,6 +203,7 @@ def _append(job: Job, targets: Sequence[_Target], progress: Progress, note: Note
         publish_rejects(job.work, job.rejects)
     for i in wanting:
         commit_append(targets[i].folder, working / str(i))
+    keep_checksums(job, tally)
     return bool(wanting)
 
 

@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from tokenstore.build.checksums import checksum_of_blocks
 from tokenstore.build.dedup import firsts
 from tokenstore.build.encode import has_masks
 from tokenstore.build.inputs import InputFile
@@ -43,6 +44,8 @@ class Tally:
         self.lines = np.zeros(len(files), np.int64)
         self.documents = np.zeros((num_stores, len(files)), np.int64)
         self.dropped = np.zeros((len(DROPPED), len(files)), np.int64)
+        self.checksums = [""] * len(files)
+        self._hashes: tuple[int, bytearray] = 0, bytearray()  # of the file that comes next, and its blocks so far
         self.num_bad = 0
         self.first_bad: dict[str, Any] = {}
         self._rejects = rejects
@@ -61,9 +64,17 @@ class Tally:
             self._rejects.write(json.dumps(bad).encode() + b"\n")
         for piece, summary in zip(unit, part.slices, strict=False):  # a part that stopped early has fewer slices
             self.lines[piece.file_number] += summary.num_lines
+            self._add_hashes(piece.file_number, bytes.fromhex(summary.hashes))
             for reason, number in {**summary.dropped, "bad": summary.num_bad}.items():
                 self.dropped[DROPPED.index(reason), piece.file_number] += number
         self.num_bad += part.num_bad
+
+    def _add_hashes(self, number: int, hashes: bytes) -> None:
+        """Slices of a file come one after the other, so the blocks of one file are held at a time."""
+        if number != self._hashes[0]:
+            self._hashes = number, bytearray()
+        self._hashes[1].extend(hashes)
+        self.checksums[number] = checksum_of_blocks(bytes(self._hashes[1]))
 
     def counts(self, store: int) -> dict[str, int]:
         """Totals for the manifest of a store; what gave no document is counted over all splits."""
@@ -74,7 +85,7 @@ class Tally:
         """inputs.jsonl: a line an input file."""
         for i, file in enumerate(self.files):
             dropped = dict(zip(DROPPED, self.dropped[:, i].tolist(), strict=True))
-            row = InputRow(file.name, int(self.documents[store, i]), file.num_bytes)
+            row = InputRow(file.name, int(self.documents[store, i]), file.num_bytes, self.checksums[i])
             yield encode_row(row, {"lines": int(self.lines[i]), **dropped})
 
 

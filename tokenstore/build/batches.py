@@ -7,10 +7,12 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import BinaryIO
 
 import numpy as np
 
+from tokenstore.build.checksums import block_hashes, hashes_of
 from tokenstore.build.documents import Document, DocumentReader, reading
 from tokenstore.build.encode import KEPT, REASONS, Encoded
 from tokenstore.build.inputs import TABLES, InputFile
@@ -23,12 +25,13 @@ _BATCH_DOCUMENTS = 1024
 
 @dataclass(frozen=True)
 class SliceSummary:
-    """What was in one slice: lines, documents, and how many records gave none, by reason."""
+    """What was in one slice: lines, documents, how many records gave none, by reason, and its blocks' checksums in hex."""
 
     num_lines: int
     num_documents: int
     dropped: dict[str, int]
     num_bad: int
+    hashes: str
 
 
 @dataclass
@@ -74,6 +77,7 @@ class UnitBatches:
         self.num_bad = 0
         self._batch = Batch(True)
         self._lines: list[int] = []
+        self._hashes: list[bytes] = []
         self._bad: Counter[int] = Counter()
         self._dropped: list[Counter[str]] = [Counter() for _ in unit]
         self._documents = np.zeros(len(unit), np.int64)
@@ -94,6 +98,10 @@ class UnitBatches:
             if self.num_bad > self.reader.options.max_bad:
                 return
             self.check(file)
+            whole = records.whole
+            stop = file.num_bytes if part.stop is None else part.stop
+            hashes = block_hashes(file.path, part.start, stop) if whole is None else hashes_of(whole)
+            self._hashes.append(hashes)
         if self._batch.documents or self._batch.num_bytes:
             yield self._take(starts_source=False)
 
@@ -142,6 +150,6 @@ class UnitBatches:
     def summaries(self) -> tuple[SliceSummary, ...]:
         """What was in each slice that was read."""
         return tuple(
-            SliceSummary(lines, int(self._documents[i]), dict(self._dropped[i]), self._bad[i])
-            for i, lines in enumerate(self._lines)
+            SliceSummary(lines, int(self._documents[i]), dict(self._dropped[i]), self._bad[i], hashes.hex())
+            for i, (lines, hashes) in enumerate(zip_longest(self._lines, self._hashes, fillvalue=b""))
         )

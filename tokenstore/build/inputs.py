@@ -17,6 +17,7 @@ COMPRESSIONS = (".gz", ".zst")
 _STATE = "state.json"
 _HINT = "; --text-endings .py reads other files as text"
 _MOST_SHOWN, _SHOWN = 5, 200
+_HIDDEN = ""  # in the place of an ending, where hidden files are counted
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,18 @@ class InputFile:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files in order, and how many files of folders were passed over, by ending."""
+    """The files in order, and what was not read.
+
+    Attributes:
+        passed_over: files of folders with other endings, by ending.
+        num_hidden: files and folders below folders whose names begin with a dot.
+        num_repeated: how often a file was named that had been named before; it is read once.
+    """
 
     files: tuple[InputFile, ...]
     passed_over: dict[str, int]
+    num_hidden: int = 0
+    num_repeated: int = 0
 
 
 def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), written: Sequence[Path] = ()) -> Inputs:
@@ -57,6 +66,7 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
     known = f"{', '.join(formats)}, or with {' or '.join(COMPRESSIONS)} behind it"
     found: dict[Path, None] = {}
     passed_over: Counter[str] = Counter()
+    num_named = 0
     wrong: list[str] = []
     try:
         for argument in arguments:
@@ -64,11 +74,15 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
             wrong += [fault for path in paths if (fault := _fault(path, formats, known))]
             if not paths:
                 wrong.append(f"input: expected files ({known}), found none ({argument}){_HINT}")
-            found.update(dict.fromkeys(p for p in map(_absolute, paths) if not _below(p, written)))
+            named = [p for p in map(_absolute, paths) if not _below(p, written)]
+            num_named += len(named)
+            found.update(dict.fromkeys(named))
         if not found and not wrong:
             wrong.append(f"input: expected files, found none but what the build itself wrote ({', '.join(arguments)})")
         if not wrong:
-            return Inputs(tuple(_describe(list(found), formats)), dict(passed_over))
+            num_hidden = passed_over.pop(_HIDDEN, 0)
+            files = tuple(_describe(list(found), formats))
+            return Inputs(files, dict(passed_over), num_hidden, num_named - len(found))
     except OSError as error:
         place = str(error.filename or ", ".join(arguments))[:_SHOWN]
         wrong.append(f"input: expected to find it, found {error.strerror} ({place}); check its name and permissions")
@@ -87,32 +101,33 @@ def _named_by(argument: str, formats: dict[str, str], written: Sequence[Path], p
 
 
 def _of_folder(folder: Path, formats: dict[str, str], written: Sequence[Path], passed_over: Counter[str]) -> list[Path]:
-    paths = _sorted(p for p in _walk(folder) if not _below(_absolute(p), written))
+    paths = _sorted(p for p in _walk(folder, passed_over) if not _below(_absolute(p), written))
     wanted = {p: _is_wanted(p, formats) for p in paths}
     passed_over.update("link to a folder" if is_folder(p) else p.suffix or "no ending" for p in paths if not wanted[p])
     return [p for p in paths if wanted[p]] + [lost for p in paths if p.name == _STATE for lost in _lost(p)]
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk(folder: Path, passed_over: Counter[str]) -> Iterator[Path]:
     """What lies below a folder and is none; nothing hidden. Links to folders are not followed: one may lead back here."""
     for path in folder.iterdir():
         if path.name.startswith("."):
+            passed_over[_HIDDEN] += 1
             continue
         if is_folder(path) and not path.is_symlink():
-            yield from _walk(path)
+            yield from _walk(path, passed_over)
         else:
             yield path
 
 
 def _fault(path: Path, formats: dict[str, str], known: str) -> str:
     """Why this is no input; "" if it is one."""
+    if is_file(path):
+        return "" if _format_of(path, formats) else f"input: expected {known}, found {path.name!r} ({path}){_HINT}"
     if not is_there(path):
         link = path.is_symlink()
         found, do = ("a link to nothing", "mend or remove it") if link else ("nothing", "fetch its folder again")
         return f"input: expected a file, found {found} ({path}); {do}"
-    if not is_file(path):
-        return f"input: expected a file or folder, found something else ({path}); write what it gives into a file"
-    return "" if _format_of(path, formats) else f"input: expected {known}, found {path.name!r} ({path}){_HINT}"
+    return f"input: expected a file or folder, found something else ({path}); write what it gives into a file"
 
 
 def _absolute(path: Path) -> Path:

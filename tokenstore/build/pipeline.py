@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenstore.build.assemble import Tally, assemble, finish, new_writer, splits_of, store_folders
+from tokenstore.build.checksums import KnownChecksums, changed
 from tokenstore.build.documents import DocumentReader
 from tokenstore.build.encode import special_ids
 from tokenstore.build.inputs import InputFile, Inputs, find_inputs
@@ -151,6 +152,13 @@ def _note_passed_over(inputs: Inputs, note: Note) -> None:
         most = sorted(inputs.passed_over.items(), key=lambda item: (-item[1], item[0]))
         shown = ", ".join(f"{number} {ending}" for ending, number in most[:5]) + (", ..." if len(most) > 5 else "")
         note(f"passed over {sum(inputs.passed_over.values())} files with other endings ({shown})")
+    if inputs.num_hidden:
+        note(
+            f"passed over {inputs.num_hidden} hidden files or folders, whose names begin with a dot;"
+            " one that is named itself is read"
+        )
+    if inputs.num_repeated:
+        note(f"read once, though named more than once: {inputs.num_repeated} repeated inputs")
 
 
 def _build(job: Job, progress: Progress, note: Note) -> BuildResult:
@@ -172,8 +180,16 @@ def _build(job: Job, progress: Progress, note: Note) -> BuildResult:
             write_order(writer.folder)
     rejects = publish_rejects(job.work, job.rejects)  # before the store: a store that is there is left alone
     commit(working / "made", job.output, note)
+    keep_checksums(job, tally)
     tidy([job.work.building], note)
     return _result(job, rejects, was_there=False)
+
+
+def keep_checksums(job: Job, tally: Tally) -> None:
+    """Keep what the inputs were, so that the same command need not read them all to see that they are the same."""
+    known = KnownChecksums(job.work)
+    known.add(job.files, tally.checksums)
+    known.keep()
 
 
 def open_work(
@@ -239,6 +255,7 @@ def _finished(job: Job) -> BuildResult | None:
             raise ConfigError(NO_STORE.format(job.output)) from error
         old = {"options": manifest.options, "tokenizer": vars(manifest.tokenizer), "versions": manifest.versions}
         old["inputs"] = [[row.file, row.num_bytes] for row in rows]
+        recorded = {row.file: row.checksum for row in rows}
         fields = manifest_fields(job.recipe, name)
         new = {"options": fields["options"], "tokenizer": job.recipe["tokenizer"], "versions": job.recipe["versions"]}
         new["inputs"] = [[file.name, file.num_bytes] for file in job.files]
@@ -248,6 +265,13 @@ def _finished(job: Job) -> BuildResult | None:
                 " use --overwrite or another output, or `tokenstore append` to add inputs"
             )
         write_order(folder)  # one that an older version made has none
+    known = KnownChecksums(job.work)
+    if others := changed(known, job.files, recorded):  # the same for all splits
+        raise ConfigError(
+            f"input: {others[0].path} is not what the store was made of: its size is the same, but its bytes are not"
+            f" ({len(others)} such inputs; {job.output}); use --overwrite to build again, or another output"
+        )
+    known.keep()
     return _result(job, job.rejects if is_there(job.rejects) else None, was_there=True)
 
 

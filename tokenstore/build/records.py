@@ -56,6 +56,7 @@ class SliceReader:
         self.file, self.part, self.reading = file, part, reading
         self.num_lines = 0
         self.line = (0, 0)  # of .jsonl: first byte of the last record, and the one after it
+        self.whole: bytes | None = None  # the file's bytes, where it is small
         self._raw: BinaryIO = io.BytesIO()
         self._table_bytes = 0
 
@@ -72,9 +73,7 @@ class SliceReader:
             yield from self._table()
             return
         try:
-            # A buffer as large as a small file: a million files need not a megabyte each
-            size = min(CHUNK, max(self.file.num_bytes + 1, io.DEFAULT_BUFFER_SIZE))
-            with open(self.file.path, "rb", buffering=size) as self._raw:
+            with self._open() as self._raw:
                 if self.part.start == 0 and (wrong := misnamed(self._raw.peek(MAGIC_BYTES)[:MAGIC_BYTES], self.file)):
                     yield from self._misnamed(wrong)
                     return
@@ -88,6 +87,13 @@ class SliceReader:
             raise BuildError(
                 f"input: expected to read it, found {error.strerror or error} ({self.file.path}); mend it and run the same command again"
             ) from error
+
+    def _open(self) -> BinaryIO:
+        if self.file.num_bytes > CHUNK or self.part.start or self.part.stop is not None:
+            return open(self.file.path, "rb", buffering=CHUNK)
+        with open(self.file.path, "rb") as file:  # a million small files need not a megabyte each
+            self.whole = file.read(CHUNK + 1)
+        return io.BufferedReader(io.BytesIO(self.whole))  # type: ignore[arg-type]
 
     def _misnamed(self, wrong: str) -> Iterator[Record]:
         """A file that is not what its name says: one bad record where a file is a record, else no input at all."""

@@ -31,7 +31,9 @@ def append(
 
     The shards that are there are not touched. Older versions stay: a plan that says `version: 1` beside the path of a
     source continues as before; without a version the newest is taken. Killed at any moment, the store is what it was, and the
-    same command resumes. Inputs that are in the store already are not added again.
+    same command resumes. Inputs that are in the store already, by name, size and bytes, are not added again.
+    A store built with --dedup exact is refused: it does not keep what is needed to compare new documents with its own.
+    Build it again from all inputs.
 
     **Examples:**
 

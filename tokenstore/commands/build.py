@@ -69,7 +69,9 @@ def build(
     Documents come in the order of the arguments, inside a folder or glob sorted by path.
     Neither sequence length nor shuffle is baked in.
 
-    Killed at any moment, a build leaves no store, and the same command resumes it. A finished store is left alone. Work in
+    Killed at any moment, a build leaves no store, and the same command resumes it. A finished store is left alone: its
+    inputs are compared by name, size and bytes. Of inputs of more than 1 GiB together OUTPUT.tokenstore/inputs.json keeps size,
+    inode and times, and only those are read again of which one of these changed. Work in
     progress and lists of bad records are in the folder OUTPUT.tokenstore; one that tokenstore did not make is refused.
 
     **Examples:**

@@ -28,7 +28,9 @@ is found by binary search between lookup[t div S] and lookup[t div S + 1] (or th
 
 FMT-4 Side files. `inputs.jsonl` and the tokenizer's file stand in the manifest's `files` with size and checksum, like
 `boundaries.bin`. A reader needs neither to give tokens. A line of `inputs.jsonl` is a JSON object and a newline, with
-`file`, the name of an input file, and `documents`, how many documents came from it; what else it has is for people.
+`file`, the name of an input file, and `documents`, how many documents came from it. It MAY have `num_bytes`, its size, and
+`checksum`: the XXH3-128, in hex, of the XXH3-128 digests (16 bytes each, as canonical, big-endian) of the file's blocks of
+4 MiB, one after the other. What else it has is for people.
 
 FMT-5 Manifest. One JSON object in UTF-8 and a newline; keys sorted, no key twice, no floats. It holds no times, hosts or
 absolute paths. It has these fields, and no others:

@@ -8,6 +8,8 @@ from tokenstore.errors import CorruptionError
 from tokenstore.format.manifest import canonical_json
 from tokenstore.outside import MAX_INPUT_ROW_BYTES
 
+_CHECKSUM_CHARACTERS = 32
+
 
 @dataclass(frozen=True)
 class Origin:
@@ -19,16 +21,19 @@ class Origin:
 
 @dataclass(frozen=True)
 class InputRow:
-    """An input file, the documents that came from it, and its size; None where the store does not say."""
+    """An input file, the documents that came from it, its size and checksum; None where the store does not say."""
 
     file: str
     documents: int
     num_bytes: int | None = None
+    checksum: str | None = None
 
 
 def encode_row(row: InputRow, counts: Mapping[str, int]) -> bytes:
     """The line for a row; `counts` are for people: lines read, documents left out."""
     fields = {"file": row.file, "num_bytes": row.num_bytes, "documents": row.documents}
+    if row.checksum is not None:
+        fields["checksum"] = row.checksum
     return canonical_json({**counts, **fields}).encode() + b"\n"
 
 
@@ -57,7 +62,10 @@ def decode_row(line: bytes, number: int, num_documents: int, place: str) -> Inpu
         raise _wrong(f"line {number}", f'"documents" in 0..{num_documents}', repr(documents)[:120], place)
     if num_bytes is not None and (type(num_bytes) is not int or not 0 <= num_bytes < 1 << 63):
         raise _wrong(f"line {number}", '"num_bytes", a size', repr(num_bytes)[:120], place)
-    return InputRow(file, documents, num_bytes)
+    checksum = fields.get("checksum")
+    if checksum is not None and (not isinstance(checksum, str) or len(checksum) != _CHECKSUM_CHARACTERS):
+        raise _wrong(f"line {number}", '"checksum", 32 hex digits', repr(checksum)[:120], place)
+    return InputRow(file, documents, num_bytes, checksum)
 
 
 def decode_rows(lines: Iterable[bytes], num_documents: int, place: str) -> Iterator[tuple[int, InputRow]]:

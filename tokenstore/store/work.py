@@ -3,6 +3,7 @@
     tokenstore-work.json    the mark: says that the folder is ours; it is locked while a process writes to the store
     building/               an unfinished build or append: recipe.json, parts/ (resumed from), store/ (made again each run)
     replaced/               the store that --overwrite replaces, until the new one is there
+    inputs.json             times, sizes and checksums of the inputs, where these are large (build/checksums.py)
     rejects.jsonl           the bad records of a build; rejects-v2.jsonl those of the append that made version 2
 
 A folder of that name without the mark is somebody else's: it is refused, and nothing in it is read, changed or removed. An
@@ -49,6 +50,11 @@ class Work:
     @property
     def replaced(self) -> Path:
         return self.folder / "replaced"
+
+    @property
+    def inputs(self) -> Path:
+        """What the inputs of a large store were when they were read."""
+        return self.folder / "inputs.json"
 
     def rejects(self, version: int = 1) -> Path:
         """The list of bad records of a build, or of the append that makes a later version."""
@@ -180,7 +186,9 @@ def _check_mark(work: Work, descriptor: int) -> None:
 def _check_entries(work: Work) -> None:
     """ConfigError for a link or anything else in the place of what we keep in the folder."""
     parts = work.building / "parts"
-    lists = (entry for entry in work.folder.iterdir() if re.fullmatch(r"rejects(-v\d+)?\.jsonl", entry.name))
+    lists = (
+        entry for entry in work.folder.iterdir() if re.fullmatch(r"rejects(-v\d+)?\.jsonl|inputs\.json", entry.name)
+    )
     wanted = {work.building: stat.S_IFDIR, parts: stat.S_IFDIR, work.replaced: stat.S_IFDIR}
     for path, kind in (wanted | dict.fromkeys(lists, stat.S_IFREG)).items():
         with contextlib.suppress(FileNotFoundError):

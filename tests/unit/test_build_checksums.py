@@ -1,0 +1,105 @@
+"""Whether an input is still the one a store was made of: checksums in inputs.jsonl, and what is kept of large inputs."""
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import xxhash
+
+from tests.building import Build, documents, left_behind
+from tokenstore.build import append_store, checksums
+from tokenstore.errors import ConfigError
+
+
+def rows(store: Path) -> list[dict]:
+    return [json.loads(line) for line in (store / "inputs.jsonl").read_bytes().splitlines()]
+
+
+def edit(path: Path, old: bytes = b"first", new: bytes = b"FIRST", back: bool = False) -> None:
+    """Other bytes, as many; `back`: with the time of the last change set back."""
+    before = path.stat()
+    path.write_bytes(path.read_bytes().replace(old, new))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + (0 if back else 10**9)))
+    assert path.stat().st_size == before.st_size
+
+
+@pytest.mark.parametrize("unit", [40, 64, 1 << 20])
+def test_the_checksum_does_not_depend_on_how_an_input_is_cut(
+    build: Build, tmp_path: Path, small_units: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, unit: int
+) -> None:
+    """P8: the checksum of the checksums of blocks, whichever slice reads a block; of an empty file that of nothing."""
+    monkeypatch.setattr(checksums, "BLOCK", 64)
+    data = b"".join(b'{"text": "line %d"}\n' % i for i in range(100))
+    (tmp_path / "a.jsonl").write_bytes(data)
+    (tmp_path / "b.txt").write_bytes(b"")
+    small_units(unit)
+    store = build(tmp_path / "a.jsonl", tmp_path / "b.txt").path
+    blocks = [xxhash.xxh3_128_digest(data[at : at + 64]) for at in range(0, len(data), 64)]
+    assert [row["checksum"] for row in rows(store)] == [
+        xxhash.xxh3_128_hexdigest(b"".join(blocks)),
+        xxhash.xxh3_128_hexdigest(b""),
+    ]
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("large", [False, True])
+def test_an_input_edited_to_the_same_size_is_another_input(
+    build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, large: bool, back: bool
+) -> None:
+    """It counted as the same; also with its time set back, and where what it was is kept."""
+    monkeypatch.setattr(checksums, "_CHEAP", 1 if large else 1 << 30)
+    source = jsonl("a.jsonl", ["first", "second"])
+    result = build(source)
+    assert left_behind(result.path) == (["inputs.json"] if large else [])
+    edit(source, back=back)
+    with pytest.raises(ConfigError, match=r"a\.jsonl is not what the store was made of: its size is the same"):
+        build(source)
+    edit(source, b"FIRST", b"first")
+    assert build(source).was_there
+
+
+def test_large_inputs_that_did_not_change_are_not_read_again(
+    build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their times, size and inode tell; one that was copied or touched is read once more, and known from then on."""
+    monkeypatch.setattr(checksums, "_CHEAP", 1)
+    source = jsonl("a.jsonl", ["first", "second"])
+    build(source)
+    read: list[Path] = []
+    real = checksums.block_hashes
+    monkeypatch.setattr(checksums, "block_hashes", lambda path, *place: read.append(path) or real(path, *place))
+    assert build(source).was_there
+    assert read == []
+    os.utime(source)
+    assert build(source).was_there
+    assert build(source).was_there
+    assert read == [source]
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"[]", b"{", b'{"a": 1}', b'{"PATH": [[1, 2, 3, 4], "0"]}', b'{"PATH": 7}', b'{"PATH": [["a"], "0"]}']
+)
+def test_a_damaged_file_of_what_inputs_were_is_as_if_there_were_none(
+    build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, data: bytes
+) -> None:
+    """The inputs are read again."""
+    monkeypatch.setattr(checksums, "_CHEAP", 1)
+    source = jsonl("a.jsonl", ["first", "second"])
+    store = build(source).path
+    (Path(f"{store}.tokenstore") / "inputs.json").write_bytes(data.replace(b"PATH", str(source).encode()))
+    assert build(source).was_there
+
+
+def test_an_append_takes_an_edited_input_for_a_new_one(build: Build, jsonl: Callable[..., Path]) -> None:
+    """The same bytes again are refused or nothing to do; others under the same name and size are other documents."""
+    source = jsonl("a.jsonl", ["first", "second"])
+    store = build(source).path
+    more = jsonl("b.jsonl", ["third"])
+    assert append_store(store, [str(more)]).num_documents == 3
+    assert append_store(store, [str(more)]).was_there
+    edit(more, b"third", b"THIRD")
+    assert append_store(store, [str(more)]).num_documents == 4
+    assert append_store(store, [str(more)]).was_there
+    assert bytes(documents(store)[-1][:-1]) == b"THIRD"
