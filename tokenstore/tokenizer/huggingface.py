@@ -1,5 +1,6 @@
 """A Hugging Face `tokenizer.json`, by the `tokenizers` library."""
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tokenstore.errors import ConfigError
+from tokenstore.tokenizer import long_texts
 from tokenstore.tokenizer.byte_spans import SpansTextByText
 from tokenstore.tokenizer.growth import check_growth
 from tokenstore.tokenizer.guards import decodes, encodes
@@ -74,10 +76,24 @@ class HuggingFaceTokenizer(SpansTextByText):
 
     @encodes
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        if self._can_be_cut and any(len(text) > long_texts.LONG for text in texts):
+            parts = [self._encode_in_pieces(text) for text in texts]
+            lengths = np.fromiter(map(len, parts), np.int64, len(parts))
+            return np.concatenate(parts), lengths
         encodings = self._tokenizer.encode_batch_fast(list(texts), add_special_tokens=self._add_special_tokens)
         ids = [encoding.ids for encoding in encodings]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         return np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum())), lengths
+
+    def _encode_in_pieces(self, text: str) -> np.ndarray:
+        """Ids of a text, without holding what the library makes of all of it."""
+        encode = self._tokenizer.encode_batch_fast
+        pieces = (encode([piece], add_special_tokens=False)[0].ids for piece in long_texts.pieces_of(text))
+        return np.concatenate([np.array(ids, np.uint32) for ids in pieces])
+
+    @cached_property
+    def _can_be_cut(self) -> bool:
+        return not self._add_special_tokens and long_texts.can_be_cut(json.loads(self.data or b"{}"))
 
     @encodes
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,79 @@
+"""Encoding a long text in pieces, where it is certain that the tokens are those of the whole.
+
+The `tokenizers` library takes 100 bytes of memory per byte of text. A text is cut only between an ASCII letter or digit and
+a space with an ASCII letter after it, and only where the tokenizer cannot notice:
+
+- its split patterns are among those below. None of them matches a character that is not a space with a space after it, so a
+  match never crosses the cut; none looks behind; what they look ahead for (no more spaces, the end of the text) is looked
+  for after a run of spaces, and neither side of the cut has one at its end. The space is always matched, so one begins there;
+- merges are made inside of a match;
+- NFC, the only normalizer allowed, changes neither a space nor anything across one;
+- added tokens hold no whitespace and do not look at their neighbours.
+
+Any other text or tokenizer is encoded whole.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from tokenstore.tokenizer.patterns import PATTERNS
+
+LONG = 1 << 20  # characters; the pieces are about as long
+_CUT = re.compile(r"[A-Za-z0-9](?= [A-Za-z])")
+_KNOWN = {pattern.regex for pattern in PATTERNS.values()} | {
+    r"\p{N}{1,3}",
+    "[一-龥぀-ゟ゠-ヿ]+",
+    r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^"""
+    "\r\n"
+    r"\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+["
+    "\r\n"
+    r"]*|\s*["
+    "\r\n"
+    r"]+|\s+(?!\S)|\s+",
+}
+_COVERING = _KNOWN - {r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+"}  # match every space
+
+
+def can_be_cut(value: Any) -> bool:
+    """Whether texts may be cut for the tokenizer.json with this value."""
+    splitters = _parts(value.get("pre_tokenizer"), "pretokenizers")
+    normalizers = _parts(value.get("normalizer"), "normalizers")
+    tokens = value.get("added_tokens") or []
+    return (
+        all(part.get("type") == "NFC" for part in normalizers)
+        and all(_is_known(part) for part in splitters)
+        and any(_begins_at_spaces(part) for part in splitters)
+        and not any(token["lstrip"] or token["rstrip"] or token["single_word"] for token in tokens)
+        and not any(re.search(r"\s", token["content"]) for token in tokens)
+    )
+
+
+def _parts(value: Any, name: str) -> list[dict[str, Any]]:
+    """The steps of a sequence, or the one step there is."""
+    if value is None:
+        return []
+    return value[name] if value.get("type") == "Sequence" else [value]
+
+
+def _is_known(part: dict[str, Any]) -> bool:
+    if part.get("type") == "Split":
+        is_isolated = part.get("behavior") == "Isolated" and not part.get("invert")
+        return is_isolated and part["pattern"].get("Regex") in _KNOWN
+    return part.get("type") == "Digits" or (part.get("type") == "ByteLevel" and not part.get("add_prefix_space"))
+
+
+def _begins_at_spaces(part: dict[str, Any]) -> bool:
+    """Whether a match always begins at the space of a cut."""
+    if part.get("type") == "Split":
+        return part["pattern"].get("Regex") in _COVERING
+    return part.get("type") == "ByteLevel" and part.get("use_regex", True)
+
+
+def pieces_of(text: str) -> Iterator[str]:
+    """A text in pieces of `LONG` characters or a little more; the rest in one piece where there is no place to cut."""
+    start = 0
+    while found := _CUT.search(text, start + LONG):
+        yield text[start : found.end()]
+        start = found.end()
+    yield text[start:]
