@@ -82,6 +82,8 @@ class KnownChecksums:
 
     def add(self, files: Sequence[InputFile], checksums: Sequence[str]) -> None:
         """Take over the checksums of inputs that were just read, except of those that changed since."""
+        if not self._known and sum(file.num_bytes for file in files) < _CHEAP:
+            return  # they would not be kept
         for file, checksum in zip(files, checksums, strict=True):
             stamp = stamp_of(file.path)
             if (stamp[0], stamp[2]) == (file.num_bytes, file.modified_ns):
