@@ -13,6 +13,7 @@ from tokenstore.commands.progress import meter
 from tokenstore.store import open_store
 from tokenstore.store.order_file import add_order
 from tokenstore.store.work import is_work_folder
+from tokenstore.views.text import safe
 
 
 def index(
@@ -55,5 +56,7 @@ def index(
             sys.stdout.write(json.dumps(row) + "\n")
             continue
         done = f"written in {time.monotonic() - start:.1f} s" if written else "was there already"
-        console.print(f"{path}: {row['documents']:,} documents of {row['lengths']:,} lengths, order file {done}")
+        console.print(
+            f"{safe(str(path))}: {row['documents']:,} documents of {row['lengths']:,} lengths, order file {done}"
+        )
     return 0
