@@ -3,38 +3,48 @@
 A table of the addresses of mapped files is one array that a kernel takes; a thousand maps are not.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
 
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+_P = ParamSpec("_P")
 
-@intrinsic
+
+def _intrinsic(function: Callable[Concatenate[Any, _P], Any]) -> Callable[_P, Any]:
+    """`intrinsic`, typed as kernels call it: numba passes the typing context."""
+    made: Any = intrinsic(function)
+    called: Callable[_P, Any] = made
+    return called
+
+
+@_intrinsic
 def uint8_at(typing_context: Any, address: Any) -> Any:
     """A pointer to the byte at an int64 address, for `numba.carray`."""
     return types.CPointer(types.uint8)(types.int64), _to_pointer
 
 
-@intrinsic
+@_intrinsic
 def uint16_at(typing_context: Any, address: Any) -> Any:
     """A pointer to the uint16 at an int64 address, for `numba.carray`."""
     return types.CPointer(types.uint16)(types.int64), _to_pointer
 
 
-@intrinsic
+@_intrinsic
 def uint32_at(typing_context: Any, address: Any) -> Any:
     """A pointer to the uint32 at an int64 address, for `numba.carray`."""
     return types.CPointer(types.uint32)(types.int64), _to_pointer
 
 
-@intrinsic
+@_intrinsic
 def int32_at(typing_context: Any, address: Any) -> Any:
     """A pointer to the int32 at an int64 address, for `numba.carray`."""
     return types.CPointer(types.int32)(types.int64), _to_pointer
 
 
-@intrinsic
+@_intrinsic
 def int64_at(typing_context: Any, address: Any) -> Any:
     """A pointer to the int64 at an int64 address, for `numba.carray`."""
     return types.CPointer(types.int64)(types.int64), _to_pointer
@@ -44,7 +54,7 @@ def _to_pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> A
     return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
 
-@intrinsic
+@_intrinsic
 def prefetch(typing_context: Any, address: Any) -> Any:
     """Ask the processor to bring the cache line at an int64 address near; a wrong address is harmless."""
 
@@ -60,7 +70,7 @@ def prefetch(typing_context: Any, address: Any) -> Any:
     return types.void(types.int64), generate
 
 
-@intrinsic
+@_intrinsic
 def own_word(typing_context: Any) -> Any:
     """Address, as int64, of a word that belongs to the compiled function; 0 until it writes there."""
 
@@ -75,7 +85,7 @@ def own_word(typing_context: Any) -> Any:
     return types.int64(), generate
 
 
-@intrinsic
+@_intrinsic
 def trailing_zeros(typing_context: Any, word: Any) -> Any:
     """Zero bits below the lowest set bit of a uint64 that is not 0, as int64."""
 

@@ -14,20 +14,24 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import numpy as np
 from numba import config, njit
 from numba.core import sigutils
 from numba.core.ccallback import CFunc
 
+_config: Any = config  # its attributes are made from the environment
 _KERNEL_FOLDERS = ("order", "sampling")
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+Integer = int | np.int64  # what kernels hand to each other; Python is handed an int
 
 
 @cache
 def _source_stamp() -> str:
     root = Path(__file__).parent
     digest = hashlib.sha256(Path(__file__).read_bytes())
-    digest.update(repr(config.BOUNDSCHECK).encode())  # kernels that check indexes are other kernels
+    digest.update(repr(_config.BOUNDSCHECK).encode())  # kernels that check indexes are other kernels
     for path in [
         root / "intrinsics.py",
         *sorted(p for folder in _KERNEL_FOLDERS for p in (root / folder).glob("*.py")),
@@ -36,7 +40,7 @@ def _source_stamp() -> str:
     return digest.hexdigest()
 
 
-def _unless_it_fails(save: Callable) -> Callable:
+def _unless_it_fails(save: Callable[..., None]) -> Callable[..., None]:
     """A disk too full for the cache is no reason to stop: the kernel is compiled already."""
 
     def guarded(*arguments: Any) -> None:
@@ -46,20 +50,24 @@ def _unless_it_fails(save: Callable) -> Callable:
     return guarded
 
 
-def kernel(function: Callable) -> Any:
-    """Compile `function` under the package's policy; its plain Python stays at `.py_func`."""
+def kernel(function: _Function) -> _Function:
+    """Compile `function` under the package's policy; its plain Python stays at `.py_func`.
+
+    Type checkers see the function itself.
+    """
     try:
-        compiled = njit(nogil=True, cache=True)(function)
+        compiled: Any = njit(nogil=True, cache=True)(function)
         compiled._cache._cache_file._source_stamp = _source_stamp()
         compiled._cache.save_overload = _unless_it_fails(compiled._cache.save_overload)
     except RuntimeError:  # no directory numba could write to
         compiled = njit(nogil=True)(function)
-    return compiled
+    typed: _Function = compiled
+    return typed
 
 
-def callback(function: Callable, signature: Any) -> Any:
+def callback(function: Callable[..., Any], signature: Any) -> Any:
     """Compile `function` for C code to call; its machine code is at `.address`. It must not raise."""
-    compiled = CFunc(function, sigutils.normalize_signature(signature), locals={}, options={})
+    compiled: Any = CFunc(function, sigutils.normalize_signature(signature), locals={}, options={})
     with suppress(RuntimeError):  # no directory numba could write to
         compiled.enable_caching()
         compiled._cache._cache_file._source_stamp = _source_stamp()
@@ -68,6 +76,8 @@ def callback(function: Callable, signature: Any) -> Any:
     return compiled
 
 
-def inline_kernel(function: Callable) -> Any:
+def inline_kernel(function: _Function) -> _Function:
     """A kernel that only other kernels call: compiled into them, so it needs no file of its own."""
-    return njit(nogil=True, inline="never")(function)
+    compiled: Any = njit(nogil=True, inline="never")(function)
+    typed: _Function = compiled
+    return typed

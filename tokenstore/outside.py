@@ -6,8 +6,8 @@ all here. Each is far above what real files need, and low enough that parsing su
 
 import os
 import stat
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 MAX_TOKENIZER_BYTES = 256 << 20  # the largest published tokenizer.json files have about 40 MB
 MAX_SIDE_FILE_BYTES = 16 << 20  # tokenizer_config.json, chat_template.jinja
@@ -62,7 +62,7 @@ def stat_file(path: Path, allow_links: Path | None = ANYWHERE) -> os.stat_result
     return found
 
 
-def open_file(path: Path, allow_links: Path | None = ANYWHERE) -> BinaryIO:
+def open_file(path: Path, allow_links: Path | None = ANYWHERE) -> FileIO:
     """The regular file at `path`, unbuffered, to read. OSError if there is none, NotUsable if it is something else."""
     stat_file(path, allow_links)  # opening a device may already do something
     # Without O_NONBLOCK a pipe that was put here since would block; O_NOFOLLOW, for the same reason, on a resolved path
@@ -82,7 +82,8 @@ def read_file(path: Path, max_bytes: int, allow_links: Path | None = ANYWHERE) -
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
             raise NotUsable(f"a file of {size:,} bytes, which may have {max_bytes:,}", path)
-        parts, left = [], max_bytes + 1  # the size may be wrong: files of /proc have 0, others grow
+        parts: list[bytes] = []
+        left = max_bytes + 1  # the size may be wrong: files of /proc have 0, others grow
         while left and (part := os.read(file.fileno(), min(left, size + 1 if not parts else 1 << 16))):
             parts.append(part)
             left -= len(part)

@@ -179,6 +179,8 @@ def test_an_unusable_tokenizer_config_is_as_none(word_file: Callable[..., Path],
         ("<eos>", [1, 2], ""),
         (None, None, ""),
         ("<eos>", "x", ""),
+        ("<eos>", 99, ""),
+        ("<eos>", [99, 2], "the tokenizer's end of text; generation_config.json names '<turn>' (2)"),
     ],
 )  # fmt: skip
 def test_several_ends_of_text_are_noted(

@@ -7,7 +7,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import BinaryIO
 
 import numpy as np
@@ -123,7 +122,7 @@ class UnitBatches:
             batch.documents.append(found)
             batch.slices.append(place)
             batch.records.append(number)
-            batch.num_chars += len(found.text if found.text is not None else found.ids)
+            batch.num_chars += found.size
             if batch.num_chars >= _BATCH_CHARS or len(batch.documents) == _BATCH_DOCUMENTS:
                 batch.num_bytes += records.num_bytes - done
                 done = records.num_bytes
@@ -151,5 +150,5 @@ class UnitBatches:
         """What was in each slice that was read."""
         return tuple(
             SliceSummary(lines, int(self._documents[i]), dict(self._dropped[i]), self._bad[i], hashes.hex())
-            for i, (lines, hashes) in enumerate(zip_longest(self._lines, self._hashes, fillvalue=b""))
+            for i, (lines, hashes) in enumerate(zip(self._lines, [*self._hashes, b""], strict=False))
         )

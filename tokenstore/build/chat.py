@@ -36,16 +36,18 @@ _ROLES = {
 REASONING = ("reasoning_content", "reasoning", "thinking")
 _KINDS = {dict: "object", list: "list", str: "string", bool: "boolean", int: "number", float: "number"}
 
+Message = dict[str, Any]
+
 
 @dataclass(frozen=True)
 class Conversation:
     """Messages, each with a role and a content or tool calls, no value of them None; and schemas of tools, or None."""
 
-    messages: tuple[dict, ...]
-    tools: list | None = None
+    messages: tuple[Message, ...]
+    tools: list[Any] | None = None
 
 
-def conversation(row: dict, table: bool = False) -> Conversation:
+def conversation(row: dict[str, Any], table: bool = False) -> Conversation:
     """The conversation of one record.
 
     Args:
@@ -65,7 +67,7 @@ def conversation(row: dict, table: bool = False) -> Conversation:
     return Conversation(tuple(messages), _tools(row.get("tools"), table))
 
 
-def _listed(row: dict, shape: tuple[str, ...]) -> list:
+def _listed(row: dict[str, Any], shape: tuple[str, ...]) -> list[Any]:
     """The messages of a record as they are, each under the names role and content."""
     if shape == ("messages",):
         return _list(row["messages"], "messages")
@@ -79,7 +81,7 @@ def _listed(row: dict, shape: tuple[str, ...]) -> list:
     return _said("user", asked, shape[0]) + _said("assistant", answered, shape[1])
 
 
-def _said(role: str, value: Any, name: str) -> list:
+def _said(role: str, value: Any, name: str) -> list[Any]:
     """A field that holds a text, or messages as they are."""
     if isinstance(value, list):
         return _list(value, name)
@@ -88,7 +90,7 @@ def _said(role: str, value: Any, name: str) -> list:
     return [{"role": role, "content": value}]
 
 
-def _with_system(messages: list, system: Any) -> list:
+def _with_system(messages: list[Any], system: Any) -> list[Any]:
     if system is None or system == "":
         return messages
     first = messages[0] if isinstance(messages[0], dict) else {}
@@ -109,7 +111,7 @@ def _from_sharegpt(message: Any, where: str) -> Any:
     return {"role": _ROLES[name], "content": message.get("value"), **rest}
 
 
-def _message(message: Any, where: str, table: bool) -> dict:
+def _message(message: Any, where: str, table: bool) -> Message:
     if not isinstance(message, dict):
         raise ValueError(f"{where}: expected an object, found {_kind(message)}")
     role = message.get("role")
@@ -126,7 +128,7 @@ def _message(message: Any, where: str, table: bool) -> dict:
     return kept
 
 
-def _check(message: dict, where: str) -> None:
+def _check(message: Message, where: str) -> None:
     """There is a content, though it may be empty, or there are tool calls."""
     if "content" not in message and "tool_calls" not in message:
         raise ValueError(f"{where}: expected content, found null")
@@ -150,13 +152,13 @@ def _content(value: Any, where: str) -> str:
     return "".join(texts)
 
 
-def _calls(value: Any, where: str, table: bool) -> list:
+def _calls(value: Any, where: str, table: bool) -> list[Any]:
     if not isinstance(value, list) or not all(isinstance(call, dict) for call in value):
         raise ValueError(f"{where}: expected tool_calls to be a list of objects, found {_shown(value)}")
     return _filled(value) if table else value
 
 
-def _tools(value: Any, table: bool) -> list | None:
+def _tools(value: Any, table: bool) -> list[Any] | None:
     """Schemas of tools: a list of objects, or JSON of one; None for none."""
     tools = _parsed(value) if isinstance(value, str) and value.strip() else value
     if not tools and not isinstance(tools, dict):  # null, "", []
@@ -181,7 +183,7 @@ def _filled(value: Any) -> Any:
     return [_filled(one) for one in value] if isinstance(value, list) else value
 
 
-def _list(value: Any, where: str) -> list:
+def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list) or not value:
         found = "an empty one" if isinstance(value, list) else _kind(value)
         raise ValueError(f"{where}: expected a list, found {found}")
@@ -220,7 +222,7 @@ def special_in_content(talk: Conversation, special_tokens: Sequence[str]) -> str
 
 
 @lru_cache(maxsize=8)
-def _pattern(special_tokens: tuple[str, ...]) -> re.Pattern:
+def _pattern(special_tokens: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, filter(None, special_tokens))) or r"(?!)")
 
 

@@ -9,6 +9,7 @@ the first time back, but not the second. Only where one of these is another are 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -61,7 +62,7 @@ class KnownChecksums:
 
     def __init__(self, work: Work):
         self._path = work.inputs
-        self._known: dict[str, list] = {}
+        self._known: dict[str, list[Any]] = {}
         try:
             known = json.loads(read_bytes(self._path, _MAX_KNOWN_BYTES))
             if isinstance(known, dict):

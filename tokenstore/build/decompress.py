@@ -5,7 +5,7 @@
 
 import gzip
 import io
-from typing import BinaryIO
+from typing import Any
 
 import zstandard
 
@@ -13,11 +13,13 @@ CHUNK = 1 << 20
 _PIECE = 4096  # decompressed at once: 4 bytes can stand for 128 KB
 _MAX_WINDOW = 1 << 31  # files made with `zstd --long=31`
 
+Stream = io.BufferedReader | gzip.GzipFile
 
-def decompressed(raw: BinaryIO, compression: str) -> BinaryIO:
+
+def decompressed(raw: io.BufferedReader, compression: str) -> Stream:
     """The bytes of `raw`, a buffered file: all members of a ".gz", all frames of a ".zst", as it is for ""."""
     if compression == ".gz":
-        return gzip.GzipFile(fileobj=_NotEmpty(raw), mode="rb")  # type: ignore[return-value]
+        return gzip.GzipFile(fileobj=_NotEmpty(raw), mode="rb")
     if compression == ".zst":
         return io.BufferedReader(_ZstdStream(raw), CHUNK)
     return raw
@@ -26,9 +28,9 @@ def decompressed(raw: BinaryIO, compression: str) -> BinaryIO:
 class _NotEmpty(io.RawIOBase):
     """`gzip` reads a file of 0 bytes as an empty text; no gzip file has 0 bytes."""
 
-    def __init__(self, raw: BinaryIO):
+    def __init__(self, raw: io.BufferedReader):
         self._raw = raw
-        if not raw.peek(1):  # type: ignore[attr-defined]
+        if not raw.peek(1):
             raise EOFError("0 bytes")
 
     def read(self, size: int = -1) -> bytes:
@@ -38,7 +40,7 @@ class _NotEmpty(io.RawIOBase):
 class _ZstdStream(io.RawIOBase):
     """All frames of a zstd file, one after the other; EOFError if the last is cut short."""
 
-    def __init__(self, raw: BinaryIO):
+    def __init__(self, raw: io.BufferedReader):
         self._raw = raw
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
         self._frame = self._decompressor.decompressobj()
@@ -48,7 +50,7 @@ class _ZstdStream(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: memoryview) -> int:
+    def readinto(self, buffer: Any) -> int:
         while not self._output:
             if not self._input:
                 self._input = self._raw.read(_PIECE)

@@ -1,5 +1,6 @@
 """A record -> a document to encode: by the user's functions, then as text, as tokens made elsewhere, or as a conversation."""
 
+import dataclasses
 import reprlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _SHOWN, _SHOWN_NAME, _MOST_NAMES = 200, 40, 8
 _IGNORED_LABEL = -100
 _ABSENT = object()
+_NO_IDS = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -29,20 +31,25 @@ class Document:
     """What will be encoded: a text, with the characters to be learned of a conversation, or ids that are there already.
 
     Attributes:
-        text: None for ids.
-        learned: spans of characters of `text`, half-open; None: all.
-        ids: int64[n], each below the vocabulary's size.
+        text: "" for ids.
+        learned: spans of characters of `text`, half-open.
+        ids: int64[n], each below the vocabulary's size; none for a text.
         mask: bool[n], which ids are to be learned; None: all.
         name: the record's own id; "" without.
         content: two words of a hash, where documents are split or compared; else zeros.
     """
 
-    text: str | None = None
-    learned: tuple[tuple[int, int], ...] | None = None
-    ids: np.ndarray | None = None
+    text: str = ""
+    learned: tuple[tuple[int, int], ...] = ()
+    ids: np.ndarray = dataclasses.field(default_factory=lambda: _NO_IDS)
     mask: np.ndarray | None = None
     name: str = ""
     content: tuple[int, int] = (0, 0)
+
+    @property
+    def size(self) -> int:
+        """Characters of the text, or ids."""
+        return len(self.text) + len(self.ids)
 
 
 class DocumentReader:
@@ -240,7 +247,7 @@ def _mask(row: Row, name: str, ids: np.ndarray) -> np.ndarray:
     if found.size and found.dtype.kind not in "biuf":
         raise ValueError(f"field {name!r}: expected {rule}, found {_first_other(value, int, float, np.number)}")
     if name.split(".")[-1] == "labels":
-        mask = found != _IGNORED_LABEL
+        mask: np.ndarray = found != _IGNORED_LABEL
         wrong = np.flatnonzero(mask & (found != ids))
         rule = "-100 or the token itself (unshifted)"
     else:

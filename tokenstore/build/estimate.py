@@ -26,7 +26,7 @@ from tokenstore.build.inputs import TABLES, InputFile
 from tokenstore.build.records import Bad, SliceReader, line_start
 from tokenstore.build.tables import group_slices
 from tokenstore.build.units import Slice
-from tokenstore.tokenizer import EngineMismatch, Tokenizer
+from tokenstore.tokenizer import EngineMismatch, Tokenizer, reference_of
 
 _SAMPLE = 4 << 20  # characters tokenized, of all pieces together where all are read
 _READ = 1 << 30  # characters read, of all pieces together
@@ -230,7 +230,7 @@ class Estimator:
         try:
             encoded = encode_documents(window.documents, self.tokenizer, self.options)
         except EngineMismatch:
-            self.tokenizer = self.tokenizer.reference
+            self.tokenizer = reference_of(self.tokenizer)
             encoded = encode_documents(window.documents, self.tokenizer, self.options)
         scales = np.array(window.scales)[encoded.kept]
         tokens = (encoded.lengths - self.num_special) * np.array(window.longer)[encoded.kept]
@@ -240,7 +240,7 @@ class Estimator:
     def _excerpt(self, document: Document) -> tuple[Document, float]:
         """A document, or pieces of a long text, and how many times as long it is."""
         text, limited = document.text, self.options.max_tokens is not None or self.options.min_tokens > 0
-        if text is None or self.options.records != "text" or limited or len(text) <= _EXCERPT * _EXCERPTS:
+        if self.options.records != "text" or limited or len(text) <= _EXCERPT * _EXCERPTS:
             return document, 1.0
         self.is_exact = False
         starts = [(len(text) - _EXCERPT) * i // (_EXCERPTS - 1) for i in range(_EXCERPTS)]
@@ -306,9 +306,9 @@ def _ratio_error(values: np.ndarray, weights: np.ndarray, rate: np.ndarray) -> n
     if len(values) < 2:
         return rate
     steps = np.diff(values - rate * weights, axis=0)
-    return np.sqrt((steps**2).sum(axis=0) / 2 / (len(values) - 1) / len(values)) / np.maximum(
-        weights.mean(axis=0), 1e-9
-    )
+    of_mean = np.sqrt((steps**2).sum(axis=0) / 2 / (len(values) - 1) / len(values))
+    error: np.ndarray = of_mean / np.maximum(weights.mean(axis=0), 1e-9)
+    return error
 
 
 def _size(value: Any) -> int:

@@ -36,7 +36,8 @@ def load_hook(name: str) -> Hook:
     _loaded.setdefault(source, sha256)
     if not callable(found):
         raise ConfigError(f"hook: expected a function, found {type(found).__name__} ({name}); name a function")
-    return found
+    function: Callable[[dict[str, Any]], Any] = found
+    return function
 
 
 def hook_sha256(name: str) -> str:
@@ -68,7 +69,7 @@ def _source(name: str) -> tuple[str, str]:
 
 def _file_of(module_name: str, name: str) -> str:
     if module_name in sys.modules:
-        file = getattr(sys.modules[module_name], "__file__", None)
+        file: str | None = getattr(sys.modules[module_name], "__file__", None)
     else:
         spec = _find(module_name, name)
         file = spec.origin if spec.has_location else None
@@ -87,9 +88,10 @@ def _find(module_name: str, name: str) -> ModuleSpec:
     parts = module_name.split(".")
     for number in range(1, len(parts) + 1):
         whole = ".".join(parts[:number])
-        spec = _find_in(whole, path) if all(parts) else None
-        if spec is None:
+        found = _find_in(whole, path) if all(parts) else None
+        if found is None:
             raise _not_imported(name, f"ModuleNotFoundError: No module named {whole!r}")
+        spec = found
         path = _search_path(spec)
         if path is None and number < len(parts):
             raise _not_imported(name, f"ModuleNotFoundError: {whole!r} is not a package")

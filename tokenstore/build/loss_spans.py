@@ -185,4 +185,5 @@ def learned(token_spans: np.ndarray, spans: Sequence[Span]) -> np.ndarray:
         return np.zeros(len(token_spans), bool)
     starts, stops = token_spans[:, 0], token_spans[:, 1]
     at = np.searchsorted(edges[:, 0], starts, "right") - 1  # the last span that begins at or before the token
-    return (at >= 0) & (starts < stops) & (stops <= edges[np.maximum(at, 0), 1])
+    inside: np.ndarray = (at >= 0) & (starts < stops) & (stops <= edges[np.maximum(at, 0), 1])
+    return inside

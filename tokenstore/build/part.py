@@ -1,7 +1,7 @@
 """One unit -> one part: its documents' tokens and a row for each, and a summary written last, which makes the part count.
 
-A part's key hashes all that decides its bytes, and when and where the work began, so a part found on disk can be trusted or
-thrown away without looking inside. Parts are what a killed build resumes from.
+A part's key hashes all that decides its bytes, so a part found on disk can be trusted or thrown away without looking
+inside. Parts are what a killed build resumes from.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from tokenstore.errors import BuildError, CorruptionError, TokenStoreError
 from tokenstore.format.manifest import canonical_json
 from tokenstore.store.files import read_bytes
 from tokenstore.store.writing import create_again, sync, write_atomically
-from tokenstore.tokenizer import EngineMismatch, Tokenizer
+from tokenstore.tokenizer import EngineMismatch, Tokenizer, reference_of
 
 _BLOCK_DOCUMENTS, _BLOCK_TOKENS = 1 << 16, 1 << 22  # of a part read at once, whichever is less
 # What a part holds of a document: tokens, record number in the slice, slice of the unit, bytes of its id, hash of its content
@@ -129,16 +129,13 @@ def _cut(rows: np.ndarray) -> Iterator[np.ndarray]:
         first = stop
 
 
-def part_key(unit: Unit, files: Sequence[InputFile], recipe: dict[str, Any], time_of_work: int) -> str:
-    """Hash of what decides a part's bytes: the recipe, and name, size and time of change of each input.
-
-    `time_of_work` is as in `resume`: nobody knows it beforehand, so nobody else can have made a part with this key.
-    """
+def part_key(unit: Unit, files: Sequence[InputFile], recipe: dict[str, Any]) -> str:
+    """Hash of what decides a part's bytes: the recipe, and name, size and time of change of each input."""
     slices = [
         [(file := files[part.file_number]).name, file.num_bytes, file.modified_ns, part.start, part.stop]
         for part in unit
     ]
-    return hashlib.sha256(canonical_json([recipe, slices, time_of_work]).encode()).hexdigest()
+    return hashlib.sha256(canonical_json([recipe, slices]).encode()).hexdigest()
 
 
 def load_part(stem: Path, key: str, num_slices: int) -> Part | None:
@@ -181,7 +178,7 @@ def make_part(
     except EngineMismatch as error:
         report(*(-reported).tolist())
         note = f"{tokenizer.engine} was not used for a part of {_names(unit, files)}: {error}"
-        part = _make(stem, unit, files, tokenizer.reference, reader, report, note)
+        part = _make(stem, unit, files, reference_of(tokenizer), reader, report, note)
     if part.num_bad <= reader.options.max_bad:
         summary = {"key": key, **vars(part), "slices": [list(vars(done).values()) for done in part.slices]}
         del summary["stem"]

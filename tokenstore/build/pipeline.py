@@ -34,7 +34,6 @@ from tokenstore.build.resume import (
     check_recipe,
     publish_rejects,
     tidy,
-    time_of_work,
     write_recipe,
 )
 from tokenstore.build.units import cut_units
@@ -167,7 +166,7 @@ def _build(job: Job, progress: Progress, note: Note) -> BuildResult:
     open_work(job, job.recipe, note)
     remove_tree(working)
     new_folder(working)
-    names = [split.name for split in splits_of(job.options)] or [None]
+    names = _names(job.options)
     with contextlib.ExitStack() as stack:
         writers = [
             stack.enter_context(new_writer(folder, job.tokenizer.vocab_size, job.options))
@@ -214,8 +213,7 @@ def fill(job: Job, writers: Sequence[StoreWriter], progress: Progress, note: Not
     Raises: BadRecordsError: more bad records than allowed; they stand in the rejects file then.
     """
     units = cut_units(job.files)
-    began = time_of_work(job.work)
-    keys = [part_key(unit, job.files, job.recipe, began) for unit in units]
+    keys = [part_key(unit, job.files, job.recipe) for unit in units]
     # Named by key: a build of other inputs, killed, has not touched the files of these parts.
     stems = [job.work.building / "parts" / key[:32] for key in keys]
     done = [load_part(stem, key, len(unit)) for stem, key, unit in zip(stems, keys, units, strict=True)]
@@ -247,7 +245,7 @@ def _finished(job: Job) -> BuildResult | None:
     """The store at the output, if the same command made it; None if nothing is there; ConfigError for anything else."""
     if is_free(job.output):
         return None
-    names = [split.name for split in splits_of(job.options)] or [None]
+    names = _names(job.options)
     for name, folder in zip(names, store_folders(job.output, job.options), strict=True):
         try:
             with open_store(folder) as store:
@@ -255,7 +253,11 @@ def _finished(job: Job) -> BuildResult | None:
                 rows = [row for _, row in checked_rows(store.file(INPUTS_NAME), store.entry(INPUTS_NAME), len(store))]
         except FormatError as error:
             raise ConfigError(NO_STORE.format(job.output)) from error
-        old = {"options": manifest.options, "tokenizer": vars(manifest.tokenizer), "versions": manifest.versions}
+        old: dict[str, Any] = {
+            "options": manifest.options,
+            "tokenizer": vars(manifest.tokenizer),
+            "versions": manifest.versions,
+        }
         old["inputs"] = [[row.file, row.num_bytes] for row in rows]
         recorded = {row.file: row.checksum for row in rows}
         fields = manifest_fields(job.recipe, name)
@@ -275,6 +277,11 @@ def _finished(job: Job) -> BuildResult | None:
         )
     known.keep()
     return _result(job, job.rejects if is_there(job.rejects) else None, was_there=True)
+
+
+def _names(options: BuildOptions) -> list[str | None]:
+    """Names of the splits; one store without a name where there are none."""
+    return [split.name for split in splits_of(options)] or [None]
 
 
 def _result(job: Job, rejects: Path | None, was_there: bool) -> BuildResult:

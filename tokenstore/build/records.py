@@ -6,12 +6,12 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import orjson
 import zstandard
 
-from tokenstore.build.decompress import CHUNK, decompressed
+from tokenstore.build.decompress import CHUNK, Stream, decompressed
 from tokenstore.build.inputs import TABLES, InputFile
 from tokenstore.build.magic import MAGIC_BYTES, misnamed
 from tokenstore.build.tables import csv_rows, first_bytes, longer_than, table_rows
@@ -57,7 +57,7 @@ class SliceReader:
         self.num_lines = 0
         self.line = (0, 0)  # of .jsonl: first byte of the last record, and the one after it
         self.whole: bytes | None = None  # the file's bytes, where it is small
-        self._raw: BinaryIO = io.BytesIO()
+        self._raw: io.BufferedReader = io.BufferedReader(io.BytesIO())
         self._table_bytes = 0
 
     @property
@@ -88,12 +88,12 @@ class SliceReader:
                 f"input: expected to read it, found {error.strerror or error} ({self.file.path}); mend it and run the same command again"
             ) from error
 
-    def _open(self) -> BinaryIO:
+    def _open(self) -> io.BufferedReader:
         if self.file.num_bytes > CHUNK or self.part.start or self.part.stop is not None:
-            return open(self.file.path, "rb", buffering=CHUNK)
+            return io.BufferedReader(io.FileIO(self.file.path), CHUNK)
         with open(self.file.path, "rb") as file:  # a million small files need not a megabyte each
-            self.whole = file.read(self.file.num_bytes + 1)  # one more shows that it has grown
-        return io.BufferedReader(io.BytesIO(self.whole))  # type: ignore[arg-type]
+            self.whole = file.read(CHUNK + 1)
+        return io.BufferedReader(io.BytesIO(self.whole))
 
     def _misnamed(self, wrong: str) -> Iterator[Record]:
         """A file that is not what its name says: one bad record where a file is a record, else no input at all."""
@@ -102,7 +102,7 @@ class SliceReader:
         self.num_lines = 1
         yield 1, Bad(wrong, "")
 
-    def _of(self, stream: BinaryIO) -> Iterator[Record]:
+    def _of(self, stream: Stream) -> Iterator[Record]:
         if self.file.format in _DELIMITERS:
             delimiter = _DELIMITERS[self.file.format]
             return self._rows(csv_rows(stream, delimiter, self.reading.columns, self.file.path, self.reading.max_bytes))
@@ -123,7 +123,7 @@ class SliceReader:
             self.num_lines += 1
             yield self.num_lines, Bad(str(row), "") if isinstance(row, ValueError) else row
 
-    def _texts(self, stream: BinaryIO) -> Iterator[Record]:
+    def _texts(self, stream: Stream) -> Iterator[Record]:
         self.num_lines = 1
         most = self.reading.max_bytes + 1
         data = stream.read(most if self.file.compression else min(most, self.file.num_bytes + 1))
@@ -134,7 +134,7 @@ class SliceReader:
         text = decoded(data)
         yield 1, text if isinstance(text, Bad) else {self.reading.text_field: text}
 
-    def _lines(self, stream: BinaryIO) -> Iterator[Record]:
+    def _lines(self, stream: Stream) -> Iterator[Record]:
         at, stop = self.part.start, self.part.stop
         if at:  # a line that began before the slice belongs to the slice before
             stream.seek(at - 1)
@@ -157,7 +157,7 @@ class SliceReader:
         return Bad(longer_than(self.reading.max_bytes), shown(data))
 
 
-def _skip_line(stream: BinaryIO, enough: int | None) -> int:
+def _skip_line(stream: Stream, enough: int | None) -> int:
     """Read to the end of the line, whatever its length, or at least `enough` bytes; return how many."""
     size = 0
     while (enough is None or size < enough) and (chunk := stream.readline(CHUNK)):

@@ -60,7 +60,6 @@ def retokenize(
                 f"retokenize: expected a store that knows where its documents came from, found one without origins ({path})"
             )
         options = replace(options_of(store, tuple(inputs), filter=filter, map=map), engine="reference")
-        store.check_tokenizer()
         files = find_inputs(options.inputs, options.text_endings).files
         tokenizer = open_tokenizer(options, store.manifest.tokenizer, store.allow_links)
         check_same_options(store, recipe_of(options, tokenizer, files)["options"])
@@ -76,7 +75,7 @@ def _compare_all(
     progress: Progress,
 ) -> Iterator[Finding]:
     total = sum(file.num_bytes for file in files)
-    alike = defaultdict(list)
+    alike: dict[tuple[str, int | None], list[InputFile]] = defaultdict(list)
     for file in files:
         alike[file.path.name, file.num_bytes].append(file)
     rows = checked_rows(store.file(INPUTS_NAME), store.entry(INPUTS_NAME), len(store), store.allow_links)
@@ -95,7 +94,7 @@ def _compare_all(
         progress(row.num_bytes or 0, total)
 
 
-def _that_may_be(row: InputRow, alike: dict[tuple[str, int], list[InputFile]]) -> list[InputFile]:
+def _that_may_be(row: InputRow, alike: dict[tuple[str, int | None], list[InputFile]]) -> list[InputFile]:
     """Files with the name and size of an input, that with the same path below the folder all share first."""
     name = tuple(row.file.split("/"))
     files = [file for file in alike[name[-1], row.num_bytes] if file.path.parts[-len(name) :] == name]
@@ -116,7 +115,7 @@ def _compare(
     store: Store, file: InputFile, row: InputRow, wanted: Sequence[int], reader: DocumentReader, tokenizer: Tokenizer
 ) -> Iterator[Finding]:
     """Read one input and compare the documents `wanted`, which lie in it in this order."""
-    left = ((document, store.origin(document).record) for document in wanted)
+    left = ((document, origin.record) for document in wanted if (origin := store.origin(document)) is not None)
     document, record = next(left)
     try:
         for number, found in SliceReader(file, Slice(0), reading(reader.options)):

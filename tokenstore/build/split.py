@@ -30,8 +30,8 @@ def parse_split(text: str) -> tuple[Split, ...]:
     """
     shares: dict[str, Decimal] = {}
     for item in text.split(","):
-        name, _, share = (part.strip() for part in item.partition("="))
-        value = _share(share)
+        name, _, written = (part.strip() for part in item.partition("="))
+        value = _share(written)
         if not is_plain_name(name) or name in shares or value is None:
             raise ConfigError(
                 f"split: expected name=share, each name once, found {item!r} ({text}); such as train=0.99"
@@ -41,7 +41,8 @@ def parse_split(text: str) -> tuple[Split, ...]:
         raise ConfigError(f"split: expected at most {MAX_SPLITS}, found {len(shares)} ({text[:60]}...); name fewer")
     if sum(shares.values()) != 1:
         raise ConfigError(f"split: expected shares that add up to 1, found {sum(shares.values())} ({text}); mend them")
-    splits, total = [], Decimal(0)
+    splits: list[Split] = []
+    total = Decimal(0)
     for name, share in shares.items():
         total += share
         splits.append(Split(name, int(total * (1 << 64))))

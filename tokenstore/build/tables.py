@@ -6,10 +6,11 @@ Only the columns asked for are read. Every row is a record, also one without tex
 import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
+from tokenstore.build.decompress import Stream
 from tokenstore.build.units import Slice
 from tokenstore.errors import BuildError
 
@@ -63,7 +64,8 @@ def column_names(path: Path, ending: str) -> list[str]:
     from pyarrow import parquet
 
     if ending == ".parquet":
-        return parquet.read_schema(path).names
+        names: list[str] = parquet.read_schema(path).names
+        return names
     batch = next(_arrow_batches(path, Slice(0), None, lambda num_bytes: None), None)
     return [] if batch is None else batch.schema.names
 
@@ -80,8 +82,8 @@ def group_slices(path: Path) -> list[tuple[Slice, int]]:
         raise _damaged(".parquet", error, path) from error
     size = path.stat().st_size
     places = _places(groups, size)
-    slices = [Slice(0, start, stop) for start, stop in zip(places, [*places[1:], size], strict=True)] if places else []
-    return [(part, group.num_rows) for part, group in zip(slices, groups, strict=True) if part.start < part.stop]
+    bounds = zip(pairwise([*places, size]), groups, strict=True)
+    return [(Slice(0, start, stop), group.num_rows) for (start, stop), group in bounds if start < stop]
 
 
 def _parquet_batches(path: Path, part: Slice, columns: Columns, done: Callable[[int], None]) -> Iterator[Any]:
@@ -199,7 +201,7 @@ def _check_columns(columns: Columns, schema: Any, path: Path) -> None:
 
 def _is_there(schema: Any, field: str) -> bool:
     if field in schema.names:
-        return schema.names.count(field) == 1
+        return bool(schema.names.count(field) == 1)
     names = field.split(".")
     if schema.names.count(names[0]) != 1:
         return False
@@ -236,7 +238,7 @@ def _rows(batch: Any) -> Iterator[dict[str, Any] | ValueError]:
 
 
 def csv_rows(
-    stream: BinaryIO, delimiter: str, columns: Columns, path: Path, max_bytes: int
+    stream: Stream, delimiter: str, columns: Columns, path: Path, max_bytes: int
 ) -> Iterator[dict[str, str] | ValueError]:
     """The rows of a .csv or .tsv file with a header line.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tokenstore.build.chat_templates import BUILT_IN, may_be_like
 from tokenstore.build.templates import Template, load_template
@@ -12,8 +13,8 @@ _MOST = 3
 
 @dataclass(frozen=True)
 class _Probe:
-    messages: Sequence[dict]
-    tools: list | None = None
+    messages: Sequence[dict[str, Any]]
+    tools: list[Any] | None = None
 
 
 _SYSTEM, _ASKED = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 2?"}

@@ -70,7 +70,7 @@ class Template:
     reads_tools: bool
 
     def render(
-        self, messages: Sequence[dict], tools: list | None, prompt: bool = False, marks: bool = False
+        self, messages: Sequence[dict[str, Any]], tools: list[Any] | None, prompt: bool = False, marks: bool = False
     ) -> tuple[str, list[Span]]:
         """The text of some messages, and where its generation marks are: characters, in order, also empty ones.
 
@@ -83,9 +83,10 @@ class Template:
             ValueError: the template refuses the messages or fails on them; its own message.
         """
         try:
-            from transformers.utils.chat_template_utils import render_jinja_template
+            from transformers.utils import chat_template_utils as library
 
-            texts, found = render_jinja_template(
+            render: Any = library.render_jinja_template  # its annotation is that of another function
+            texts, found = render(
                 conversations=[list(messages)],
                 tools=tools,
                 chat_template=self.text,

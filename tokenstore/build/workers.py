@@ -5,13 +5,13 @@ import multiprocessing
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing.connection import wait as wait_for_end
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tokenstore.build.documents import DocumentReader
 from tokenstore.build.inputs import InputFile
@@ -22,9 +22,10 @@ from tokenstore.build.units import Unit, slice_bytes
 from tokenstore.errors import BuildError
 from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.store.files import set_environment
-from tokenstore.tokenizer import Tokenizer
+from tokenstore.tokenizer import Tokenizer, reference_of
 
 _REPORT_SECONDS = 0.2
+_Job = tuple[Path, str, Unit, dict[int, InputFile]]  # stem, key, unit and inputs of `make_part`
 _AHEAD = 4  # units a worker that may be finished or waiting before the one that is needed next
 
 
@@ -39,7 +40,7 @@ def run_units(
     tokenizer: Tokenizer,
     progress: Callable[[BuildProgress], None],
     note: Callable[[str], None],
-) -> Iterator[Part]:
+) -> Generator[Part]:
     """The part of every unit, in order: those in `done` as they are, the others made by `options.workers` processes.
 
     `entry` is the tokenizer's in a store that is there already; see `recipe.open_tokenizer`.
@@ -50,10 +51,12 @@ def run_units(
     if options.workers == 1 or len(todo) <= 1:
         set_environment("TOKENIZERS_PARALLELISM", "false")  # --workers says how many cores to use
         reader = DocumentReader(options, tokenizer)
-        made = (part or make_part(*jobs[i], tokenizer, reader, counters.add) for i, part in enumerate(done))
+        made: Generator[Part] = (
+            part or make_part(*jobs[i], tokenizer, reader, counters.add) for i, part in enumerate(done)
+        )
     else:
         # All use the engine that was found here: it stands in the manifest
-        engine = "fast" if hasattr(tokenizer, "reference") else "reference"
+        engine: Literal["fast", "reference"] = "fast" if reference_of(tokenizer) is not tokenizer else "reference"
         made = _run_pool(replace(options, engine=engine), entry, jobs, done, counters)
     with contextlib.closing(made):
         for part in made:
@@ -71,17 +74,17 @@ def _named(files: Sequence[InputFile], unit: Unit) -> dict[int, InputFile]:
 def _run_pool(
     options: BuildOptions,
     entry: TokenizerEntry | None,
-    jobs: dict[int, Any],
+    jobs: Mapping[int, _Job],
     done: Sequence[Part | None],
     counters: "_Counters",
-) -> Iterator[Part]:
+) -> Generator[Part]:
     context = multiprocessing.get_context("spawn")
     workers = min(options.workers, len(jobs))
     # A slot a worker and no lock around it: a worker killed while it held one would stop everybody.
     amounts = context.RawArray("q", 3 * workers)
     pool = ProcessPoolExecutor(workers, context, _start_worker, (options, entry, amounts, context.Value("i", 0)))
     waiting = deque(jobs)
-    running: dict[int, Future] = {}
+    running: dict[int, Future[Part]] = {}
     try:
         for number, part in enumerate(done):
             while waiting and waiting[0] < number + _AHEAD * workers:
@@ -170,5 +173,5 @@ def _report(*done: int) -> None:
         _worker["amounts"][3 * _worker["slot"] + i] += amount
 
 
-def _work(job: tuple) -> Part:
+def _work(job: _Job) -> Part:
     return make_part(*job, _worker["tokenizer"], _worker["reader"], _report)

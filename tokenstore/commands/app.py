@@ -4,7 +4,7 @@ import itertools
 import signal
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import cyclopts
@@ -30,14 +30,21 @@ EXIT_CODES = (
     " 4 damage found (verify); 130 interrupted, the same build or append resumes."
 )
 
-_STYLE = {
-    "version": tokenstore.__version__,
-    "help_format": "markdown",
-    "help_epilogue": EXIT_CODES,
-    "suppress_keyboard_interrupt": False,  # `run` says what an interruption means
-}
-COMMANDS = (build, append, index, verify, inspect, plan, trace, report)
-app = cyclopts.App(name="tokenstore", help="Build, check and read token stores for training language models.", **_STYLE)
+COMMANDS: tuple[Callable[..., int], ...] = (build, append, index, verify, inspect, plan, trace, report)
+
+
+def _new_app(name: str, text: str | None = None) -> cyclopts.App:
+    return cyclopts.App(
+        name=name,
+        help=text,
+        version=tokenstore.__version__,
+        help_format="markdown",
+        help_epilogue=EXIT_CODES,
+        suppress_keyboard_interrupt=False,  # `run` says what an interruption means
+    )
+
+
+app = _new_app("tokenstore", "Build, check and read token stores for training language models.")
 for each in COMMANDS:
     app.command(each)
 app.register_install_completion_command()
@@ -45,7 +52,7 @@ app.register_install_completion_command()
 
 def single(name: str) -> cyclopts.App:
     """One command as a program of its own, as `python -m tools.build_store` is."""
-    made = cyclopts.App(name=f"tokenstore {name}", **_STYLE)
+    made = _new_app(f"tokenstore {name}")
     made.default(next(command for command in COMMANDS if command.__name__ == name))
     return made
 

@@ -15,7 +15,6 @@ from tokenstore.build import BuildOptions, BuildPreview, BuildProgress, BuildRes
 from tokenstore.build.options import Dedup, DocumentStart, Engine, Records, SpecialText, TrainOn
 from tokenstore.build.records import MAX_RECORD_BYTES
 from tokenstore.commands.progress import meter
-from tokenstore.views.text import safe
 
 CONTENT = Group("What a record holds", sort_key=1)
 TOKENS = Group("Tokens", sort_key=2)
@@ -180,7 +179,7 @@ def build(
         def progress(at: BuildProgress) -> None:
             shown.show(at.num_bytes, at.total_bytes, (at.num_tokens, " tokens"), (at.num_bytes, "B of input"))
 
-        result = build_store(options, progress, lambda text: errors.print(f"note: {safe(text)}"))
+        result = build_store(options, progress, lambda text: errors.print(f"note: {text}"))
     seconds = time.monotonic() - start
     if as_json:
         sys.stdout.write(json.dumps({**asdict(result), "seconds": round(seconds, 3)}, default=str) + "\n")
@@ -200,13 +199,14 @@ def _options(
     **same: Any,
 ) -> BuildOptions:
     """The command's arguments as options: those of other units, and the others as they are."""
+    others: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in same.items()}
     return BuildOptions(
         workers=multiprocessing.cpu_count() if workers is None else workers,
         max_record_bytes=max_record_size << 20,
         shard_bytes=shard_size << 20,
         eos_token=eos,
         eos=not no_eos,
-        **{name: tuple(value) if isinstance(value, list) else value for name, value in same.items()},
+        **others,
     )
 
 
@@ -238,7 +238,7 @@ def _print_preview(preview: BuildPreview, as_json: bool) -> None:
         rows.append(("warning", "there is not enough room; the build would stop, and resume once there is"))
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for name, value in [*rows, ("nothing", "was written; leave --dry-run out to build")]:
-        console.print(safe(f"{name:<13}{value}"))
+        console.print(f"{name:<13}{value}")
 
 
 def _expected(preview: BuildPreview) -> str:
@@ -271,7 +271,7 @@ def print_result(result: BuildResult, seconds: float) -> None:
     left_out = ", ".join(f"{counts[name]:,} {why}" for name, why in _WHY.items() if counts.get(name))
     rows = [
         ("store", str(result.path) + (" (was there already; nothing done)" if result.was_there else "")),
-        ("documents", f"{result.num_documents:,} from {counts.get('input files', 0):,} files"),
+        ("documents", f"{result.num_documents:,} from {counts['input files']:,} files"),
         *([("left out", left_out)] if left_out else []),
         (
             "tokens",
@@ -285,7 +285,7 @@ def print_result(result: BuildResult, seconds: float) -> None:
             )
             for part in result.splits
         ],
-        ("bad records", f"{counts.get('bad', 0):,}" + (f", listed in {result.rejects}" if result.rejects else "")),
+        ("bad records", f"{counts['bad']:,}" + (f", listed in {result.rejects}" if result.rejects else "")),
         *([("digest", result.digest)] if result.digest else []),
     ]
     if not result.was_there:
@@ -294,4 +294,4 @@ def print_result(result: BuildResult, seconds: float) -> None:
         rows.append(("time", f"{seconds:.1f} s, {result.new_tokens / max(seconds, 1e-9):,.0f} tokens/s"))
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for name, value in rows:  # no table: it would cut a long path to the width of the terminal
-        console.print(safe(f"{name:<13}{value}"))
+        console.print(f"{name:<13}{value}")

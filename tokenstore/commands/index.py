@@ -3,17 +3,17 @@
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 
-from tokenstore.commands.progress import meter
+from tokenstore.commands.progress import Meter, meter
 from tokenstore.store import open_store
 from tokenstore.store.order_file import add_order
 from tokenstore.store.work import is_work_folder
-from tokenstore.views.text import safe
 
 
 def index(
@@ -47,16 +47,16 @@ def index(
     for path in [path for path in stores if not is_work_folder(path)]:  # a shell's `stores/*` finds those too
         start = time.monotonic()
         with meter(f"indexing {path}", quiet=as_json) as shown:
-            written = add_order(
-                path, lambda done, total, shown=shown: shown.show(done, total, (done // 2, " documents")), version
-            )
+            written = add_order(path, partial(_show, shown), version)
         with open_store(path, version=version) as store:
             row = {"path": str(path), "written": written, "documents": len(store), "lengths": len(store.runs())}
         if as_json:
             sys.stdout.write(json.dumps(row) + "\n")
             continue
         done = f"written in {time.monotonic() - start:.1f} s" if written else "was there already"
-        console.print(
-            f"{safe(str(path))}: {row['documents']:,} documents of {row['lengths']:,} lengths, order file {done}"
-        )
+        console.print(f"{path}: {row['documents']:,} documents of {row['lengths']:,} lengths, order file {done}")
     return 0
+
+
+def _show(shown: Meter, done: int, total: int) -> None:
+    shown.show(done, total, (done // 2, " documents"))

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tokenstore.views.text import safe
-
 _LINE_SECONDS = 10.0
 
 
@@ -16,8 +14,8 @@ class Meter:
     """Shows how far work is: `show(done, total, rates)`, rates being (amount, unit) for which a rate a second is shown."""
 
     def __init__(self, console: Console, title: str, bar: Progress | None):
-        self._console, self._title, self._bar = console, title, bar
-        self._task = bar.add_task(title, total=None, rates="") if bar else None
+        self._console, self._title = console, title
+        self._bar = (bar, bar.add_task(title, total=None, rates="")) if bar else None
         self._start = self._last = time.monotonic()
         self._first: tuple[int, ...] = ()
         self._first_done = -1  # what an earlier run had done does not count for the speed of this one
@@ -32,7 +30,8 @@ class Meter:
             for (amount, unit), first in zip(amounts, self._first, strict=True)
         )
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total, rates=rates)
+            bar, task = self._bar
+            bar.update(task, completed=done, total=total, rates=rates)
         elif now - self._last >= _LINE_SECONDS:
             self._last = now
             parts = [f"{100 * done // max(total, 1)} %"]
@@ -44,15 +43,14 @@ class Meter:
 @contextmanager
 def meter(title: str, quiet: bool = False) -> Iterator[Meter]:
     """A Meter on standard error."""
-    title = safe(title)
-    console = Console(stderr=True, highlight=False, markup=False, quiet=quiet)
+    console = Console(stderr=True, highlight=False, quiet=quiet)
     if not console.is_terminal or quiet:
         yield Meter(console, title, None)
         return
     columns = (
-        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.description}"),
         BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %  {task.fields[rates]}", markup=False),
+        TextColumn("{task.percentage:>3.0f} %  {task.fields[rates]}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:

@@ -122,7 +122,7 @@ def _given(**options: Any) -> dict[str, Any]:
 
 def _of_store(
     path: Path, version: int | None, allow_links: Path | None, limits: dict[str, int], of_plan: dict[str, Any]
-) -> tuple[Any, Callable]:
+) -> tuple[Any, Callable[[Any], str]]:
     if of_plan:
         raise ConfigError(f"report: expected a plan's file for --steps, --step and the like, found a folder ({path})")
     from tokenstore.report.store_report import store_page, store_report
@@ -133,7 +133,7 @@ def _of_store(
 
 def _of_plan(
     path: Path, version: int | None, allow_links: Path | None, options: dict[str, Any]
-) -> tuple[Any, Callable]:
+) -> tuple[Any, Callable[[Any], str]]:
     if version is not None and is_there(path):
         raise ConfigError(f"report: expected a store's folder for --version, found a file ({path})")
     from tokenstore.report.plan_page import plan_page

@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Literal
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -100,7 +100,7 @@ def table(
         return
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for i, title in enumerate(titles):
-        side = "right" if i in right else "left"
+        side: Literal["left", "right"] = "right" if i in right else "left"
         made.add_column(title, justify=side, overflow="fold", no_wrap=i != folds)
     for row in cells:
         made.add_row(*row)

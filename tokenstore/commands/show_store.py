@@ -1,6 +1,6 @@
 """A store in one screen: what `tokenstore inspect STORE` prints."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.console import Console
 from rich.text import Text
@@ -108,7 +108,7 @@ def _show_lengths(console: Console, lengths: Lengths) -> None:
     total = sum(row.documents for row in lengths.bins)
     tokens = sum(row.tokens for row in lengths.bins)
     width = max(8, min(console.width - 48, 50))
-    rows = (
+    rows: Iterable[tuple[str | Text, ...]] = (
         (
             f"{row.low:,} - {row.high:,}" if row.low < row.high else f"{row.low}",
             f"{row.documents:,}",

@@ -13,7 +13,6 @@ from rich.console import Console
 from tokenstore.build import retokenize as tokenize_again
 from tokenstore.commands.progress import meter
 from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError
-from tokenstore.format.manifest import Manifest
 from tokenstore.store import open_store
 from tokenstore.store import verify as verify_store
 from tokenstore.store.verify import unlisted_files
@@ -70,7 +69,7 @@ def verify(
         raise ConfigError("retokenize: expected --filter and --map only with --retokenize; add it, or omit them")
     done = total = 0
     with contextlib.suppress(CorruptionError):  # damage is a finding; a path that holds no store is a mistake
-        total = _num_bytes(open_store(store, "lazy", version, allow_links).manifest)
+        total = open_store(store, "lazy", version, allow_links).manifest.num_bytes
     with meter("verifying", quiet=as_json) as shown:
 
         def progress(num_bytes: int) -> None:
@@ -98,13 +97,12 @@ def verify(
     else:
         console = Console(highlight=False, soft_wrap=True, markup=False)
         for finding in findings:
-            console.print(safe(str(finding)))
+            console.print(str(finding))
         for name in unlisted:
             console.print(f"note: {safe(name)} is not part of the store; an interrupted append leaves such files")
         again = "" if share is None else f", {100 * share:g} % of the documents tokenized again"
         console.print(
-            f"{safe(str(store))}: "
-            + (f"{len(findings)} findings" if findings else f"sound, {total:,} bytes checked{again}")
+            f"{store}: " + (f"{len(findings)} findings" if findings else f"sound, {total:,} bytes checked{again}")
         )
     return 4 if findings else 0
 
@@ -121,8 +119,3 @@ def _share(text: str | None, inputs: list[str]) -> float | None:
         return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError as error:
         raise ConfigError(f"retokenize: expected a share such as 1%, found {text!r}") from error
-
-
-def _num_bytes(manifest: Manifest) -> int:
-    """Bytes of all files of a store beside its manifest."""
-    return sum(entry.num_bytes for entry in (*manifest.files.values(), *manifest.shards))

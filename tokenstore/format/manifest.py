@@ -4,7 +4,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from tokenstore.errors import CorruptionError, FormatError
 from tokenstore.format import FORMAT_VERSION
@@ -24,10 +24,8 @@ from tokenstore.format.layout import (
     can_hold_order,
     can_hold_origins,
     is_plain_name,
-    is_taken_name,
     mask_bytes,
     mask_name,
-    shard_name,
     token_dtype,
     version_of,
     versioned,
@@ -110,6 +108,11 @@ class Manifest:
         """Version of the store, from 1 (FMT-13): that in the name of the boundaries."""
         return next((version_of(name) or 1 for name in self.files if _is_boundaries(name)), 1)
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files of the store but the manifest itself."""
+        return sum(file.num_bytes for file in self.files.values()) + sum(shard.num_bytes for shard in self.shards)
+
     def name_of(self, name: str) -> str:
         """What a file that depends on all documents is called in this version, `boundaries-v2.bin` for one."""
         return versioned(name, self.version)
@@ -188,7 +191,7 @@ def _sha256(value: Any) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
-def _checksum(body: dict, place: str) -> str:
+def _checksum(body: dict[str, Any], place: str) -> str:
     try:
         return _sha256(body)
     except RecursionError as error:  # nested as deep as the parser can follow, one too deep for the encoder
@@ -197,8 +200,8 @@ def _checksum(body: dict, place: str) -> str:
         ) from error
 
 
-def _parse(data: bytes, place: str) -> dict:
-    def unique(pairs: list) -> dict:
+def _parse(data: bytes, place: str) -> dict[str, Any]:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
             raise ValueError("a key stands twice")
@@ -243,13 +246,13 @@ class _Checker:
     def __init__(self, place: str):
         self.place = place
 
-    def fail(self, field: str, expected: object, found: object) -> None:
+    def fail(self, field: str, expected: object, found: object) -> NoReturn:
         raise CorruptionError(
             f"manifest {field}: expected {_short(expected)}, found {_short(found)} ({self.place});"
             " copy or build the store again"
         )
 
-    def record(self, cls: type, value: Any, field: str) -> dict:
+    def record(self, cls: type, value: Any, field: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             self.fail(field, "an object", type(value).__name__)
         names = {f.name for f in fields(cls)}
@@ -269,7 +272,7 @@ class _Checker:
         if not isinstance(value, str) or not is_plain_name(value):
             self.fail(field, "a plain file name inside the store", repr(value))
 
-    def manifest(self, body: dict) -> Manifest:
+    def manifest(self, body: dict[str, Any]) -> Manifest:
         self.record(Manifest, body, "fields")
         for field in ("options", "counts", "versions", "files"):
             if not isinstance(body[field], dict):
@@ -320,8 +323,6 @@ class _Checker:
             self.fail("tokenizer.file", f"{rule} for the kind {value['kind']}", repr(value["file"]))
         if value["sha256"] is not None:
             self.text(value["sha256"], "tokenizer.sha256")
-        if (value["sha256"] is None) != (value["kind"] == "bytes"):
-            self.fail("tokenizer.sha256", "that of its file, and null for bytes only", repr(value["sha256"]))
         if value["file"] is not None:
             self.name(value["file"], "tokenizer.file")
         for key in ("eos_id", "bos_id", "pad_id"):
@@ -335,8 +336,6 @@ class _Checker:
             self.fail("dtype", f"{token_dtype(manifest.vocab_size).name} for {manifest.vocab_size} ids", manifest.dtype)
         token, document = 0, 0
         for i, shard in enumerate(manifest.shards):
-            if shard.file != shard_name(i):
-                self.fail(f"shards[{i}].file", shard_name(i), shard.file)
             found = (shard.first_token, shard.first_document, shard.num_bytes)
             expected = (token, document, shard.num_tokens * _DTYPES[manifest.dtype])
             if found != expected:
@@ -350,8 +349,10 @@ class _Checker:
                 f"{manifest.num_tokens} tokens in {manifest.num_documents} documents",
                 f"{token} in {document} in the shards",
             )
-        if taken := sorted(name for name in manifest.files if is_taken_name(name)):
-            self.fail("files", "no name that a manifest, a shard or a file in the making has", taken)
+        if len({shard.file for shard in manifest.shards} | set(manifest.files)) != len(manifest.shards) + len(
+            manifest.files
+        ):
+            self.fail("files", "every file once", "a name that stands twice")
         self.versions(manifest)
         masks = {name for name in manifest.files if name.startswith(MASK_PREFIX)}
         if masks and len(masks) > len(manifest.shards):
@@ -368,7 +369,7 @@ class _Checker:
         own = manifest.tokenizer.file
         if own is not None and own not in manifest.files:
             self.fail("tokenizer.file", f"one of {sorted(manifest.files)}", own)
-        for name, most in {own: MAX_TOKENIZER_BYTES, **dict.fromkeys(SIDE_NAMES, MAX_SIDE_FILE_BYTES)}.items():
+        for name, most in [(own, MAX_TOKENIZER_BYTES), *((name, MAX_SIDE_FILE_BYTES) for name in SIDE_NAMES)]:
             if name in manifest.files and manifest.files[name].num_bytes > most:
                 self.fail(f"files[{name}].num_bytes", f"at most {most}", manifest.files[name].num_bytes)
 

@@ -7,7 +7,7 @@ n = 10**9, 290 ns below 65,536; `permute_run` 30-110 ns there.
 
 import numpy as np
 
-from tokenstore.jit import inline_kernel
+from tokenstore.jit import Integer, inline_kernel
 from tokenstore.order.keys import mix
 
 SMALL = 1 << 16  # below this a Feistel network is visibly biased
@@ -41,7 +41,7 @@ def _feistel_round(x: np.uint64, r: int, bits: int, start: np.uint64) -> np.uint
 
 
 @inline_kernel
-def _bit_length(n: int) -> int:
+def _bit_length(n: Integer) -> int:
     bits = 0
     while n:
         n >>= 1
@@ -50,7 +50,7 @@ def _bit_length(n: int) -> int:
 
 
 @inline_kernel
-def permute(i: int, n: int, key: np.uint64) -> int:
+def permute(i: Integer, n: Integer, key: np.uint64) -> Integer:
     """Where the keyed shuffle of range(n) puts `i`. Unchecked: 0 <= i < n < 2**62."""
     x, size, start = np.uint64(i), np.uint64(n), mix(key)
     if n < SMALL:
@@ -82,7 +82,7 @@ def permute_run(first: int, n: int, key: np.uint64, out: np.ndarray) -> None:
 
 
 @inline_kernel
-def unpermute(i: int, n: int, key: np.uint64) -> int:
+def unpermute(i: Integer, n: Integer, key: np.uint64) -> Integer:
     """The inverse of `permute`: every round undoes itself, so the rounds run backwards."""
     x, size, start = np.uint64(i), np.uint64(n), mix(key)
     if n < SMALL:

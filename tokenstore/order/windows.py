@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tokenstore.jit import inline_kernel
+from tokenstore.jit import Integer, inline_kernel
 from tokenstore.order.keys import counted_key
 
 
@@ -12,13 +12,15 @@ def num_windows(num_tokens: int, sequence_length: int) -> int:
 
 
 @inline_kernel
-def window_offset(epoch: int, num_tokens: int, offset_base: np.uint64) -> int:
+def window_offset(epoch: int, num_tokens: int, offset_base: np.uint64) -> Integer:
     """Stream position at which the circle of `epoch` begins."""
     return np.int64(counted_key(offset_base, epoch) % np.uint64(num_tokens))
 
 
 @inline_kernel
-def window_start(epoch: int, window: int, num_tokens: int, length: int, offset_base: np.uint64, shuffle: bool) -> int:
+def window_start(
+    epoch: int, window: Integer, num_tokens: int, length: int, offset_base: np.uint64, shuffle: bool
+) -> Integer:
     """Stream position of the first token of a window of `epoch`. Unchecked: 0 <= window < num_tokens div length.
 
     window: what the shuffle of the epoch makes of a sequence's number in it.

@@ -6,6 +6,7 @@ A chart is an SVG that is stretched to any width, with its labels beside it as t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log10
+from typing import Any
 
 from tokenstore.views.numbers import percentage, short
 from tokenstore.views.text import safe
@@ -66,7 +67,7 @@ class Chart:
     x_ticks: tuple[Tick, ...]
     y_ticks: tuple[Tick, ...]
     skipped: tuple[Mark, ...]
-    points: dict[str, list]
+    points: dict[str, list[Any]]
 
 
 def line_chart(

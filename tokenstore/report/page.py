@@ -25,7 +25,7 @@ def render_source(source: str, **values: Any) -> str:
     """The text of a template with `values`. Every str in it becomes `safe` and is escaped, whatever it holds."""
     script = _asset("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    page = (
+    page: str = (
         _environment()
         .from_string(source)
         .render(**values, begins=BEGINS, style=_asset("style.css"), script=script, script_digest=digest)

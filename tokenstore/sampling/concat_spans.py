@@ -3,7 +3,7 @@
 import numpy as np
 
 from tokenstore.format.layout import LOOKUP_STRIDE
-from tokenstore.jit import inline_kernel
+from tokenstore.jit import Integer, inline_kernel
 from tokenstore.order.windows import window_start
 from tokenstore.sampling.spans import (
     DOCUMENT,
@@ -29,7 +29,7 @@ from tokenstore.sampling.tables import (
 
 
 @inline_kernel
-def _document_of(token: int, starts: np.ndarray, num_documents: int, num_tokens: int) -> int:
+def _document_of(token: Integer, starts: np.ndarray, num_documents: int, num_tokens: int) -> int:
     """The document that holds `token`, by the lookup table and binary search; -1 where the table is damaged."""
     entry = num_documents + 1 + token // LOOKUP_STRIDE
     low = starts[entry]
@@ -50,7 +50,7 @@ def _document_of(token: int, starts: np.ndarray, num_documents: int, num_tokens:
 def concat_spans(
     source: int,
     number: int,
-    window: int,
+    window: Integer,
     length: int,
     more: int,
     shuffle: bool,
@@ -77,10 +77,10 @@ def concat_spans(
     token = window_start(epoch, window, num_tokens, length, np.uint64(stream[OFFSET_KEY]), shuffle)
     document = _document_of(token, starts, num_documents, num_tokens)
     count = 0
-    left = length + more
+    left: Integer = length + more
     while left > 0:
         if token == num_tokens:  # round the circle
-            token = document = 0
+            token, document = 0, 0
         known = 0 <= document < num_documents
         first = starts[document] if known else np.int64(-1)
         stop = starts[document + 1] if known else np.int64(-1)

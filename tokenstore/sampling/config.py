@@ -1,11 +1,10 @@
 """PlanConfig: what a run's data should be, from plan.yaml or from Python. All wrong fields are reported at once."""
 
-import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Required, Self, TypedDict, Unpack
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -14,8 +13,7 @@ from tokenstore.sampling.plan_file import explain, read_yaml
 
 MOST = 1 << 48  # of anything that is counted; products are held against ORD-10 when the plan is laid out
 # Decimal, not float: a weight of 0.6 in YAML means 6/10, and shares are made from that exactly (ORD-3).
-MOST_DIGITS = 100  # of a weight, as of any number in a plan.yaml: exact arithmetic with 500,000 takes seconds
-Weight = Annotated[Decimal, Field(ge=0, allow_inf_nan=False, max_digits=MOST_DIGITS)]
+Weight = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
 Repeat = Annotated[Decimal, Field(ge=Decimal("0.0001"), le=100, decimal_places=4)]
 Temperature = Annotated[Decimal, Field(ge=1, le=100, decimal_places=2)]
 MOST_LENGTH, MOST_ROWS = 1 << 24, 1 << 24  # tokens per sequence, sequences per step: a plan has arrays of these sizes
@@ -27,6 +25,51 @@ Step = Annotated[int, Field(ge=0, le=MOST, strict=True)]
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+# What a caller may pass: pydantic makes of it what the models below hold. Names are those of their fields
+Number = int | float | str | Decimal
+
+
+class SourceFields(TypedDict, total=False):
+    """Fields of a SourceConfig, as a dictionary."""
+
+    path: str | None
+    version: int | None
+    pool: Sequence[str] | Mapping[str, Number] | None
+    weight: Number | None
+    max_epochs: int | None
+
+
+class StageFields(TypedDict, total=False):
+    """Fields of a StageConfig, as a dictionary."""
+
+    from_step: Required[int]
+    weights: Mapping[str, Number] | None
+    global_batch_size: int | None
+
+
+class RunFields(TypedDict, total=False):
+    """Fields of a PlanConfig that have a default, except the seed."""
+
+    packing: Literal["best_fit", "concat", "none"]
+    shuffle: bool
+    num_steps: int | Literal["first_exhausted", "all_exhausted"] | None
+    on_exhausted: Literal["error", "drop", "stop"] | None
+    temperature: Number | None
+    last_batch: Literal["drop", "pad"] | None
+    stages: Sequence["StageConfig | StageFields"]
+    skip_steps: Sequence[tuple[int, int]]
+    cross_document_targets: bool
+
+
+class PlanFields(RunFields, total=False):
+    """Fields of a PlanConfig."""
+
+    sequence_length: Required[int]
+    global_batch_size: Required[int]
+    sources: Required[Mapping[str, "SourceConfig | SourceFields"]]
+    seed: int
 
 
 class SourceConfig(_Frozen):
@@ -110,9 +153,10 @@ class PlanConfig(_Frozen):
     skip_steps: tuple[tuple[Step, Step], ...] = ()
     cross_document_targets: bool = False
 
-    def __init__(self, /, **fields: Any):
+    def __init__(self, **fields: Unpack[PlanFields]):
+        given: dict[str, Any] = {**fields}
         try:
-            super().__init__(**fields)
+            super().__init__(**given)
         except ValidationError as error:
             raise ConfigError("plan: " + explain(error.errors(include_url=False), _fields_at)) from None
 
@@ -240,7 +284,8 @@ def _fields_at(place: Sequence[int | str]) -> tuple[str, ...]:
     """The fields there are at a place of a plan: of the plan, of a source or of a stage."""
     if not place:
         return tuple(PlanConfig.model_fields)
-    model = {"sources": SourceConfig, "stages": StageConfig}.get(str(place[0])) if len(place) == 2 else None
+    models: dict[str, type[BaseModel]] = {"sources": SourceConfig, "stages": StageConfig}
+    model = models.get(str(place[0])) if len(place) == 2 else None
     return tuple(model.model_fields) if model else ()
 
 
@@ -252,7 +297,4 @@ def _moved(source: Any, folder: Path) -> Any:
     """A source of a file in `folder`: its path from here. Anything that is no source is left to be refused."""
     if not isinstance(source, dict) or not isinstance(source.get("path"), str):
         return source
-    path = Path(source["path"])
-    with contextlib.suppress(RuntimeError):  # `~name` of nobody: a path like any other, as in a shell
-        path = path.expanduser()
-    return {**source, "path": str(folder / path)}
+    return {**source, "path": str(folder / Path(source["path"]).expanduser())}

@@ -12,6 +12,7 @@ import signal
 import sys
 import weakref
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numba import carray, types
@@ -31,11 +32,11 @@ STATE_WORDS = FIRST_ROW + ROW_WORDS * MAX_ROWS
 _SET_STATE = 0  # no signal has this number
 _IN_MAP, _READ, _FIXED_ZEROS = 2, 1, 0x32  # BUS_ADRERR, PROT_READ, MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS
 
-_mmap = types.ExternalFunction(
+_mmap: Any = types.ExternalFunction(
     "mmap", types.int64(types.int64, types.uint64, types.int32, types.int32, types.int32, types.int64)
 )
-_sigaction = types.ExternalFunction("sigaction", types.int32(types.int32, types.int64, types.int64))
-_raise = types.ExternalFunction("raise", types.int32(types.int32))
+_sigaction: Any = types.ExternalFunction("sigaction", types.int32(types.int32, types.int64, types.int64))
+_raise: Any = types.ExternalFunction("raise", types.int32(types.int32))
 
 
 @inline_kernel
@@ -91,7 +92,7 @@ class Guard:
 
     def __init__(self, files: np.ndarray):
         self._files = files  # the handler knows its address
-        self._state = memoryview(np.zeros(FIRST_ROW + ROW_WORDS, np.int64))  # until we are installed
+        self._state = np.zeros(FIRST_ROW + ROW_WORDS, np.int64).data  # until we are installed
         self._row = FIRST_ROW
         self._is_ready = False
 
@@ -103,7 +104,7 @@ class Guard:
         if action.install():
             state[PASSED_ON] = 0
         if not self._is_ready and _free:
-            self._row, self._state = _free.pop(), memoryview(state)
+            self._row, self._state = _free.pop(), state.data
             weakref.finalize(self, _leave, self._row).atexit = False
             state[self._row : self._row + ROW_WORDS] = self._files.ctypes.data, len(self._files), 0, 0
             self._is_ready = True

@@ -59,7 +59,7 @@ def fingerprint_of(text: str) -> str:
 
 def make_state(step: int, cursor: int, past: str) -> dict[str, int | str]:
     """The state of a run: ints and strings only, the same on every rank. The fingerprint covers all other fields."""
-    fields = {"version": STATE_VERSION, "step": step, "cursor": cursor, "past": past}
+    fields: dict[str, int | str] = {"version": STATE_VERSION, "step": step, "cursor": cursor, "past": past}
     return {**fields, "fingerprint": _state_fingerprint(fields)}
 
 

@@ -31,7 +31,7 @@ def _open(name: str, source: SourceConfig, allow_links: str | Path | None) -> St
 
 def check_stores(stores: Mapping[str, Store]) -> None:
     """All stores speak of the same tokens; the same store twice is worth a warning."""
-    identities: dict[tuple, str] = {}
+    identities: dict[tuple[str, str | None, int], str] = {}
     digests: dict[str, str] = {}
     for name, store in stores.items():
         tokenizer = store.manifest.tokenizer
@@ -152,7 +152,7 @@ def warn_of_padding(streams: Sequence[Stream], length: int) -> None:
 
 def warn_of_surprises(config: PlanConfig, num_sequences: Mapping[str, int], schedule: Schedule) -> None:
     """Repeating a source many times, or ending before what was asked for, is allowed, and worth a word."""
-    if schedule.end is None:
+    if schedule.end is None or schedule.num_steps is None:
         return
     asked = max([schedule.stages[-1].from_step, *([config.num_steps] if isinstance(config.num_steps, int) else [])])
     if schedule.num_steps < asked:

@@ -62,13 +62,11 @@ class Packings:
         self._held.pop(old, None)
         self._held[stream, epoch] = made
         classes = self._streams[stream].classes
-        arrays = (made.nodes, len(made.nodes)), (made.leaves, len(made.leaves)), (made.firsts,), (classes.counts,)
-        arrays += (classes.firsts,), (classes.entries, len(classes.entries)), (self._members[stream],)
         self.table[row] = (
-            stream,
-            epoch,
-            clock,
-            *(x.ctypes.data if isinstance(x, np.ndarray) else x for array in arrays for x in array),
+            *(stream, epoch, clock),
+            *(made.nodes.ctypes.data, len(made.nodes), made.leaves.ctypes.data, len(made.leaves)),
+            *(made.firsts.ctypes.data, classes.counts.ctypes.data, classes.firsts.ctypes.data),
+            *(classes.entries.ctypes.data, len(classes.entries), self._members[stream].ctypes.data),
         )
 
     def add_missing(self, stream: int, numbers: np.ndarray, clock: int) -> None:

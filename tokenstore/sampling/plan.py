@@ -6,18 +6,18 @@ import threading
 import warnings
 import weakref
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
 
 from tokenstore.errors import ConfigError, CorruptionError, StateMismatchError
 from tokenstore.order.schedule import MOST_SEQUENCES
 from tokenstore.order.split import check_split, first_row
-from tokenstore.sampling.config import PlanConfig
+from tokenstore.sampling.config import Number, PlanConfig, RunFields, SourceConfig, SourceFields
 from tokenstore.sampling.find import Finder, Occurrence
 from tokenstore.sampling.identity import check_same_past, check_state, fingerprint_of, make_state, past_of
 from tokenstore.sampling.layout import (
@@ -36,6 +36,13 @@ from tokenstore.sampling.spans import DOCUMENT, DOCUMENT_START, LENGTH, SPAN_STO
 from tokenstore.sampling.streams import make_streams
 from tokenstore.sampling.tables import Tables
 from tokenstore.store.files import after_fork_in_child
+
+
+class Arrays(TypedDict):
+    """What a rank is given in a step: int64[sequences, sequence_length] each."""
+
+    input_ids: np.ndarray
+    targets: np.ndarray
 
 
 class Piece(NamedTuple):
@@ -94,21 +101,23 @@ class Plan:
         sequence_length: int,
         global_batch_size: int,
         seed: int = 0,
-        weights: Mapping[str, Any] | None = None,
+        weights: Mapping[str, Number] | None = None,
         allow_links: str | Path | None = None,
-        **fields: Any,
+        **fields: Unpack[RunFields],
     ) -> Self:
         """The short form: one store, or several by name with their weights; `fields` are those of PlanConfig."""
         paths = dict(stores) if isinstance(stores, Mapping) else {Path(stores).name: stores}
         if unknown := sorted(set(weights or {}) - set(paths)):
             raise ConfigError(f"weights: expected names of stores ({', '.join(paths)}), found {unknown}")
-        sources = {name: {"path": str(path), "weight": (weights or {}).get(name)} for name, path in paths.items()}
+        sources: dict[str, SourceConfig | SourceFields] = {
+            name: {"path": str(path), "weight": (weights or {}).get(name)} for name, path in paths.items()
+        }
         config = PlanConfig(
             sequence_length=sequence_length, global_batch_size=global_batch_size, seed=seed, sources=sources, **fields
         )
         return cls(config, allow_links)
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Callable[[bytes], "Plan"], tuple[bytes]]:
         found = {name: {"path": str(store.path), "version": store.version} for name, store in self.stores.items()}
         sources = {name: source.model_copy(update=found.get(name, {})) for name, source in self.config.sources.items()}
         digests = {name: store.digest for name, store in self.stores.items()}
@@ -135,13 +144,10 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """Hash of everything that decides the whole plan, its end included, hex."""
-        return fingerprint_of(self._past(None))
+        return fingerprint_of(self.past(None))
 
-    def past(self, step: int) -> str:
-        """Canonical JSON of everything that decided steps [0, step) and nothing else."""
-        return self._past(step)
-
-    def _past(self, step: int | None) -> str:
+    def past(self, step: int | None) -> str:
+        """Canonical JSON of everything that decided steps [0, step) and nothing else; None: the whole plan, with its end."""
         constants = {
             "seed": self.config.seed,
             "sequence_length": self.config.sequence_length,
@@ -200,9 +206,7 @@ class Plan:
         tables = Tables(self.stores, self.streams, self.config.seed)
         return Sampler(self._order, tables, Packings(self.streams, self.stores, self.config.seed, self.config.shuffle))
 
-    def batch(
-        self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None
-    ) -> dict[str, np.ndarray]:
+    def batch(self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None) -> Arrays:
         """What `rank` is given in `step`.
 
         Args:
@@ -215,7 +219,7 @@ class Plan:
         with self._lock:
             rows = self._rows(step, rank, world_size, microbatch_size)
             shape = (len(rows), self.config.sequence_length)
-            batch = {"input_ids": np.empty(shape, np.int64), "targets": np.empty(shape, np.int64)}
+            batch: Arrays = {"input_ids": np.empty(shape, np.int64), "targets": np.empty(shape, np.int64)}
             self._sampler.fill(rows, batch["input_ids"], batch["targets"])
             return batch
 

@@ -117,8 +117,8 @@ def _steps_per_epoch(stream: Stream, shares: Mapping[str, int], batch_size: int)
 
 def piece_lengths(stream: Stream, length: int) -> PieceLengths | None:
     """Lengths of the pieces of one epoch of a stream."""
-    if stream.classes is not None:
-        return _summary(stream.classes.counts)
+    if stream.length_classes is not None:
+        return _summary(stream.length_classes.counts)
     store = stream.members[0].store
     return _summary(_window_pieces(store.runs(), len(store), length)) if store.has_order else None
 

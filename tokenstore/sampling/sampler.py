@@ -6,6 +6,7 @@ Not safe for two threads at once: every loader has its own, and a Plan guards th
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NoReturn
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from tokenstore.sampling.spans import GOES_ON, LENGTH, MEMORY, SPAN_COLUMNS, SPA
 from tokenstore.sampling.tables import FIRST_MASK, ITEM_BYTES, NOT_PACKED, OK, REPORT_SIZE, Tables
 from tokenstore.store.maps import call_for_pages
 
+_NO_ROWS = np.empty((0, 0, 2), np.int64)
 _AHEAD_ROWS, _AHEAD_PLACES = 512, 16  # rows and places in a step that `locate_next` keeps: 128 KB, or one step each
 
 
@@ -59,7 +61,7 @@ class Sampler:
         self._covered = range(0)  # cursors for which _segments holds the tables
         self._segments: SegmentTables
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> NoReturn:
         raise TypeError(
             "sampler: expected to stay in its process, as it holds addresses of maps; use plan.sampler() there"
         )
@@ -71,18 +73,20 @@ class Sampler:
 
     def locate(self, step: int, first_row: int, num_rows: int) -> np.ndarray:
         """int64[num_rows, 2]: source number and sequence number of rows first_row, ... of `step`."""
-        return self._locate_steps(step, 1, first_row, num_rows)[0]
+        rows: np.ndarray = self._locate_steps(step, 1, first_row, num_rows)[0]
+        return rows
 
     def locate_next(self, step: int, first_row: int, num_rows: int) -> np.ndarray:
         """`locate` for who asks for the same rows of one step after the other: does some steps at once, and keeps them."""
         place = (first_row, num_rows)
-        first_step, rows = self._ahead.get(place, (step, ()))
+        first_step, rows = self._ahead.get(place, (step, _NO_ROWS))
         if not 0 <= step - first_step < len(rows):
             if place not in self._ahead and len(self._ahead) == _AHEAD_PLACES:
                 return self.locate(step, first_row, num_rows)  # not worth doing ahead what is not kept
             first_step, rows = step, self._locate_steps(step, max(_AHEAD_ROWS // num_rows, 1), first_row, num_rows)
             self._ahead[place] = (first_step, rows)
-        return rows[step - first_step]
+        located: np.ndarray = rows[step - first_step]
+        return located
 
     def _locate_steps(self, step: int, most_steps: int, first_row: int, num_rows: int) -> np.ndarray:
         """int64[steps, num_rows, 2] of `step` and those after it: at most so many, as far as the tables at hand reach."""
@@ -171,7 +175,7 @@ class Sampler:
             self._packings.add_missing(stream, rows[rows[:, 0] == stream, 1], self._clock)
         elif report[0] != OK:
             self._tables.resolve(report, self._clock)
-        return report[0] == OK
+        return bool(report[0] == OK)
 
     def fill(self, rows: np.ndarray, ids: np.ndarray, targets: np.ndarray) -> None:
         """Tokens and targets of located rows, int64[B, L] each, filled in place."""

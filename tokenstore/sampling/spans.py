@@ -9,7 +9,7 @@ from numba import carray
 
 from tokenstore.format.layout import LOOKUP_STRIDE
 from tokenstore.intrinsics import int64_at
-from tokenstore.jit import inline_kernel
+from tokenstore.jit import Integer, inline_kernel
 from tokenstore.sampling.tables import (
     ADDRESS,
     BAD_BOUNDARY,
@@ -48,7 +48,7 @@ def boundaries_of(row: np.ndarray, files: np.ndarray) -> np.ndarray:
 
 
 @inline_kernel
-def shard_of(token: int, row: np.ndarray, files: np.ndarray) -> int:
+def shard_of(token: Integer, row: np.ndarray, files: np.ndarray) -> int:
     """The file of the shard that holds a stream token of a store."""
     low, left = row[FIRST_FILE] + 1, row[NUM_SHARDS]
     while left > 1:  # the last shard that begins at or before the token
@@ -59,7 +59,7 @@ def shard_of(token: int, row: np.ndarray, files: np.ndarray) -> int:
 
 
 @inline_kernel
-def memory_of(token: int, size: int, row: np.ndarray, clock: int, files: np.ndarray, report: np.ndarray) -> int:
+def memory_of(token: Integer, size: Integer, row: np.ndarray, clock: int, files: np.ndarray, report: np.ndarray) -> int:
     """Address of stream tokens [token, token + size) of a store; 0 with `report` filled where that cannot be had."""
     shard = shard_of(token, row, files)
     at = token - files[shard, FIRST_TOKEN]

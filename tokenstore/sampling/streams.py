@@ -5,6 +5,7 @@ A source with a path is a stream of one store; a pool is a stream of several, pa
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 
 from tokenstore.errors import ConfigError
@@ -32,7 +33,7 @@ class Stream:
     packing: `concat`, `best_fit` or `none`.
     num_sequences: sequences an epoch, the same in every epoch.
     num_tokens: tokens an epoch gives, on average over epochs.
-    classes: length classes of its pieces; None under `concat`.
+    length_classes: of its pieces; None under `concat`.
     """
 
     name: str
@@ -40,7 +41,14 @@ class Stream:
     members: tuple[StreamMember, ...]
     num_sequences: int
     num_tokens: Fraction
-    classes: LengthClasses | None
+    length_classes: LengthClasses | None
+
+    @property
+    def classes(self) -> LengthClasses:
+        """Length classes of its pieces. Not under `concat`, which has none."""
+        if self.length_classes is None:
+            raise ValueError(f"source {self.name}: expected a packing with length classes, found {self.packing}")
+        return self.length_classes
 
     @property
     def is_pool(self) -> bool:
@@ -71,7 +79,7 @@ def make_streams(config: PlanConfig, stores: Mapping[str, Store]) -> tuple[Strea
 
 
 def _stream(name: str, config: PlanConfig, stores: Mapping[str, Store]) -> Stream:
-    repeats = config.sources[name].repeats or {name: 1}
+    repeats = config.sources[name].repeats or {name: Decimal(1)}
     members = tuple(StreamMember(each, stores[each], Fraction(repeats[each])) for each in sorted(repeats))
     if config.packing == "concat":
         return _concat_stream(name, members, config.sequence_length)

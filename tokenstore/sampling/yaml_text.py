@@ -1,7 +1,7 @@
 """YAML text -> Python values, with bounds: a short text can be nested, refer to itself, or count without end."""
 
 from collections import Counter
-from typing import Any
+from typing import Any, NoReturn
 
 import yaml
 
@@ -20,8 +20,9 @@ def _joined(text: str) -> str:
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
-def _refuse(problem: str, node: yaml.Node | yaml.Event) -> None:
-    raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+def _refuse(problem: str, node: yaml.Node | yaml.Event) -> NoReturn:
+    mark: Any = node.start_mark  # of one kind, whether PyYAML has its C library or not
+    raise yaml.constructor.ConstructorError(None, None, problem, mark)
 
 
 class _Loader(yaml.SafeLoader):
@@ -37,7 +38,7 @@ class _Loader(yaml.SafeLoader):
         if self._levels > _MOST_NESTED:
             _refuse(f"expected at most {_MOST_NESTED} levels, found more", self.peek_event())
         is_alias = self.check_event(yaml.AliasEvent)
-        node = super().compose_node(parent, index)
+        node: Any = super().compose_node(parent, index)
         self._levels -= 1
         if not is_alias:
             self._sizes[node] = 1 + sum(self._sizes[part] for part in _parts(node))
@@ -47,7 +48,7 @@ class _Loader(yaml.SafeLoader):
             _refuse(f"expected at most {_MOST_VALUES:,} values, found more", node)
         return node
 
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict:
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<")
         if twice := sorted(key for key, number in keys.items() if number > 1):
             _refuse(f"expected every key once, found twice: {twice[:5]}", node)

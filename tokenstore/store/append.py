@@ -14,6 +14,8 @@ from tokenstore.store.files import check_size, read_bytes, regular_size
 from tokenstore.store.manifests import read_manifest
 from tokenstore.store.writing import move_files, write_atomically
 
+_Entries = dict[str, FileEntry | ShardEntry]
+
 
 def commit_append(path: Path, working: Path) -> Manifest:
     """Give the store at `path` the version that stands in `working`, on the same file system.
@@ -51,11 +53,11 @@ def commit_append(path: Path, working: Path) -> Manifest:
     return new
 
 
-def _entries(manifest: Manifest) -> dict[str, FileEntry | ShardEntry]:
+def _entries(manifest: Manifest) -> _Entries:
     return {**manifest.files, **{shard.file: shard for shard in manifest.shards}}
 
 
-def _goes_on(old: Manifest, new: Manifest, before: dict, after: dict) -> bool:
+def _goes_on(old: Manifest, new: Manifest, before: _Entries, after: _Entries) -> bool:
     """The old documents come first in the new version, and every file the two share is the same."""
     shared = before.keys() & after.keys()
     return (

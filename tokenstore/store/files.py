@@ -6,6 +6,7 @@ import resource
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -45,7 +46,7 @@ def regular_size(path: Path, allow_links: Path | None = None) -> int:
     return identity_of(path, allow_links).num_bytes
 
 
-def open_to_read(path: Path, allow_links: Path | None = None) -> BinaryIO:
+def open_to_read(path: Path, allow_links: Path | None = None) -> FileIO:
     """A file of a store, unbuffered; what `identity_of` refuses is refused here too."""
     with _errors_of(path):
         return open_file(path, allow_links)

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
 from tokenstore.format.layout import MANIFEST_NAME, manifest_name, manifest_version
@@ -57,7 +58,7 @@ def _data_of(file: Path, allow_links: Path | None) -> bytes:
     return read_bytes(file, most, allow_links)
 
 
-def raw_manifest(file: Path) -> dict:
+def raw_manifest(file: Path) -> dict[str, Any]:
     """The fields of a manifest of ours, whatever is wrong with them; {} for any other file."""
     try:
         body = json.loads(_data_of(file, None))

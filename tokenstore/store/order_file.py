@@ -100,7 +100,7 @@ def _write(store: Store, path: Path, progress: Callable[[int, int], None]) -> Fi
         data[num_ids_bytes:].view("<i8")[:] = runs.reshape(-1)
         checksum = xxhash.xxh3_128()
         for first in range(0, data.size, _BLOCK):
-            checksum.update(data[first : first + _BLOCK])
+            checksum.update(data[first : first + _BLOCK].data)
         del ids
     return FileEntry(num_ids_bytes + runs.nbytes, checksum.hexdigest())
 

@@ -27,7 +27,7 @@ class Output:
 
     def write(self, array: np.ndarray | bytes) -> None:
         """Append the bytes of `array`."""
-        data = array if isinstance(array, bytes) else memoryview(np.ascontiguousarray(array)).cast("B")
+        data = array if isinstance(array, bytes) else np.ascontiguousarray(array).data.cast("B")
         self._update(data)
         self._file.write(data)
 

@@ -1,15 +1,14 @@
 """Open a store and read documents. Opening reads the manifest and sizes, maps lazily, never reads a shard."""
 
-import hashlib
 import itertools
 import operator
 import threading
 import weakref
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -30,8 +29,6 @@ from tokenstore.format.layout import (
 )
 from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.format.runs import are_runs
-from tokenstore.outside import MAX_TOKENIZER_BYTES
-from tokenstore.store.files import read_bytes
 from tokenstore.store.inputs import Inputs
 from tokenstore.store.maps import MapCache
 from tokenstore.store.pin import Pace, Pin
@@ -100,7 +97,7 @@ class Store(Sequence[np.ndarray]):
         if starts[0] != 0 or starts[-1] != self.num_tokens:
             self._corrupt(BOUNDARIES_NAME, "ends", f"0 and {self.num_tokens}", f"{starts[0]} and {starts[-1]}")
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Callable[..., "Store"], tuple[Any, ...]]:
         return _reopen, (str(self.path), self._check, self.version, self.allow_links, self.digest)
 
     def __repr__(self) -> str:
@@ -109,16 +106,31 @@ class Store(Sequence[np.ndarray]):
     def __len__(self) -> int:
         return self.manifest.num_documents
 
-    num_tokens = property(lambda self: self.manifest.num_tokens, doc="Tokens of all documents, EOS included.")
-    vocab_size = property(lambda self: self.manifest.vocab_size, doc="One more than the largest id allowed.")
-    digest = property(lambda self: self.manifest.digest, doc="Identity of the content, hex (FMT-5).")
-    manifest_path = property(lambda self: self._pin.manifest_path, doc="The file that holds the manifest.")
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all documents, EOS included."""
+        return self.manifest.num_tokens
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id allowed."""
+        return self.manifest.vocab_size
+
+    @property
+    def digest(self) -> str:
+        """Identity of the content, hex (FMT-5)."""
+        return self.manifest.digest
+
+    @property
+    def manifest_path(self) -> Path:
+        """The file that holds the manifest."""
+        return self._pin.manifest_path
 
     @property
     def dtype(self) -> np.dtype:
         return np.dtype(self.manifest.dtype).newbyteorder("<")
 
-    def __getitem__(self, index: int) -> np.ndarray:
+    def __getitem__(self, index: int) -> np.ndarray:  # type: ignore[override]  # a slice is refused
         """Read-only uint16/uint32[n] view of document `index`, n >= 1; no copy; valid as long as it is held."""
         i = self._document(index)
         number, start, stop = self._place(i)
@@ -209,28 +221,15 @@ class Store(Sequence[np.ndarray]):
         from tokenstore.tokenizer import load_tokenizer
 
         entry = self.manifest.tokenizer
-        kept = self.check_tokenizer()
+        kept = [self._pin.number_of(name) for name in self._pin.small_files]
+        for number in kept:
+            self._pin.check_content(number)
         spec = str(self.path / entry.file) if entry.file else entry.kind
         tokenizer = load_tokenizer(spec, eos_id=entry.eos_id, allow_links=self.allow_links, listed=self.manifest.files)
         self._pin.check(kept)  # replaced while it was read
         if tokenizer.kind != entry.kind:
             self._corrupt(str(entry.file), "tokenizer", f"one of the kind {entry.kind}", f"one of {tokenizer.kind}")
         return tokenizer
-
-    def check_tokenizer(self) -> list[int]:
-        """Refuse a tokenizer's file, or one beside it, that is not the one the store was made with; return their numbers.
-
-        Raises: CorruptionError: its checksum, or the sha256 that is part of the digest, is another.
-        """
-        kept = [self._pin.number_of(name) for name in self._pin.small_files]
-        for number in kept:
-            self._pin.check_content(number)
-        entry = self.manifest.tokenizer
-        if entry.file is not None:
-            data = read_bytes(self.path / entry.file, MAX_TOKENIZER_BYTES, self.allow_links)
-            if (found := hashlib.sha256(data).hexdigest()) != entry.sha256:
-                self._corrupt(entry.file, "tokenizer", f"the sha256 {entry.sha256}", found)
-        return kept
 
     def boundaries(self) -> np.ndarray:
         """int64[D + 1 + lookup entries], read-only: first token of each document, the end, then the lookup (FMT-3)."""
@@ -239,20 +238,29 @@ class Store(Sequence[np.ndarray]):
     @property
     def has_order(self) -> bool:
         """Whether there is an order file; `tokenstore index` gives a store one."""
-        return self.entry(ORDER_NAME) is not None
+        return self.has_file(ORDER_NAME)
 
-    has_origins = property(
-        lambda self: self.manifest.has_origins, doc="Whether `origin` knows where documents are from."
-    )
-    has_ids = property(lambda self: self.manifest.has_ids, doc="Whether every document has an id.")
+    @property
+    def has_origins(self) -> bool:
+        """Whether `origin` knows where documents are from."""
+        return self.manifest.has_origins
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether every document has an id."""
+        return self.manifest.has_ids
 
     def file(self, name: str) -> Path:
         """Where a file that depends on all documents stands in this version, by its name in version 1 (FMT-13)."""
         return self.path / self.manifest.name_of(name)
 
-    def entry(self, name: str) -> FileEntry | None:
-        """Size and checksum of such a file; None where there is none."""
-        return self.manifest.files.get(self.manifest.name_of(name))
+    def has_file(self, name: str) -> bool:
+        """Whether there is such a file."""
+        return self.manifest.name_of(name) in self.manifest.files
+
+    def entry(self, name: str) -> FileEntry:
+        """Size and checksum of such a file; KeyError where there is none."""
+        return self.manifest.files[self.manifest.name_of(name)]
 
     def origins(self) -> np.ndarray:
         """int64[D], read-only: the number of each document's record in its input file (FMT-11). Unchecked."""

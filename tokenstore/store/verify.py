@@ -1,6 +1,5 @@
 """Every check of a store's content (P9): lists all findings, stops at none."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from tokenstore.format.layout import (
     lookup_entries,
     mask_name,
 )
-from tokenstore.format.manifest import ShardEntry
+from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.store.files import open_to_read
 from tokenstore.store.finding import Finding
 from tokenstore.store.manifests import read_manifest, versions
@@ -52,7 +51,7 @@ def verify(
         broken = {finding.file for finding in findings}
 
         def sound(name: str) -> bool:
-            return store.entry(name) is not None and store.file(name).name not in broken
+            return store.has_file(name) and store.file(name).name not in broken
 
         if sound(BOUNDARIES_NAME):
             wrong = list(_check_boundaries(store))
@@ -89,17 +88,17 @@ def unlisted_files(path: str | Path, allow_links: str | Path | None = None) -> l
 
 
 def _check_files(store: Store, progress: Callable[[int], None]) -> Iterator[Finding]:
-    entries = {**store.manifest.files, **{shard.file: shard for shard in store.shards()}}
+    entries: dict[str, FileEntry | ShardEntry] = {
+        **store.manifest.files,
+        **{shard.file: shard for shard in store.shards()},
+    }
     for name, entry in sorted(entries.items()):
-        checksum, sha256 = xxhash.xxh3_128(), hashlib.sha256()
-        is_tokenizer = name == store.manifest.tokenizer.file
+        checksum = xxhash.xxh3_128()
         size = 0
         try:
             with open_to_read(store.path / name, store.allow_links) as file:
                 while block := file.read(_BLOCK):
                     checksum.update(block)
-                    if is_tokenizer:
-                        sha256.update(block)
                     size += len(block)
                     progress(len(block))
         except (OSError, TokenStoreError) as error:
@@ -109,8 +108,6 @@ def _check_files(store: Store, progress: Callable[[int], None]) -> Iterator[Find
             yield Finding(name, "size", f"{entry.num_bytes} bytes", f"{size}")
         elif checksum.hexdigest() != entry.checksum:
             yield Finding(name, f"bytes 0..{size}", f"checksum {entry.checksum}", checksum.hexdigest())
-        elif is_tokenizer and sha256.hexdigest() != store.manifest.tokenizer.sha256:
-            yield Finding(name, "tokenizer", f"the sha256 {store.manifest.tokenizer.sha256}", sha256.hexdigest())
 
 
 def _check_boundaries(store: Store) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
 from types import TracebackType
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 
@@ -16,9 +17,7 @@ from tokenstore.format.layout import (
     INPUTS_NAME,
     MANIFEST_NAME,
     MAX_ID_BYTES,
-    MAX_VERSION,
     ORIGINS_NAME,
-    VERSIONED_NAMES,
     id_starts_bytes,
     lookup_entries,
     mask_name,
@@ -27,10 +26,20 @@ from tokenstore.format.layout import (
     version_of,
     versioned,
 )
-from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, encode_manifest
+from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, TokenizerEntry, encode_manifest
 from tokenstore.store.output import Output, StartsOutput, copy_parts, read_checked
 from tokenstore.store.reader import Store
 from tokenstore.store.writing import write_atomically
+
+
+class GivenFields(TypedDict, total=False):
+    """Fields of a manifest that do not follow from the documents."""
+
+    ends_with_eos: bool
+    tokenizer: TokenizerEntry
+    options: dict[str, Any]
+    counts: dict[str, int]
+    versions: dict[str, str]
 
 
 class StoreWriter:
@@ -88,12 +97,8 @@ class StoreWriter:
         It begins behind the documents of `base`, in a new shard. Documents come with masks, origins and ids where those
         of `base` have them, and only there.
 
-        Raises: CorruptionError: a file of `base` that is gone on with is damaged. BuildError: it has the last version.
+        Raises: CorruptionError: a file of `base` that is gone on with is damaged.
         """
-        if base.version >= MAX_VERSION:
-            raise BuildError(
-                f"version: expected one below {MAX_VERSION} to go on from, found {base.version} ({base.path})"
-            )
         has = base.manifest
         return cls(folder, base.vocab_size, shard_bytes, has.has_masks, has.has_origins, has.has_ids, base)
 
@@ -102,15 +107,14 @@ class StoreWriter:
 
     def _take_over(self, base: Store) -> None:
         """What depends on all documents begins as it was."""
-        entries = {name: base.entry(name) for name in VERSIONED_NAMES}
-        if inputs := entries[INPUTS_NAME]:
-            self._inputs = read_checked(base.file(INPUTS_NAME), inputs)
-        self._boundaries.go_on_from(base.file(BOUNDARIES_NAME), entries[BOUNDARIES_NAME], len(base))
+        if base.has_file(INPUTS_NAME):
+            self._inputs = read_checked(base.file(INPUTS_NAME), base.entry(INPUTS_NAME))
+        self._boundaries.go_on_from(base.file(BOUNDARIES_NAME), base.entry(BOUNDARIES_NAME), len(base))
         if self._origins is not None:
-            copy_parts(base.file(ORIGINS_NAME), entries[ORIGINS_NAME], [(self._origins, 8 * len(base))])
+            copy_parts(base.file(ORIGINS_NAME), base.entry(ORIGINS_NAME), [(self._origins, 8 * len(base))])
         if self._ids is not None:
-            self._ids.go_on_from(base.file(IDS_NAME), entries[IDS_NAME], len(base))
-            self._num_id_bytes = entries[IDS_NAME].num_bytes - id_starts_bytes(len(base))
+            self._ids.go_on_from(base.file(IDS_NAME), base.entry(IDS_NAME), len(base))
+            self._num_id_bytes = base.entry(IDS_NAME).num_bytes - id_starts_bytes(len(base))
 
     def append(
         self,
@@ -149,16 +153,16 @@ class StoreWriter:
                 f"token id: expected ids below {self.vocab_size}, found {tokens.max()};"
                 " the tokenizer and its vocabulary disagree"
             )
-        if self._origins is not None:
+        if self._origins is not None and origins is not None:
             self._origins.write(origins.astype("<i8"))
         if self._ids is not None:
-            self._append_ids(texts)
+            self._append_ids(self._ids, texts)
         self._append_tokens(tokens.astype(self.dtype, copy=False), lengths, mask)
 
-    def _append_ids(self, texts: Sequence[bytes]) -> None:
+    def _append_ids(self, output: StartsOutput, texts: Sequence[bytes]) -> None:
         ends = self._num_id_bytes + np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-        self._ids.starts.write(np.append(self._num_id_bytes, ends[:-1]).astype("<i8"))
-        self._ids.rest.write(b"".join(texts))
+        output.starts.write(np.append(self._num_id_bytes, ends[:-1]).astype("<i8"))
+        output.rest.write(b"".join(texts))
         self._num_id_bytes = int(ends[-1])
 
     def _append_tokens(self, tokens: np.ndarray, lengths: np.ndarray, mask: np.ndarray | None) -> None:
@@ -172,8 +176,8 @@ class StoreWriter:
                 self._seal_shard()
                 continue
             fit = max(fit, done + 1)
-            if mask is not None:
-                self._append_mask(mask[first : int(ends[fit - 1])])
+            if self._mask is not None and mask is not None:
+                self._append_mask(self._mask, mask[first : int(ends[fit - 1])])
             self._append_run(tokens[first : int(ends[fit - 1])], lengths[done:fit])
             done = fit
 
@@ -187,22 +191,22 @@ class StoreWriter:
         self.num_tokens = stop
         self.num_documents += lengths.size
 
-    def _append_mask(self, mask: np.ndarray) -> None:
+    def _append_mask(self, output: Output, mask: np.ndarray) -> None:
         bits = np.append(self._bits, mask.astype(np.bool_, copy=False))
         whole = bits.size // 8 * 8
-        self._mask.write(np.packbits(bits[:whole], bitorder="little"))
+        output.write(np.packbits(bits[:whole], bitorder="little"))
         self._bits = bits[whole:]
 
-    def _seal_mask(self) -> None:
-        self._mask.write(np.packbits(self._bits, bitorder="little"))
+    def _seal_mask(self, output: Output) -> None:
+        output.write(np.packbits(self._bits, bitorder="little"))
         self._bits = self._bits[:0]
-        self._files[self._mask.path.name] = self._mask.close()
+        self._files[output.path.name] = output.close()
         self._mask = Output(self.folder / mask_name(len(self._shards) + 1))
 
     def _seal_shard(self) -> None:
         first_token, first_document = self._shard_start
         if self._mask is not None:
-            self._seal_mask()
+            self._seal_mask(self._mask)
         entry = self._tokens.close()
         self._shards.append(
             ShardEntry(
@@ -226,7 +230,7 @@ class StoreWriter:
             output.write(data)
             self._files[name] = output.close()
 
-    def finish(self, inputs: bytes, **fields: object) -> Manifest:
+    def finish(self, inputs: bytes, **fields: Unpack[GivenFields]) -> Manifest:
         """Seal what is open, sync every file and write the manifest.
 
         Args:
@@ -281,17 +285,20 @@ class StoreWriter:
 
 
 def _check_origins(origins: np.ndarray | None, count: int, wanted: bool) -> None:
-    if (origins is not None) != wanted or (wanted and (origins.shape != (count,) or origins.dtype.kind not in "iu")):
+    of_numbers = origins is not None and origins.shape == (count,) and origins.dtype.kind in "iu"
+    fits = of_numbers if wanted else origins is None
+    if not fits:
         rule = f"int64[{count}]" if wanted else "none, as this store has no origins"
         found = None if origins is None else f"{origins.dtype}{list(origins.shape)}"
         raise ValueError(f"origins: expected {rule}, found {found}")
-    if wanted and not 1 <= int(origins.min()) <= int(origins.max()) < 1 << 63:
+    if origins is not None and not 1 <= int(origins.min()) <= int(origins.max()) < 1 << 63:
         raise ValueError(f"origins: expected numbers of records, from 1, found {origins.min()}..{origins.max()}")
 
 
 def _encoded(ids: Sequence[str] | None, count: int, wanted: bool) -> list[bytes]:
     """UTF-8 of ids; [] where there are to be none."""
-    if (ids is not None) != wanted or (wanted and (isinstance(ids, str) or len(ids) != count)):
+    fits = not wanted if ids is None else wanted and not isinstance(ids, str) and len(ids) == count
+    if not fits:
         rule = f"{count} strings" if wanted else "none, as this store has no ids"
         raise ValueError(f"ids: expected {rule}, found {None if ids is None else len(ids)}")
     try:
@@ -311,15 +318,21 @@ def _shared_files(base: Manifest) -> dict[str, FileEntry]:
     return {name: entry for name, entry in base.files.items() if version_of(name) is None}
 
 
-def _going_on(base: Manifest, fields: dict[str, object]) -> dict[str, object]:
+def _going_on(base: Manifest, fields: GivenFields) -> GivenFields:
     """The fields of a store made longer; ValueError for another tokenizer or other ends of documents."""
-    names = ("ends_with_eos", "tokenizer", "options", "counts", "versions")
-    fields = {**{name: getattr(base, name) for name in names}, **fields}
-    tokenizer = fields["tokenizer"]
+    tokenizer = fields.get("tokenizer", base.tokenizer)
     for name in ("kind", "file", "sha256", "eos_id", "bos_id", "pad_id"):
         if getattr(tokenizer, name) != getattr(base.tokenizer, name):
             found, rule = getattr(tokenizer, name), getattr(base.tokenizer, name)
             raise ValueError(f"tokenizer.{name}: expected {rule!r}, as the store made longer, found {found!r}")
-    if fields["ends_with_eos"] != base.ends_with_eos:
+    if fields.get("ends_with_eos", base.ends_with_eos) != base.ends_with_eos:
         raise ValueError(f"ends_with_eos: expected {base.ends_with_eos}, as the store made longer")
-    return fields
+    kept: GivenFields = {
+        "ends_with_eos": base.ends_with_eos,
+        "tokenizer": base.tokenizer,
+        "options": base.options,
+        "counts": base.counts,
+        "versions": base.versions,
+    }
+    kept.update(fields)
+    return kept

@@ -15,7 +15,17 @@ from tokenstore.outside import ANYWHERE, MAX_TOKENIZER_BYTES, read_file
 from tokenstore.tokenizer.guards import loading
 from tokenstore.tokenizer.request import PLAIN, SPECIAL, Request
 
-__all__ = ["AUTO", "FAST", "PLAIN", "REFERENCE", "SPECIAL", "EngineMismatch", "Tokenizer", "load_tokenizer"]
+__all__ = [
+    "AUTO",
+    "FAST",
+    "PLAIN",
+    "REFERENCE",
+    "SPECIAL",
+    "EngineMismatch",
+    "Tokenizer",
+    "load_tokenizer",
+    "reference_of",
+]
 
 REFERENCE, FAST, AUTO = "reference", "fast", "auto"
 
@@ -89,6 +99,12 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: np.ndarray) -> str:
         """Text of integer ids, special tokens shown. CorruptionError: the library fails on them."""
+
+
+def reference_of(tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer that a fast one must agree with; any other is its own."""
+    reference: Tokenizer = getattr(tokenizer, "reference", tokenizer)
+    return reference
 
 
 def load_tokenizer(

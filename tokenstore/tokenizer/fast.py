@@ -94,8 +94,8 @@ class FastTokenizer:
         if not apart.any():
             return self._checked(texts, kinds)
         lengths = np.empty(len(texts), np.int64)
-        there, lengths[apart] = self.reference.encode_batch([texts[i] for i in np.flatnonzero(apart)])
-        here, lengths[~apart] = self._checked([texts[i] for i in np.flatnonzero(~apart)], kinds[~apart])
+        there, lengths[apart] = self.reference.encode_batch([texts[i] for i in np.flatnonzero(apart).tolist()])
+        here, lengths[~apart] = self._checked([texts[i] for i in np.flatnonzero(~apart).tolist()], kinds[~apart])
         owner = np.repeat(apart, lengths)
         ids = np.empty(owner.size, np.uint32)
         ids[owner], ids[~owner] = there, here

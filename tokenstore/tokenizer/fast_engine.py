@@ -94,7 +94,7 @@ def _converted(reference: SentencePieceTokenizer) -> Any:
     """The sentencepiece model as the value of a tokenizer.json, without merges into pieces that are no text."""
     from gigatoken._load.sentencepiece import sentencepiece_to_tokenizer_json
 
-    value = json.loads(sentencepiece_to_tokenizer_json(reference.data))
+    value = json.loads(sentencepiece_to_tokenizer_json(reference.data or b""))
     if reference.has_unused_pieces():
         raise Unsuitable("it is not exact with unused pieces")
     never = set(reference.pieces_not_text())

@@ -6,11 +6,15 @@ A panic of a Rust library is a BaseException that is no Exception. Interrupts an
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from tokenstore.errors import BuildError, ConfigError, CorruptionError, TokenStoreError
+
+_Self = TypeVar("_Self", bound=Any)
+_Texts = TypeVar("_Texts", bound=str | Sequence[str])
+_Made = TypeVar("_Made")
 
 _EXCERPT = 60  # characters of a text in a message
 
@@ -45,11 +49,11 @@ def loading(file: object) -> Iterator[None]:
         ) from error
 
 
-def encodes(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+def encodes(method: Callable[[_Self, _Texts], _Made]) -> Callable[[_Self, _Texts], _Made]:
     """A method that encodes a text or a sequence of texts. Raises: BuildError: the library fails on one of them."""
 
     @wraps(method)
-    def guarded(self: Any, texts: str | Sequence[str]) -> Any:
+    def guarded(self: _Self, texts: _Texts) -> _Made:
         try:
             return method(self, texts)
         except BaseException as error:
@@ -64,7 +68,7 @@ def encodes(method: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return guarded
 
 
-def _first_refused(method: Callable[[Any, Any], Any], tokenizer: Any, texts: Sequence[str]) -> str:
+def _first_refused(method: Callable[[Any, Any], object], tokenizer: object, texts: Sequence[str]) -> str:
     for text in texts:
         try:
             method(tokenizer, [text])
@@ -75,11 +79,11 @@ def _first_refused(method: Callable[[Any, Any], Any], tokenizer: Any, texts: Seq
     return texts[0]  # it fails on all together only
 
 
-def decodes(method: Callable[[Any, np.ndarray], str]) -> Callable[[Any, np.ndarray], str]:
+def decodes(method: Callable[[_Self, np.ndarray], str]) -> Callable[[_Self, np.ndarray], str]:
     """A method that decodes ids. Raises: CorruptionError: the library fails on them."""
 
     @wraps(method)
-    def guarded(self: Any, ids: np.ndarray) -> str:
+    def guarded(self: _Self, ids: np.ndarray) -> str:
         try:
             return method(self, ids)
         except BaseException as error:

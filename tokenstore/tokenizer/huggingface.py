@@ -32,7 +32,7 @@ class HuggingFaceTokenizer(SpansTextByText):
         self.engine_version = tokenizers.__version__
         self._plain = request.special_text == PLAIN
         self._add_special_tokens = request.add_special_tokens
-        self._tokenizer = self._load()
+        self._tokenizer = self._load(data)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         if not vocabulary:
             raise ConfigError(
@@ -52,11 +52,11 @@ class HuggingFaceTokenizer(SpansTextByText):
         eos = None if self.eos_id is None else self._tokenizer.id_to_token(self.eos_id)
         self.token_names: Mapping[str, str] = names if eos is None else {**names, "eos_token": eos}
 
-    def _load(self) -> Any:
+    def _load(self, data: bytes) -> Any:
         import tokenizers
 
         try:
-            tokenizer = tokenizers.Tokenizer.from_str(self.data.decode("utf-8"))
+            tokenizer = tokenizers.Tokenizer.from_str(data.decode("utf-8"))
         except Exception as error:  # the library raises plain Exception
             raise ConfigError(
                 f"tokenizer: expected a Hugging Face tokenizer.json, found {error} ({self.file}); check the file"
@@ -70,7 +70,7 @@ class HuggingFaceTokenizer(SpansTextByText):
     @cached_property
     def _without_post_processor(self) -> Any:
         """The same tokenizer for spans: a post-processor adds tokens and takes the spaces out of offsets."""
-        tokenizer = self._load()
+        tokenizer = self._load(self.data or b"")
         tokenizer.post_processor = None
         return tokenizer
 
@@ -108,4 +108,5 @@ class HuggingFaceTokenizer(SpansTextByText):
 
     @decodes
     def decode(self, ids: np.ndarray) -> str:
-        return self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
+        text: str = self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
+        return text

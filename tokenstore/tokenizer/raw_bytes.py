@@ -21,7 +21,9 @@ class ByteTokenizer(SpansTextByText):
     data: bytes | None = None
     file_name: str | None = None
     vocab_size = 256 + len(_SPECIAL)
-    eos_id, bos_id, pad_id = 256, 257, 258
+    eos_id: int | None = 256
+    bos_id: int | None = 257
+    pad_id: int | None = 258
     engine, engine_version, engine_note = "tokenstore", "1", ""
     eos_note = ""
     chat_template: str | None = None
@@ -29,7 +31,7 @@ class ByteTokenizer(SpansTextByText):
 
     def __init__(self, special_text: str = PLAIN):
         # Where a text is only a text it cannot hold them: its bytes are its ids
-        self.special_tokens = _SPECIAL if special_text == SPECIAL else ()
+        self.special_tokens: tuple[str, ...] = _SPECIAL if special_text == SPECIAL else ()
 
     @encodes
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
@@ -40,7 +42,8 @@ class ByteTokenizer(SpansTextByText):
     def _encode(self, text: str) -> np.ndarray:
         if not self.special_tokens:
             return np.frombuffer(text.encode("utf-8"), np.uint8)
-        return self.encode_with_spans(text)[0]
+        ids, _ = self.encode_with_spans(text)
+        return ids
 
     @encodes
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:

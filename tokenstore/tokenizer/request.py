@@ -69,10 +69,10 @@ class Request:
             return ""
         others = [(name, i) for name in _EOS_NAMES if (i := id_of(name)) not in (None, chosen)]
         notes = [f"the vocabulary also has {name!r} ({i})" for name, i in others]
-        if generation and chosen not in generation:
-            name = token_of(generation[0])
-            others.insert(0, (name, generation[0]))
-            notes.append(f"generation_config.json names {name!r} ({generation[0]})")
+        named = [(name, i) for i in generation if (name := token_of(i)) is not None]  # it may name an id that is none
+        if named and chosen not in generation:
+            others.insert(0, named[0])
+            notes.append(f"generation_config.json names {named[0][0]!r} ({named[0][1]})")
         if not notes:
             return ""
         return (

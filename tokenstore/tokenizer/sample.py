@@ -40,7 +40,8 @@ def _in_turn(numbers: np.ndarray, texts: Sequence[str], turn: int) -> list[int]:
     lengths = np.fromiter((len(texts[i]) for i in numbers), np.int64, numbers.size)
     longest, shortest = np.where(lengths <= _LONGEST, lengths, 0).argmax(), lengths.argmin()
     order = [longest, shortest, *np.roll(np.arange(numbers.size), -17 * turn)[:256]]
-    return numbers[list(dict.fromkeys(order))].tolist()[::-1]
+    chosen: list[int] = numbers[list(dict.fromkeys(order))].tolist()
+    return chosen[::-1]
 
 
 def _piece(text: str, turn: int) -> str:

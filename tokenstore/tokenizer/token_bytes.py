@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def _of_json(text: str) -> dict[int, bytes]:
     if "ByteLevel" in steps:
         to_byte = _byte_of_character()
         ids = {i: _bytes(token, to_byte) for token, i in value["model"]["vocab"].items()}
-        added = str.encode
+        added: Callable[[str], bytes] = str.encode
     elif value.get("model", {}).get("byte_fallback"):
         ids = {i: _piece_bytes(piece) for piece, i in value["model"]["vocab"].items()}
         added = _piece_bytes  # runs of spaces are listed as added tokens too

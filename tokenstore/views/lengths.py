@@ -80,7 +80,7 @@ def largest_documents(store: Store, count: int) -> list[int]:
     """Numbers of the longest documents, the longest first; of equal ones the later first. [] without an order file."""
     if not store.has_order:
         return []
-    numbers = store.order()[-count:][::-1].tolist()
+    numbers: list[int] = store.order()[-count:][::-1].tolist()
     if wrong := [number for number in numbers if not 0 <= number < len(store)]:
         raise CorruptionError(
             f"order file: expected numbers of {len(store)} documents, found {wrong[0]} ({store.file(ORDER_NAME)});"

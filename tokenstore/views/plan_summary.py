@@ -173,7 +173,7 @@ def _stages(plan: Plan, steps: int) -> Iterator[StageRow]:
     for stage, end in zip(stages, ends, strict=True):
         if stage.from_step < steps:
             total = sum(stage.shares.values())
-            stop = end if plan.num_steps is None else min(end, plan.num_steps)
+            stop = end if end is None or plan.num_steps is None else min(end, plan.num_steps)
             weights = {name: share / total for name, share in sorted(stage.shares.items())}
             yield StageRow(stage.from_step, stop, stage.global_batch_size, weights)
 

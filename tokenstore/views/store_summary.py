@@ -90,8 +90,7 @@ def summarize_store(store: Store, most: int = 5) -> StoreSummary:
     Raises: CorruptionError: what it reads is damaged.
     """
     manifest = store.manifest
-    inputs = store.inputs() if store.entry(INPUTS_NAME) and store.entry(INPUTS_NAME).num_bytes else None
-    num_bytes = sum(entry.num_bytes for entry in (*manifest.files.values(), *manifest.shards))
+    inputs = store.inputs() if store.has_file(INPUTS_NAME) and store.entry(INPUTS_NAME).num_bytes else None
     return StoreSummary(
         path=str(store.path),
         version=store.version,
@@ -100,7 +99,7 @@ def summarize_store(store: Store, most: int = 5) -> StoreSummary:
         num_tokens=store.num_tokens,
         num_documents=len(store),
         num_shards=len(manifest.shards),
-        num_bytes=num_bytes,
+        num_bytes=manifest.num_bytes,
         dtype=manifest.dtype,
         vocab_size=manifest.vocab_size,
         ends_with_eos=manifest.ends_with_eos,

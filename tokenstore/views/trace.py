@@ -145,9 +145,9 @@ def _rows(
         sequences = plan.documents(step, first // size, batch_size // size)
         for place in range(size) if row is None else (row - first,):
             pieces = tuple(_piece(plan, decoder, piece, max_tokens) for piece in sequences[place])
-            given = _sequence(plan, *located[first + place])
+            source, sequence, epoch = _sequence(plan, *located[first + place])
             padding = plan.config.sequence_length - sum(piece.stop - piece.start for piece in pieces)
-            yield TracedRow(first + place, mine, microbatch, place, *given, pieces, padding)
+            yield TracedRow(first + place, mine, microbatch, place, source, sequence, epoch, pieces, padding)
 
 
 def _sequence(plan: Plan, number: int, sequence: int) -> tuple[str, int, int] | tuple[None, None, None]:
