@@ -177,3 +177,14 @@ def test_a_tokenizer_file_too_large_to_be_one_is_not_read(tmp_path: Path) -> Non
     with pytest.raises(ValueError, match="which may have 268,435,456") as caught:
         load_tokenizer(str(tmp_path / "tokenizer.json"))
     assert "tokenizer.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["tokens-00000.bin", "inputs.jsonl"])
+def test_verify_reads_no_more_of_a_file_than_the_manifest_says(tmp_path: Path, name: str) -> None:
+    """A sparse file of 8 TiB took hours; its size alone is wrong."""
+    path = make_small(tmp_path / "s")
+    (path / name).chmod(0o644)
+    os.truncate(path / name, 1 << 43)
+    checked = []
+    assert [f.place for f in verify(path, checked.append) if f.file == name] == ["size"]
+    assert sum(checked) < 1 << 20

@@ -3,14 +3,17 @@
 import hashlib
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tokenstore
 from tests.forge import canonical
 from tests.hostile_stores import make_small
-from tokenstore.errors import StateMismatchError
+from tokenstore import TokenDataset, TokenLoader
+from tokenstore.errors import ConfigError, StateMismatchError
 
 
 def sealed(**fields: Any) -> dict:
@@ -61,6 +64,9 @@ FORGED = {
     "cursor list": sealed(cursor=[4]),
     "cursor negative": sealed(cursor=-4),
     "fingerprint a list": {**sealed(), "fingerprint": [1]},
+    "fingerprint an array": {**sealed(), "fingerprint": np.array(["a", "b"])},
+    "a tensor": torch.zeros(3),
+    "an array": np.zeros(3),
 }
 
 
@@ -76,6 +82,20 @@ def test_a_forged_state_is_refused_as_such(plan: tokenstore.Plan, name: str) -> 
     with pytest.raises(StateMismatchError) as caught:
         plan.check_state(FORGED[name])
     assert len(str(caught.value)) < 10_000
+    loaders = TokenLoader(plan, rank=0, world_size=1), iter(TokenDataset(plan, rank=0, world_size=1))
+    for loader in loaders:  # {} is a new run, None and [] are damage
+        with pytest.raises(StateMismatchError):
+            loader.load_state_dict(FORGED[name])
+
+
+def test_a_state_inside_a_step_whose_rest_does_not_divide_is_refused(plan: tokenstore.Plan) -> None:
+    """A forged cursor would have a microbatch reach into the next step."""
+    rank = {"rank": 0, "world_size": 1, "microbatch_size": 2}
+    for loader in TokenLoader(plan, **rank), iter(TokenDataset(plan, **rank)):
+        sound = loader.state_dict()
+        own = {**sound, "plan": plan.state(1, 5)} if "plan" in sound else plan.state(1, 5)
+        with pytest.raises(ConfigError, match="the 3 sequences left in step 1"):
+            loader.load_state_dict(own)
 
 
 JSON = st.recursive(

@@ -78,7 +78,8 @@ def check_state(state: Any) -> None:
         raise StateMismatchError(
             f"state: expected whole numbers, found step {short(state['step'])}, cursor {short(state['cursor'])}"
         )
-    if type(state["past"]) is not str or _state_fingerprint(state) != state["fingerprint"]:
+    texts = type(state["past"]) is str and type(state["fingerprint"]) is str
+    if not texts or _state_fingerprint(state) != state["fingerprint"]:
         raise StateMismatchError(
             "state: its fingerprint does not match its step, cursor and past: the checkpoint is damaged or was edited;"
             " use another checkpoint, or TokenLoader(plan, step=...) to start at a step unchecked"

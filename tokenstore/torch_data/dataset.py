@@ -129,9 +129,10 @@ class Microbatches(Iterator[Any]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from the state of the same worker; {} does nothing.
 
-        Raises: StateMismatchError: it is of another plan, another number of workers, or other microbatches.
+        Raises: StateMismatchError: it is of another plan, another number of workers, or other microbatches. ConfigError: the
+            state is inside a step whose rest does not divide among the ranks.
         """
-        if not state:
+        if isinstance(state, Mapping) and not state:
             return
         hint = "; load here what the iterator of a TokenDataset gave, and a loader's own state into that loader"
         check_keys(state, _KEYS, hint)
@@ -156,6 +157,8 @@ class Microbatches(Iterator[Any]):
                 f"state: expected to_skip in 0..{self._num_workers - 1}, found {short(to_skip)}; the checkpoint is damaged"
             )
         step, given = self._dataset.plan.check_state(state["plan"])
+        if self._dataset.inside_step != "rewind":
+            self._split.check_inside(step, given)
         self._go_to(step, self._rest(step, given), to_skip)
 
     def _rest(self, step: int, given: int) -> int:

@@ -188,7 +188,7 @@ class TokenLoader(Iterator[Any]):
                 a TokenLoader, but of a DataLoader around a TokenDataset.
             ConfigError: the state is inside a step whose rest does not divide among these ranks.
         """
-        if not state:
+        if isinstance(state, Mapping) and not state:
             return
         _check_whose(state)
         step, given = self.plan.check_state(state)
@@ -218,7 +218,8 @@ class TokenLoader(Iterator[Any]):
 
 def _check_whose(state: Mapping[str, Any]) -> None:
     """Refuse the state of a loader around a TokenDataset, which says where each worker was."""
-    if marks := [mark for mark in ("_snapshot", "_num_yielded", "worker") if mark in state]:
+    marks = [mark for mark in ("_snapshot", "_num_yielded", "worker") if isinstance(state, Mapping) and mark in state]
+    if marks:
         raise StateMismatchError(
             f"state: expected that of a TokenLoader, found {marks[0]!r}, that of a torchdata StatefulDataLoader; load it into"
             " one around a TokenDataset with the same num_workers, or begin at its step with TokenLoader(plan, step=...)"
