@@ -37,6 +37,7 @@ _HOMES = {
     "PlanConfig": "sampling",
     "Plan": "sampling",
     "Piece": "sampling",
+    "Batch": "torch_data",
     "TokenLoader": "torch_data",
     "TokenDataset": "torch_data",
     "SequenceDataset": "torch_data",
@@ -44,6 +45,7 @@ _HOMES = {
     "TokenStoreError": "errors",
 }
 __all__ = [
+    "Batch",
     "DataRank",
     "Finding",
     "Piece",
@@ -63,7 +65,7 @@ if TYPE_CHECKING:
     from tokenstore.errors import TokenStoreError
     from tokenstore.sampling import Piece, Plan, PlanConfig
     from tokenstore.store import Finding, Store, open_store, verify
-    from tokenstore.torch_data import DataRank, SequenceDataset, TokenDataset, TokenLoader
+    from tokenstore.torch_data import Batch, DataRank, SequenceDataset, TokenDataset, TokenLoader
 
 
 def __getattr__(name: str) -> Any:

@@ -9,6 +9,7 @@ PyPI package trl holds many families' own templates. Exit code 1 if any text or 
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,11 @@ import numpy as np
 from tests.conversations import CONVERSATIONS
 from tokenstore.build.chat import Conversation
 from tokenstore.build.chat_templates import BUILT_IN
-from tokenstore.build.documents import DocumentReader
+from tokenstore.build.documents import Document, DocumentReader
 from tokenstore.build.encode import encode_documents
 from tokenstore.build.loss_spans import Renderer
 from tokenstore.build.options import BuildOptions
 from tokenstore.build.recipe import open_tokenizer
-from tokenstore.build.records import Bad
 from tokenstore.build.templates import load_template
 from tokenstore.tokenizer import load_tokenizer
 
@@ -32,14 +32,14 @@ _DATE = "2025-01-31"
 def compare(name: str, path: Path) -> tuple[dict[str, int], list[str]]:
     """(how many conversations are the same, refused by both, refused by the built-in template; what differs)."""
     tokenizer = load_tokenizer(str(path / "tokenizer.json"), special_text="special") if path.is_dir() else None
-    text = path.read_text("utf-8") if tokenizer is None else tokenizer.chat_template
+    text = path.read_text("utf-8") if tokenizer is None else tokenizer.chat_template or ""
     tokens = _TOKENS if tokenizer is None else dict(tokenizer.token_names)
     theirs, ours = load_template(text, tokens, _DATE), Renderer(BUILT_IN[name], tokens, "all", _DATE)
     counts = {"same": 0, "refused by both": 0, "refused here": 0, "refused there": 0}
     differences = []
     for title, talk in CONVERSATIONS.items():
-        expected = _or_none(lambda talk=talk: theirs.render(talk.messages, talk.tools)[0])
-        found = _or_none(lambda talk=talk: ours.render(talk)[0])
+        expected = _or_none(partial(theirs.render, talk.messages, talk.tools))
+        found = _or_none(partial(ours.render, talk))
         if found is None or expected is None:
             counts[f"refused {'by both' if found == expected else 'here' if found is None else 'there'}"] += 1
         elif found != expected:
@@ -51,9 +51,9 @@ def compare(name: str, path: Path) -> tuple[dict[str, int], list[str]]:
     return counts, differences
 
 
-def _or_none(render: Callable[[], str]) -> str | None:
+def _or_none(render: Callable[[], tuple[str, object]]) -> str | None:
     try:
-        return render()
+        return render()[0]
     except ValueError:
         return None
 
@@ -71,8 +71,8 @@ def _tokens_differ(path: Path, names: dict[str, str], template: str, name: str, 
     tokenizer = open_tokenizer(options)
     row = {"messages": list(talk.messages), "tools": talk.tools}
     document = DocumentReader(options, tokenizer).document(row)
-    if isinstance(document, Bad):
-        return document.reason
+    if not isinstance(document, Document):
+        return document.reason if document else "no document"
     found = encode_documents([document], tokenizer, options)
     return "" if np.array_equal(found.tokens, expected) else f"tokens {found.tokens.tolist()}, theirs {expected}"
 

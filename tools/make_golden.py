@@ -5,8 +5,11 @@ A change there is a new ORDER_VERSION.
 
 import json
 from pathlib import Path
+from typing import Any
 
 from tests import naive, naive_packing
+
+_Case = tuple[list[Any], dict[str, int], str]  # stages, limits, on_exhausted
 
 FOLDER = Path(__file__).parent.parent / "tests" / "golden" / "order_v1"
 SEEDS = (0, 1, -5, 2**63, 10**30)
@@ -20,12 +23,12 @@ WEIGHTS = (
     {"big": "0.999999", "small": "0.000001"},
     {"x": "0.123456789", "y": "0.876543211", "z": "0.000000000001"},
 )
-STAGES = (
+STAGES: tuple[_Case, ...] = (
     ([[0, {"a": 3, "b": 2}]], {"a": 20, "b": 11}, "drop"),
     ([[0, {"a": 3, "b": 2}], [13, {"b": 1, "c": 4}], [30, {"a": 1}]], {"b": 9}, "drop"),
     ([[0, {"a": 5, "b": 1, "c": 1}]], {"c": 3}, "stop"),
 )
-CONTINUED = (
+CONTINUED: tuple[_Case, ...] = (
     ([[0, {"a": 3, "b": 2}], [7, None], [18, None]], {}, "stop"),
     ([[0, {"a": 3, "b": 2}], [4, None], [13, {"b": 1, "c": 4}], [22, None], [30, {"a": 1, "c": 1}]], {"b": 9}, "drop"),
     ([[0, {"a": 5, "b": 1, "c": 1}], [11, None]], {"c": 3}, "stop"),
@@ -82,7 +85,7 @@ PACKED = (  # members, length, seed, name, packing, shuffle
 )
 
 
-def keys() -> list:
+def keys() -> list[Any]:
     """[seed, purpose, name, base key, counted keys of 0, 1, 10**12]."""
     rows = []
     for seed in SEEDS:
@@ -92,7 +95,7 @@ def keys() -> list:
     return rows
 
 
-def permutations() -> list:
+def permutations() -> list[Any]:
     """[n, key, indices, images]."""
     rows = []
     for n in SIZES:
@@ -102,7 +105,7 @@ def permutations() -> list:
     return rows
 
 
-def interleaves() -> list:
+def interleaves() -> list[Any]:
     """[weights, shares, sources of the first 200 slots as one string]."""
     rows = []
     for weights in WEIGHTS:
@@ -112,17 +115,17 @@ def interleaves() -> list:
     return rows
 
 
-def streams() -> list:
+def streams() -> list[Any]:
     """[stages, limits, on_exhausted, stream]."""
     return [[*case, naive.stream(*case, 60)] for case in STAGES]
 
 
-def continued_streams() -> list:
+def continued_streams() -> list[Any]:
     """[stages, limits, on_exhausted, stream]; a stage of null continues the segment before it."""
     return [[*case, naive.stream(*case, 60)] for case in CONTINUED]
 
 
-def windows() -> list:
+def windows() -> list[Any]:
     """[seed, name, num_tokens, length, [[k, start], ...]]."""
     rows = []
     for seed, name, num_tokens, length in ((0, "web", 10, 3), (5, "code", 10**12, 2048), (1, "a", 65536 * 7, 7)):
@@ -140,7 +143,7 @@ def windows() -> list:
     return rows
 
 
-def repeats() -> list:
+def repeats() -> list[Any]:
     """[p, q, documents, [[epoch, position of each rank, null where it is empty], ...]]."""
     rows = []
     for p, q in REPEATS:
@@ -152,7 +155,7 @@ def repeats() -> list:
     return rows
 
 
-def sequence_numbers() -> list:
+def sequence_numbers() -> list[Any]:
     """[length, [[class, slots], ...], number of sequences of best_fit]."""
     cases = [(length, counts) for length, counts, *_ in PACKINGS] + [(64, MANY), (63, {21: 1000}), (64, {33: 500})]
     return [
@@ -161,7 +164,7 @@ def sequence_numbers() -> list:
     ]
 
 
-def packings() -> list:
+def packings() -> list[Any]:
     """[length, [[class, slots], ...], seed, name, epoch, shuffle, rung, [[[class, slot], ...] of each bin]]."""
     rows = []
     for length, counts, seed, name, epoch, shuffle in PACKINGS:
@@ -171,7 +174,7 @@ def packings() -> list:
     return rows
 
 
-def packed() -> list:
+def packed() -> list[Any]:
     """[members, length, seed, name, packing, shuffle, [[k, [[member, document, start, stop], ...]], ...]]."""
     rows = []
     for case in PACKED:
@@ -186,9 +189,9 @@ def packed() -> list:
 def main() -> None:
     """Write every file."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    makers = (keys, permutations, interleaves, streams, continued_streams, windows, repeats, sequence_numbers)
-    makers += (packings, packed)
-    for make in makers:
+    of_order = (keys, permutations, interleaves, streams, continued_streams, windows)
+    of_packing = (repeats, sequence_numbers, packings, packed)
+    for make in (*of_order, *of_packing):
         lines = ",\n".join(json.dumps(row) for row in make())
         (FOLDER / f"{make.__name__}.json").write_text(f"[\n{lines}\n]\n")
         print(f"wrote {FOLDER / make.__name__}.json")

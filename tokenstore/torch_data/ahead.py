@@ -93,7 +93,9 @@ class Ahead(Iterator[Any]):
         raise StopIteration if kind == _END else ThreadGone
 
 
-def _make(items: Iterator[Any], places: SimpleQueue, ready: SimpleQueue, closing: threading.Event) -> None:
+def _make(
+    items: Iterator[Any], places: SimpleQueue[None], ready: SimpleQueue[tuple[int, Any]], closing: threading.Event
+) -> None:
     """Put each item into `ready` when there is a place for it; last, how it ended."""
     end: tuple[int, Any] = (_GONE, None)
     try:
@@ -106,7 +108,7 @@ def _make(items: Iterator[Any], places: SimpleQueue, ready: SimpleQueue, closing
     ready.put(end)
 
 
-def _close(thread: threading.Thread, places: SimpleQueue, closing: threading.Event) -> None:
+def _close(thread: threading.Thread, places: SimpleQueue[None], closing: threading.Event) -> None:
     closing.set()
     places.put(None)
     mine = thread is threading.current_thread()  # the garbage collector may come by in any

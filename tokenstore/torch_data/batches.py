@@ -6,7 +6,7 @@ shifted ones given to it train wrongly with a plausible loss. `format="hf"` give
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import torch
@@ -15,6 +15,17 @@ from tokenstore.sampling.gather import IGNORE
 from tokenstore.sampling.plan import Plan
 from tokenstore.torch_data.ahead import with_pages_called
 from tokenstore.torch_data.formats import FORMATS, Rows
+
+
+class Batch(TypedDict):
+    """A batch in the format "torch" with its default fields: int64[B, L] each, on the CPU."""
+
+    input_ids: torch.Tensor
+    targets: torch.Tensor
+
+
+BatchT = TypeVar("BatchT", covariant=True)  # Batch, or what another format or other fields make of it
+_Place = tuple[Any, ...]  # step, first row, rows, ...
 
 
 class BatchMaker:
@@ -44,9 +55,11 @@ class BatchMaker:
         """The batch of rows first_row, first_row + 1, ... of `step`."""
         return self.make_of(self.sampler.locate_next(step, first_row, num_rows))
 
-    def batches(self, places: Iterable[tuple], readahead: int = 0) -> Iterator[tuple[tuple, Any]]:
+    def batches(self, places: Iterable[_Place], readahead: int = 0) -> Iterator[tuple[_Place, Any]]:
         """Each place (step, first row, rows, ...) and its batch, with the pages of `readahead` more called for."""
-        located = ((place, self.sampler.locate_next(*place[:3])) for place in places)
+        located: Iterator[tuple[_Place, np.ndarray]] = (
+            (place, self.sampler.locate_next(*place[:3])) for place in places
+        )
         if readahead:
             located = with_pages_called(located, self.sampler.call_for, readahead)
         for place, rows in located:

@@ -3,24 +3,25 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Literal, Self, Unpack, overload
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.sampling.identity import check_keys, short
 from tokenstore.sampling.plan import Plan, as_plan
 from tokenstore.torch_data.accelerated import check_dealing
-from tokenstore.torch_data.batches import BatchMaker
-from tokenstore.torch_data.formats import check_fields
-from tokenstore.torch_data.position import ProcessSplit, Split, check_inside_step, rest_of_step
+from tokenstore.torch_data.batches import Batch, BatchMaker, BatchT
+from tokenstore.torch_data.formats import DictFormat, TupleFormat, check_fields
+from tokenstore.torch_data.position import ProcessSplit, SharedOptions, Split, check_inside_step, rest_of_step
 from tokenstore.torch_data.ranks import DataRank
 
 _VERSION = 1
 _KEYS = ("version", "plan", "worker", "num_workers", "microbatch_rows", "to_skip")
 
 
-class TokenDataset(IterableDataset):
+class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
     """Whole microbatches of a plan: use `DataLoader(TokenDataset(plan, ...), batch_size=None, num_workers=n)`.
 
     Worker w of n gives microbatches w, w + n, ...; DataLoader asks its workers in turn, so the order is that of one
@@ -35,6 +36,43 @@ class TokenDataset(IterableDataset):
     anyone: torchdata's `StatefulDataLoader` saves and restores them exactly, with the num_workers of before.
     """
 
+    # A type checker knows what a batch is by `format` and `fields`; names of options are checked too
+    @overload
+    def __init__(
+        self: "TokenDataset[Batch]",
+        plan: Plan | str | Path,
+        *,
+        fields: None = None,
+        format: Literal["torch"] = "torch",
+        **options: Unpack[SharedOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "TokenDataset[tuple[dict[str, torch.Tensor], torch.Tensor]]",
+        plan: Plan | str | Path,
+        *,
+        fields: Sequence[str] | None = None,
+        format: TupleFormat,
+        **options: Unpack[SharedOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "TokenDataset[dict[str, Any]]",
+        plan: Plan | str | Path,
+        *,
+        fields: Sequence[str] | None = None,
+        format: DictFormat = "torch",
+        **options: Unpack[SharedOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "TokenDataset[Any]",
+        plan: Plan | str | Path,
+        *,
+        fields: Sequence[str] | None = None,
+        format: str,
+        **options: Unpack[SharedOptions],
+    ) -> None: ...
     def __init__(
         self,
         plan: Plan | str | Path,
@@ -68,7 +106,7 @@ class TokenDataset(IterableDataset):
         """The same from now on, whatever becomes of the process's environment."""
         return self._process_split.fix()
 
-    def __iter__(self) -> "Microbatches":
+    def __iter__(self) -> "Microbatches[BatchT]":
         check_dealing(self, self.fixed_split())
         return Microbatches(self)
 
@@ -88,10 +126,10 @@ class TokenDataset(IterableDataset):
         return BatchMaker(self.plan, self._format, self._fields, max_documents=self._max_documents)
 
 
-class Microbatches(Iterator[Any]):
+class Microbatches(Iterator[BatchT], Generic[BatchT]):
     """One iteration over a TokenDataset in one worker, with its state; nothing is read before the first batch."""
 
-    def __init__(self, dataset: TokenDataset):
+    def __init__(self, dataset: TokenDataset[BatchT]):
         worker = get_worker_info()
         self._worker, self._num_workers = (worker.id, worker.num_workers) if worker else (0, 1)
         self._dataset, self._split = dataset, dataset.split
@@ -106,11 +144,11 @@ class Microbatches(Iterator[Any]):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> BatchT:
         step, first_row, num_rows, next_step, given = next(self._places)
         if self._maker is None:
             self._maker = self._dataset.maker()
-        batch = self._maker.make(step, first_row, num_rows)
+        batch: BatchT = self._maker.make(step, first_row, num_rows)
         self._step, self._given, self._to_skip = next_step, given, self._num_workers - 1
         return batch
 

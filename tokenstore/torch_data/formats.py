@@ -40,11 +40,14 @@ row nor what is masked, so this format gives what the collator makes of them.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from tokenstore.sampling.gather import IGNORE
+
+DictFormat = Literal["torch", "hf", "hf_flash", "megatron", "nanotron"]
+TupleFormat = Literal["torchtitan", "torchtitan_flat"]
 
 
 class Rows:
@@ -72,9 +75,20 @@ class Rows:
     def _annotations(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return self._annotate()
 
-    positions = property(lambda self: self._annotations[0], doc="int64[B, L].")
-    documents = property(lambda self: self._annotations[1], doc="int64[B, L].")
-    labels = property(lambda self: self._annotations[2], doc="int64[B, L], not shifted.")
+    @property
+    def positions(self) -> np.ndarray:
+        """int64[B, L]."""
+        return self._annotations[0]
+
+    @property
+    def documents(self) -> np.ndarray:
+        """int64[B, L]."""
+        return self._annotations[1]
+
+    @property
+    def labels(self) -> np.ndarray:
+        """int64[B, L], not shifted."""
+        return self._annotations[2]
 
     @cached_property
     def borders(self) -> np.ndarray:
@@ -168,7 +182,8 @@ def _max_seqlen_of_rows(rows: Rows) -> np.ndarray:
 
 def _learned(rows: Rows) -> np.ndarray:
     """bool[B, L]"""
-    return rows.targets != IGNORE
+    learned: np.ndarray = rows.targets != IGNORE
+    return learned
 
 
 def _targets_or_zero(rows: Rows) -> np.ndarray:

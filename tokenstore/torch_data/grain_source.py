@@ -23,7 +23,7 @@ import threading
 import weakref
 from bisect import bisect_right
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
@@ -32,7 +32,7 @@ from tokenstore.sampling.plan import Plan
 from tokenstore.store.files import after_fork_in_child
 from tokenstore.torch_data.batches import BatchMaker
 from tokenstore.torch_data.dataset import TokenDataset
-from tokenstore.torch_data.loader import TokenLoader
+from tokenstore.torch_data.loader import AllOptions, TokenLoader
 from tokenstore.torch_data.position import Split
 from tokenstore.torch_data.ranks import DataRank
 
@@ -66,7 +66,7 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
                 "plan: expected one with num_steps, as Grain needs a length, found an endless one; give it"
             )
         self.plan = plan
-        self._dataset = TokenDataset(
+        self._dataset: TokenDataset[Any] = TokenDataset(
             plan,
             rank=rank,
             world_size=world_size,
@@ -167,11 +167,11 @@ class MicrobatchDataset(IterDataset[Any]):
     with another past. Threads may prefetch it. Grain cannot share it among worker processes: use MicrobatchSource for those.
     """
 
-    def __init__(self, plan: Plan, **options: Any):
+    def __init__(self, plan: Plan, **options: Unpack[AllOptions]):
         """Options are those of TokenLoader; also of endless plans."""
         super().__init__()
         self.plan = plan
-        self._loader = TokenLoader(plan, **options)
+        self._loader: TokenLoader[Any] = TokenLoader(plan, **options)
 
     def __iter__(self) -> "MicrobatchIterator":
         return MicrobatchIterator(copy.copy(self._loader))
@@ -180,7 +180,7 @@ class MicrobatchDataset(IterDataset[Any]):
 class MicrobatchIterator(DatasetIterator[Any]):
     """One iteration over a MicrobatchDataset."""
 
-    def __init__(self, loader: TokenLoader):
+    def __init__(self, loader: TokenLoader[Any]):
         super().__init__()
         self._loader = loader
 

@@ -10,9 +10,9 @@ The Trainer counts its updates, and that count says where the plan goes on. Its 
 neither splits nor deals out again what is a rank's own already.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -40,6 +40,11 @@ except ImportError as error:
         "transformers: expected the package, found none; pip install 'transformers>=5' accelerate"
     ) from error
 
+
+if TYPE_CHECKING:  # a mixin has no Trainer of its own, but is only ever before one
+    from transformers import Trainer as _Trainer
+else:
+    _Trainer = object
 
 _TRL_COUNT = "_total_train_tokens"  # of SFTTrainer: the tokens trained so far, over all ranks
 
@@ -87,7 +92,7 @@ class ResumeCallback(TrainerCallback, ExportableState):
             state.epoch = state.global_step / updates
 
 
-class TokenTrainerMixin:
+class TokenTrainerMixin(_Trainer):
     """Before `Trainer` among a class's bases: trains a plan and evaluates plans, each process its data rank's part.
 
     An update is a step of the plan: per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks must be
@@ -154,8 +159,9 @@ class TokenTrainerMixin:
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
         """The microbatches of this rank of a plan, the whole of it each time, as many for every rank."""
-        plan = self.eval_dataset if eval_dataset is None else eval_dataset
-        plan = self.eval_dataset[plan] if isinstance(plan, str) else plan
+        own: Any = self.eval_dataset
+        plan = own if eval_dataset is None else eval_dataset
+        plan = own[plan] if isinstance(plan, str) else plan
         if not isinstance(plan, Plan):
             return super().get_eval_dataloader(eval_dataset)
         self._check_cache()
@@ -182,7 +188,9 @@ class TokenTrainerMixin:
         metric_key_prefix: str = "eval",
     ) -> Any:
         """Evaluate; of a plan, the loss is the mean over its targets, where the Trainer takes that of its microbatches."""
-        loop = partial(super().evaluation_loop, dataloader, description, prediction_loss_only, ignore_keys)
+        loop: Callable[[str], Any] = partial(
+            super().evaluation_loop, dataloader, description, prediction_loss_only, ignore_keys
+        )
         if not isinstance(dataloader, PlacedLoader):
             return loop(metric_key_prefix)
         self._evaluated = []
@@ -221,18 +229,22 @@ class TokenTrainerMixin:
             num_items_in_batch = None
         before, size = getattr(self, _TRL_COUNT, None), inputs["input_ids"].numel() if "input_ids" in inputs else 0
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch, **kwargs)
-        if before is not None and self.train_plan is not None and self.model.training:
+        if before is not None and self.train_plan is not None and self.model is not None and self.model.training:
             self._count_for_trl(before + size * self.data_rank.world_size)
         return loss
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
         """What TRL does to datasets at first; a plan is ready."""
-        return dataset if isinstance(dataset, Plan) else super()._prepare_dataset(dataset, *args, **kwargs)
+        if isinstance(dataset, Plan):
+            return dataset
+        trl: Any = super()
+        return trl._prepare_dataset(dataset, *args, **kwargs)
 
     def _count_for_trl(self, tokens: int) -> None:
         """Correct TRL's count, which takes a microbatch with position_ids for one row."""
         setattr(self, _TRL_COUNT, tokens)
-        self._metrics["train"]["num_tokens"] = [tokens]
+        trl: Any = self
+        trl._metrics["train"]["num_tokens"] = [tokens]
 
 
 def num_targets(inputs: Mapping[str, Any]) -> int:

@@ -5,13 +5,14 @@ over, which may be one too many. So an exception inside a step, a Trainer that r
 `limit_train_batches` has cut neither lose nor repeat a step.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.sampling.plan import Plan
+from tokenstore.torch_data.loader import AllOptions
 from tokenstore.torch_data.ranks import DataRank, data_rank
 from tokenstore.torch_data.trainers import (
     PlacedLoader,
@@ -27,6 +28,18 @@ try:
     from lightning.pytorch import Callback, LightningDataModule, Trainer
 except ImportError as error:
     raise ImportError("lightning: expected the package, found none; pip install 'lightning>=2.5'") from error
+
+
+class BatchOptions(TypedDict, total=False):
+    """Arguments of TokenLoader that a data module passes on."""
+
+    fields: Sequence[str] | None
+    format: str
+    pin_memory: bool
+    max_documents: int | None
+    readahead: int
+    prefetch: int
+    reuse: int
 
 
 class TokenDataModule(LightningDataModule):
@@ -47,7 +60,7 @@ class TokenDataModule(LightningDataModule):
         eval_microbatch_size: int | None = None,
         rank: int | DataRank | None = None,
         world_size: int | None = None,
-        **options: Any,
+        **options: Unpack[BatchOptions],
     ):
         """Make a data module; nothing is read yet.
 
@@ -63,9 +76,9 @@ class TokenDataModule(LightningDataModule):
         self.plan = plan
         # Lightning looks for a method of its own: one that gives nothing would be taken for a mistake
         if val_plan is not None:
-            self.val_dataloader = partial(self._evaluation, val_plan)
+            self.val_dataloader = partial(self._evaluation, val_plan)  # type: ignore[method-assign]  # see above
         if test_plan is not None:
-            self.test_dataloader = partial(self._evaluation, test_plan)
+            self.test_dataloader = partial(self._evaluation, test_plan)  # type: ignore[method-assign]  # see above
         self._microbatch_size, self._eval_microbatch_size = microbatch_size, eval_microbatch_size
         self._place = None if rank is None and world_size is None else data_rank(rank, world_size)
         self._options = options
@@ -98,7 +111,7 @@ class TokenDataModule(LightningDataModule):
     # ---- where we are
 
     @property
-    def _trainer(self) -> Trainer:
+    def _trainer(self) -> Any:  # a Trainer; what sets its attributes is hidden from type checkers
         if self.trainer is None:
             raise ConfigError("data module: expected to be given to a Trainer, found none; use TokenLoader without one")
         return self.trainer
@@ -116,7 +129,7 @@ class TokenDataModule(LightningDataModule):
         """Microbatches of training that a rank is given in a step: the `accumulate_grad_batches` to use."""
         return microbatches_a_step(self.plan, self.data_rank.world_size, self._microbatch_size)
 
-    def _arguments(self, microbatch_size: int | None) -> dict[str, Any]:
+    def _arguments(self, microbatch_size: int | None) -> AllOptions:
         return {**self._options, "rank": self.data_rank, "microbatch_size": microbatch_size}
 
     def _evaluation(self, plan: Plan) -> PlacedLoader:
@@ -124,7 +137,7 @@ class TokenDataModule(LightningDataModule):
         return evaluation_loader(plan, **self._arguments(self._eval_microbatch_size))
 
     def _num_updates(self) -> int:
-        trained = self._trainer.fit_loop.epoch_loop.batch_progress.total.processed
+        trained: int = self._trainer.fit_loop.epoch_loop.batch_progress.total.processed
         return trained // self.microbatches_per_step
 
     # ---- what would train other steps than those of the plan

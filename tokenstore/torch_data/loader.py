@@ -2,18 +2,37 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Generic, Literal, Self, Unpack, overload
+
+import torch
 
 from tokenstore.errors import StateMismatchError
 from tokenstore.sampling.plan import Plan, as_plan
 from tokenstore.torch_data.ahead import Ahead, ThreadGone, check_ahead
-from tokenstore.torch_data.batches import BatchMaker, check_pinned, use_device
-from tokenstore.torch_data.formats import check_fields
-from tokenstore.torch_data.position import ProcessSplit, check_inside_step, rest_of_step
+from tokenstore.torch_data.batches import Batch, BatchMaker, BatchT, check_pinned, use_device
+from tokenstore.torch_data.formats import DictFormat, TupleFormat, check_fields
+from tokenstore.torch_data.position import ProcessSplit, SharedOptions, check_inside_step, rest_of_step
 from tokenstore.torch_data.ranks import DataRank
 
 
-class TokenLoader(Iterator[Any]):
+class LoaderOptions(SharedOptions, total=False):
+    """Arguments of TokenLoader that do not change the type of a batch."""
+
+    pin_memory: bool
+    readahead: int
+    prefetch: int
+    reuse: int
+    restart: bool
+
+
+class AllOptions(LoaderOptions, total=False):
+    """Arguments of TokenLoader except the plan."""
+
+    fields: Sequence[str] | None
+    format: str
+
+
+class TokenLoader(Iterator[BatchT], Generic[BatchT]):
     """Microbatches of a plan for one rank, as torch tensors.
 
     Needs no worker processes: a batch is planned and copied by one kernel, faster than a worker could hand it over.
@@ -30,6 +49,43 @@ class TokenLoader(Iterator[Any]):
         step_ended: whether the microbatch given last was the last of its step.
     """
 
+    # A type checker knows what a batch is by `format` and `fields`; names of options are checked too
+    @overload
+    def __init__(
+        self: "TokenLoader[Batch]",
+        plan: Plan | str | Path,
+        *,
+        fields: None = None,
+        format: Literal["torch"] = "torch",
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "TokenLoader[tuple[dict[str, torch.Tensor], torch.Tensor]]",
+        plan: Plan | str | Path,
+        *,
+        fields: Sequence[str] | None = None,
+        format: TupleFormat,
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "TokenLoader[dict[str, Any]]",
+        plan: Plan | str | Path,
+        *,
+        fields: Sequence[str] | None = None,
+        format: DictFormat = "torch",
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "TokenLoader[Any]",
+        plan: Plan | str | Path,
+        *,
+        fields: Sequence[str] | None = None,
+        format: str,
+        **options: Unpack[LoaderOptions],
+    ) -> None: ...
     def __init__(
         self,
         plan: Plan | str | Path,
@@ -104,9 +160,10 @@ class TokenLoader(Iterator[Any]):
             self._go_to(0, 0)
         return self
 
-    def __next__(self) -> Any:
+    def __next__(self) -> BatchT:
         if self._finished:
             raise StopIteration  # until the next iter()
+        batch: BatchT
         try:
             (step, _, _, next_step, given), batch = next(self._batches or self._start_batches())
         except ThreadGone:  # forked: again from what was given last

@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypedDict
 
 import numpy as np
 
@@ -33,6 +34,18 @@ def rest_of_step(plan: Plan, step: int, given: int, choice: str) -> int:
             stacklevel=3,
         )
     return 0 if choice == "rewind" else given
+
+
+class SharedOptions(TypedDict, total=False):
+    """Arguments of TokenLoader and TokenDataset that do not change the type of a batch."""
+
+    rank: int | DataRank | None
+    world_size: int | None
+    microbatch_size: int | None
+    step: int
+    max_documents: int | None
+    inside_step: str
+    skip_empty: bool
 
 
 @dataclass(frozen=True)

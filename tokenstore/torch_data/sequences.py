@@ -5,20 +5,21 @@ import threading
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Literal, overload
 
 import numpy as np
+import torch
 from torch.utils.data import Dataset
 
 from tokenstore.order.schedule import MOST_SEQUENCES
 from tokenstore.sampling.plan import Plan, as_plan
 from tokenstore.store.files import after_fork_in_child
 from tokenstore.torch_data.accelerated import check_sampler
-from tokenstore.torch_data.batches import BatchMaker
-from tokenstore.torch_data.formats import check_fields
+from tokenstore.torch_data.batches import Batch, BatchMaker, BatchT
+from tokenstore.torch_data.formats import DictFormat, TupleFormat, check_fields
 
 
-class SequenceDataset(Dataset):
+class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
     """The rows of all steps of a plan, one after the other: `dataset[n]` is row n of the run over all ranks.
 
     Row r of step k, as `plan.batch(k)` numbers it, is sequence plan.schedule.cursor(k) + r; those of skipped steps are
@@ -29,6 +30,39 @@ class SequenceDataset(Dataset):
     Safe to share among threads and to pickle (by configuration).
     """
 
+    # A type checker knows what a batch is by `format` and `fields`; names of arguments are checked too
+    @overload
+    def __init__(
+        self: "SequenceDataset[Batch]",
+        plan: Plan | str | Path,
+        *,
+        fields: None = None,
+        format: Literal["torch"] = "torch",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "SequenceDataset[tuple[dict[str, torch.Tensor], torch.Tensor]]",
+        plan: Plan | str | Path,
+        *,
+        fields: Sequence[str] | None = None,
+        format: TupleFormat,
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "SequenceDataset[dict[str, Any]]",
+        plan: Plan | str | Path,
+        *,
+        fields: Sequence[str] | None = None,
+        format: DictFormat = "torch",
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: "SequenceDataset[Any]",
+        plan: Plan | str | Path,
+        *,
+        fields: Sequence[str] | None = None,
+        format: str,
+    ) -> None: ...
     def __init__(self, plan: Plan | str | Path, *, fields: Sequence[str] | None = None, format: str = "torch"):
         """fields, format: those of TokenLoader that can be cut into rows: all but flat formats, cu_seqlens and max_seqlen."""
         self.plan = plan = as_plan(plan)
@@ -54,11 +88,11 @@ class SequenceDataset(Dataset):
             raise TypeError("dataset: expected a plan with num_steps to have a length, found an endless one")
         return self.plan.schedule.cursor(self.plan.num_steps)
 
-    def __getitem__(self, number: int) -> Any:
+    def __getitem__(self, number: int) -> BatchT:
         """Sequence `number` in the format's shape without the first dimension; from the end where negative."""
         return self.__getitems__([number])[0]
 
-    def __getitems__(self, numbers: Sequence[int]) -> list[Any]:
+    def __getitems__(self, numbers: Sequence[int]) -> list[BatchT]:
         """Those sequences, read together: the items are parts of one batch's memory."""
         numbers = [self._check(number) for number in numbers]
         if not numbers:
@@ -88,10 +122,15 @@ class SequenceDataset(Dataset):
         return number
 
 
-def _renew_after_fork(dataset: SequenceDataset) -> None:
+def _renew_after_fork(dataset: SequenceDataset[Any]) -> None:
     """A lock that some thread held at a fork would never be free in the child, and its maker may be half-way."""
     known = weakref.ref(dataset)
-    after_fork_in_child(lambda: (mine := known()) is not None and mine._hold_nothing())
+
+    def renew() -> None:
+        if (mine := known()) is not None:
+            mine._hold_nothing()
+
+    after_fork_in_child(renew)
 
 
 def _row(batch: Any, i: int) -> Any:

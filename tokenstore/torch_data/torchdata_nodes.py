@@ -20,7 +20,7 @@ class TokenNode(BaseNode[dict[str, Any]]):
     been loaded. The loader itself is only copied.
     """
 
-    def __init__(self, loader: TokenLoader):
+    def __init__(self, loader: TokenLoader[Any]):
         """Make a node; nothing is read yet."""
         super().__init__()
         self._loader = self._current = loader

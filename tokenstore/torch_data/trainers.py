@@ -6,11 +6,11 @@ that was not trained to its end, however many microbatches of it, or ahead of it
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, Unpack
 
 from tokenstore.errors import ConfigError
 from tokenstore.sampling.plan import Plan
-from tokenstore.torch_data.loader import TokenLoader
+from tokenstore.torch_data.loader import AllOptions, TokenLoader
 
 
 class PlacedLoader:
@@ -19,14 +19,15 @@ class PlacedLoader:
     Nothing is kept between iterations. It is no `torch.utils.data.DataLoader`, so trainers give it out as it is.
     """
 
-    def __init__(self, plan: Plan, num_updates: Callable[[], int], **options: Any):
+    def __init__(self, plan: Plan, num_updates: Callable[[], int], **options: Unpack[AllOptions]):
         """Make a loader; `options` are those of TokenLoader, without `step`, and checked here."""
         self.plan = plan
         self._num_updates, self._options = num_updates, options
-        self._template = TokenLoader(plan, **options)
+        self._template: TokenLoader[Any] = TokenLoader(plan, **options)
 
     def __iter__(self) -> Iterator[Any]:
-        yield from TokenLoader(self.plan, step=step_after(self.plan, self._num_updates()), **self._options)
+        options: AllOptions = {**self._options, "step": step_after(self.plan, self._num_updates())}
+        yield from TokenLoader(self.plan, **options)
 
     def __len__(self) -> int:
         """Microbatches in the whole plan; TypeError when the plan is endless."""
@@ -45,7 +46,7 @@ class PlacedLoader:
         """Do nothing: every source counts its own epochs. Here for trainers that call it."""
 
 
-def evaluation_loader(plan: Plan, **options: Any) -> PlacedLoader:
+def evaluation_loader(plan: Plan, **options: Unpack[AllOptions]) -> PlacedLoader:
     """A loader that gives the whole plan each time it is iterated, also when left half-way before.
 
     Microbatches that have no token on any rank are skipped: a mean loss of them is NaN.
@@ -56,7 +57,8 @@ def evaluation_loader(plan: Plan, **options: Any) -> PlacedLoader:
         raise ConfigError(
             "evaluation plan: expected one that ends, found an endless one; give it num_steps: all_exhausted"
         )
-    return PlacedLoader(plan, lambda: 0, **{"skip_empty": True, **options})
+    options.setdefault("skip_empty", True)
+    return PlacedLoader(plan, lambda: 0, **options)
 
 
 def updates_a_pass(plan: Plan) -> int | None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from os import environ
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -48,7 +49,7 @@ def build(folder: Path) -> None:
         )
 
 
-def start(folder: Path, name: str, ranks: int, *options: str) -> list[subprocess.Popen]:
+def start(folder: Path, name: str, ranks: int, *options: str) -> list[subprocess.Popen[bytes]]:
     """Start the training script in `ranks` processes."""
     port = _free_port()
     processes = []
@@ -59,16 +60,16 @@ def start(folder: Path, name: str, ranks: int, *options: str) -> list[subprocess
     return processes
 
 
-def finish(processes: list[subprocess.Popen]) -> None:
+def finish(processes: list[subprocess.Popen[bytes]]) -> None:
     """Wait for all of them; fail if one failed."""
     for process in processes:
         if process.wait() != 0:
             raise SystemExit(f"the training process failed with code {process.returncode}")
 
 
-def read_log(folder: Path, name: str, ranks: int) -> dict[int, dict]:
+def read_log(folder: Path, name: str, ranks: int) -> dict[int, dict[str, Any]]:
     """{step: {"loss", "rows"}}, the rows of all ranks together; a step done twice counts as done last."""
-    steps: dict[int, dict] = {}
+    steps: dict[int, dict[str, Any]] = {}
     for rank in range(ranks):
         seen = {}
         for line in (folder / f"{name}.{rank}").read_text().splitlines():
@@ -91,7 +92,9 @@ def kill_midway(folder: Path) -> int:
     return max(read_log(folder, "killed", 1))
 
 
-def show_losses(whole: dict[int, dict], killed: dict[int, dict], resumed: dict[int, dict]) -> None:
+def show_losses(
+    whole: dict[int, dict[str, Any]], killed: dict[int, dict[str, Any]], resumed: dict[int, dict[str, Any]]
+) -> None:
     """A table of the three loss curves, and a drawing of the first."""
     top = max(row["loss"] for row in whole.values())
     print("    step   uninterrupted   killed    resumed   (loss)")
@@ -117,7 +120,7 @@ def check(folder: Path) -> None:
 def mixture(folder: Path) -> None:
     """What the model has seen, by arithmetic."""
     plan = tokenstore.Plan(tokenstore.PlanConfig.load(folder / "plan.yaml"))
-    for name, seen in plan.progress(plan.num_steps).items():
+    for name, seen in plan.progress(plan.last_start).items():
         print(
             f"    {name:5} {seen.sequences:4} sequences, {seen.tokens:7,} tokens, {seen.epochs:.4f} epochs,"
             f" weight {seen.weight:.3f} asked, {seen.realised_weight:.3f} had"
@@ -173,7 +176,8 @@ def main() -> None:
 def _free_port() -> int:
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
+        port: int = server.getsockname()[1]
+        return port
 
 
 if __name__ == "__main__":

@@ -51,7 +51,7 @@ def train(plan_file: Path, checkpoint: Path, log: Path, resume: bool) -> None:
                 checkpoint.with_suffix(".tmp").replace(checkpoint)
 
 
-def _update(model: GPT, optimizer: torch.optim.Optimizer, batch: dict, world_size: int) -> float:
+def _update(model: GPT, optimizer: torch.optim.Optimizer, batch: tokenstore.Batch, world_size: int) -> float:
     """One step; the loss and the gradients are means over the tokens of all ranks."""
     targets = batch["targets"]
     logits = model(batch["input_ids"], torch.arange(targets.shape[1]), causal)
@@ -61,10 +61,11 @@ def _update(model: GPT, optimizer: torch.optim.Optimizer, batch: dict, world_siz
     loss.backward()
     if world_size > 1:
         dist.all_reduce(total)
-        for parameter in model.parameters():
-            dist.all_reduce(parameter.grad)
     for parameter in model.parameters():
-        parameter.grad /= total[1].item()
+        if parameter.grad is not None:
+            if world_size > 1:
+                dist.all_reduce(parameter.grad)
+            parameter.grad /= total[1].item()
     optimizer.step()
     return (total[0] / total[1]).item()
 

@@ -12,6 +12,7 @@ Rows of padding and the padding behind documents are documents of their own, so 
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
@@ -42,7 +43,8 @@ def by_flex(document_ids: torch.Tensor) -> Attend:
 def _flex(compiled: bool) -> Callable[..., torch.Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return torch.compile(flex_attention) if compiled else flex_attention
+    attention: Any = flex_attention  # annotated as if it always gave the log-sum-exp too
+    return torch.compile(attention) if compiled else attention
 
 
 def by_pieces(cu_seqlens: torch.Tensor, max_seqlen: int) -> Attend:
@@ -55,11 +57,12 @@ def by_pieces(cu_seqlens: torch.Tensor, max_seqlen: int) -> Attend:
         if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16):
             from torch.nn.attention.varlen import varlen_attn
 
-            out = varlen_attn(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, window_size=(-1, 0))
+            out: Any = varlen_attn(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen, window_size=(-1, 0))
         else:
             pieces = zip(*(x.transpose(0, 1).split(sizes, 1) for x in (q, k, v)), strict=True)
             out = torch.cat([causal(*piece) for piece in pieces], 1).transpose(0, 1)
-        return out.reshape(shape).transpose(1, 2)
+        result: torch.Tensor = out.reshape(shape).transpose(1, 2)
+        return result
 
     return attend
 
@@ -83,7 +86,8 @@ class Block(nn.Module):
         """x: float[B, L, width]."""
         q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.norms[0](x)).chunk(3, -1))
         x = x + self.out(attend(q, k, v).transpose(1, 2).flatten(-2))
-        return x + self.feed(self.norms[1](x))
+        result: torch.Tensor = x + self.feed(self.norms[1](x))
+        return result
 
 
 class GPT(nn.Module):
@@ -101,4 +105,5 @@ class GPT(nn.Module):
         x = self.tokens(ids) + self.positions(position_ids)
         for block in self.blocks:
             x = block(x, attend)
-        return self.head(self.norm(x))
+        logits: torch.Tensor = self.head(self.norm(x))
+        return logits

@@ -39,8 +39,11 @@ def process_group() -> Iterator[torch.device]:
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(device)
-    alone = {} if "RANK" in os.environ else {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-    dist.init_process_group("nccl" if on_gpu else "gloo", **alone)
+    backend = "nccl" if on_gpu else "gloo"
+    if "RANK" in os.environ:
+        dist.init_process_group(backend)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
     try:
         yield device
     finally:
@@ -89,7 +92,8 @@ def update(model: nn.Module, optimizer: torch.optim.Optimizer, num_targets: int)
     Ranks and microbatches hold unequal numbers of targets, so a mean of their means would weigh tokens unequally.
     """
     for parameter in model.parameters():
-        parameter.grad *= dist.get_world_size() / num_targets
+        if parameter.grad is not None:
+            parameter.grad *= dist.get_world_size() / num_targets
     optimizer.step()
     optimizer.zero_grad()
 

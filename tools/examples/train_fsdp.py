@@ -19,9 +19,10 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 import tokenstore
+from tools.examples.model import GPT
 from tools.examples.steps import CHECKPOINT_EVERY, FIELDS, StepSums, loss_sum, main, make_model, report, update
 
 
@@ -44,8 +45,8 @@ def newest(folder: Path) -> Path | None:
     return max((path.parent for path in folder.glob("step-*/.metadata")), default=None)
 
 
-def shard(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    """Each block's weights are gathered when it is used, the others' with the whole."""
+def shard(model: GPT, mesh: DeviceMesh) -> FSDPModule:
+    """Shard in place: each block's weights are gathered when it is used, the others' with the whole."""
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)
@@ -57,7 +58,8 @@ def train(folder: Path, device: torch.device, microbatch: int | None) -> None:
     plan = tokenstore.Plan(tokenstore.PlanConfig.load(folder / "plan.yaml"))
     place = tokenstore.DataRank.from_mesh(mesh)
     loader = tokenstore.TokenLoader(plan, rank=place, microbatch_size=microbatch, fields=FIELDS)
-    model = shard(make_model(plan).to(device), mesh)
+    model = make_model(plan).to(device)
+    sharded = shard(model, mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     state = {"training": Training(model, optimizer), "loader": loader}
     if checkpoint := newest(folder / "checkpoints"):
@@ -65,7 +67,9 @@ def train(folder: Path, device: torch.device, microbatch: int | None) -> None:
 
     sums = StepSums(device)
     for batch in loader:
-        model.set_requires_gradient_sync(loader.step_ended)  # exchange gradients at the last microbatch of a step only
+        sharded.set_requires_gradient_sync(
+            loader.step_ended
+        )  # exchange gradients at the last microbatch of a step only
         loss = loss_sum(model, {name: tensor.to(device) for name, tensor in batch.items()})
         loss.backward()
         sums.add(loss, batch)

@@ -14,6 +14,7 @@ the addresses of the dead ones (pytorch/pytorch#135712).
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,17 +22,18 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import tokenstore
+from tokenstore import TokenLoader
 from tools.examples.steps import CHECKPOINT_EVERY, FIELDS, StepSums, loss_sum, main, make_model, report, update
 
 
-def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: tokenstore.TokenLoader) -> None:
+def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: TokenLoader[Any]) -> None:
     """Write a checkpoint that is there as a whole or not at all."""
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
     torch.save(state, path.with_suffix(".tmp"))
     path.with_suffix(".tmp").replace(path)
 
 
-def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: tokenstore.TokenLoader) -> None:
+def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: TokenLoader[Any]) -> None:
     """Go on from a checkpoint. The loader refuses it if the plan before its step was another."""
     saved = torch.load(path, map_location="cpu", weights_only=True)
     model.load_state_dict(saved["model"])

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from tools.examples.model import GPT, by_pieces
 FIELDS = ("input_ids", "targets", "position_ids", "document_ids", "cu_seqlens", "max_seqlen")
 
 
-def conversations() -> Iterator[dict]:
+def conversations() -> Iterator[dict[str, Any]]:
     """Sums, some of them in two turns."""
     for left in range(30):
         for right in range(30):
@@ -40,11 +41,18 @@ def build(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     records = folder / "sums.jsonl"
     records.write_text("".join(json.dumps(each) + "\n" for each in conversations()))
-    options = {"tokenizer": "bytes", "records": "chat", "chat_template": "chatml", "train_on": "assistant"}
-    return build_store(BuildOptions(inputs=(str(records),), output=folder / "stores" / "sums", **options)).path
+    options = BuildOptions(
+        inputs=(str(records),),
+        output=folder / "stores" / "sums",
+        tokenizer="bytes",
+        records="chat",
+        chat_template="chatml",
+        train_on="assistant",
+    )
+    return build_store(options).path
 
 
-def marked(store: tokenstore.Store, batch: dict, row: int) -> Iterator[str]:
+def marked(store: tokenstore.Store, batch: dict[str, Any], row: int) -> Iterator[str]:
     """The conversations of a row, each as its text with what is learned of it in brackets."""
     ids, documents = batch["input_ids"][row], batch["document_ids"][row]
     learned = torch.zeros_like(ids, dtype=torch.bool)
