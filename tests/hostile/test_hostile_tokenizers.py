@@ -64,6 +64,7 @@ REFUSED: dict[str, dict[str, Any] | str] = {
     ),
     "growing decoder": words(decoder={"type": "Sequence", "decoders": replacing({"String": "a"}, "aa", 60)}),
     "a token of megabytes": words(model={"vocab": {"a": 0, "b": 1, "ab": 2, "x" * (1 << 20): 3}}),
+    "a huge id": words(model={"vocab": {"a": 0, "b": 1, "ab": 2, "<x>": (1 << 32) - 1}}),
     "no pattern": ranks("((("),
     "deep pattern": ranks("(" * 50_000 + ")" * 50_000),
     "huge rank": ranks(".", special_tokens={"<x>": 1 << 30}),

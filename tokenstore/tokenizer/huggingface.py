@@ -14,7 +14,7 @@ from tokenstore.tokenizer import long_texts
 from tokenstore.tokenizer.byte_spans import SpansTextByText
 from tokenstore.tokenizer.growth import check_growth
 from tokenstore.tokenizer.guards import decodes, encodes
-from tokenstore.tokenizer.request import PLAIN, Request
+from tokenstore.tokenizer.request import MOST_IDS, PLAIN, Request
 from tokenstore.tokenizer.side_files import generation_ends, read_side_files
 
 
@@ -40,6 +40,10 @@ class HuggingFaceTokenizer(SpansTextByText):
             )
         check_growth(self._tokenizer, vocabulary, path)
         self.vocab_size = max(vocabulary.values()) + 1
+        if self.vocab_size > MOST_IDS:  # libraries make tables of all ids, and end the process where memory ends
+            raise ConfigError(
+                f"tokenizer: expected ids below {MOST_IDS}, found {self.vocab_size - 1} ({path}); check the file"
+            )
         added = self._tokenizer.get_added_tokens_decoder()
         self.added_tokens = {token.content: i for i, token in added.items()}
         self.special_tokens = tuple(sorted(token.content for token in added.values() if token.special))

@@ -15,11 +15,10 @@ from typing import Any
 
 from tokenstore.errors import ConfigError
 from tokenstore.tokenizer.patterns import PATTERNS
-from tokenstore.tokenizer.request import Request
+from tokenstore.tokenizer.request import MOST_IDS, Request
 
 SAVED_START = b'{"kind":"tiktoken",'
 _LINE = re.compile(rb"\s*[A-Za-z0-9+/]+=* [0-9]+[ \t]*(\r?\n|$)")
-_MOST_IDS = 1 << 24  # a hundred times the largest vocabulary; a table of all ids takes 128 MB
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def _with_asked(known: Mapping[str, int], ranks: Mapping[bytes, int], asked: tup
 def _check(file: RankFile) -> None:
     """ValueError if tiktoken could not work with it; it would panic, not raise."""
     ids = [*file.ranks.values(), *file.special_tokens.values()]
-    if not isinstance(file.pattern, str) or not all(type(i) is int and 0 <= i < _MOST_IDS for i in ids):
+    if not isinstance(file.pattern, str) or not all(type(i) is int and 0 <= i < MOST_IDS for i in ids):
         raise ValueError("a rank that is no id")
     if len(set(ids)) != len(ids):
         twice = min(i for i, number in Counter(ids).items() if number > 1)

@@ -8,6 +8,9 @@ from tokenstore.errors import ConfigError
 from tokenstore.outside import ANYWHERE
 
 PLAIN, SPECIAL = "plain", "special"
+MOST_IDS = (
+    1 << 24
+)  # a hundred times the largest vocabulary; a table of all ids takes 128 MB, and a file may name any id
 
 # Names under which common tokenizers know their end of text; most files do not say which it is.
 _EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>", "<|eos|>", "[EOS]")

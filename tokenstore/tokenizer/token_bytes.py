@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tokenstore.tokenizer import Tokenizer
+from tokenstore.tokenizer.request import MOST_IDS
 from tokenstore.tokenizer.tiktoken_bpe import TiktokenTokenizer
 
-_LARGEST_ID = 1 << 24  # a file may name any
 _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 
 
@@ -44,7 +44,7 @@ def bytes_of_tokens(reference: Tokenizer, tokenizer_json: str | None) -> list[by
         tokenizer_json: what the fast engine is loaded from; None: a rank file.
     """
     ids = reference.bytes_of_ids() if isinstance(reference, TiktokenTokenizer) else _of_json(tokenizer_json or "{}")
-    if not ids or max(ids) > _LARGEST_ID:
+    if not ids or max(ids) >= MOST_IDS:
         return None
     return [ids.get(i, b"") for i in range(max(ids) + 1)]
 
