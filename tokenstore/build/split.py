@@ -55,7 +55,8 @@ def _share(text: str) -> Decimal | None:
         value = Decimal(text)
     except InvalidOperation:
         return None
-    exact = value.is_finite() and 0 < value <= 1 and value.as_tuple().exponent >= -_MOST_DIGITS  # type: ignore[operator]
+    exponent = value.as_tuple().exponent  # a letter for what is not finite
+    exact = isinstance(exponent, int) and 0 < value <= 1 and exponent >= -_MOST_DIGITS
     return value if exact else None
 
 

@@ -12,7 +12,8 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 
 from tokenstore.build import BuildOptions, BuildPreview, BuildProgress, BuildResult, build_store, preview_build
-from tokenstore.build.options import Dedup, DocumentStart, Engine, Records, SpecialText, TrainOn
+from tokenstore.build.loss_spans import TrainOn
+from tokenstore.build.options import Dedup, DocumentStart, Engine, Records, SpecialText
 from tokenstore.build.records import MAX_RECORD_BYTES
 from tokenstore.commands.progress import meter
 

@@ -4,8 +4,9 @@
 """
 
 from tokenstore.format.inputs import Origin
+from tokenstore.store.finding import Finding
 from tokenstore.store.manifests import versions
 from tokenstore.store.reader import Store, open_store
-from tokenstore.store.verify import Finding, verify
+from tokenstore.store.verify import verify
 
 __all__ = ["Finding", "Origin", "Store", "open_store", "verify", "versions"]

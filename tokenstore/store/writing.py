@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 import numpy as np
 
@@ -36,9 +36,9 @@ def opened_folder(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def create(path: Path, mode: str = "xb", buffering: int = -1) -> BinaryIO:
+def create(path: Path, mode: Literal["xb", "x+b"] = "xb", buffering: int = -1) -> BinaryIO:
     """Open a new file to write, in a folder that is no link; FileExistsError where anything has its name already."""
-    return open(path, mode, buffering, opener=lambda *_: create_descriptor(path))  # type: ignore[return-value]
+    return open(path, mode, buffering, opener=lambda *_: create_descriptor(path))
 
 
 def create_descriptor(path: Path) -> int:
