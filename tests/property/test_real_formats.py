@@ -44,8 +44,8 @@ def write_raw_jsonl(path: Path, records: Records) -> None:
 def write_csv(path: Path, records: Records) -> None:
     with open(path, "w", newline="", encoding="utf-8-sig", errors="surrogatepass") as file:
         rows = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",", quoting=csv.QUOTE_ALL)
-        rows.writerow(records[0])
-        rows.writerows(record.values() for record in records)
+        rows.writerow(("text", "id"))
+        rows.writerows((record["text"], record["id"]) for record in records)  # their keys may come in any order
 
 
 def table(records: Records, text: pa.DataType = pa.string()) -> pa.Table:  # noqa: B008  # never changed
