@@ -36,3 +36,8 @@ class BuildError(TokenStoreError):
 
 class BadRecordsError(BuildError):
     """More bad records than `--max-bad` allows: look at the rejects file."""
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number and its noun, for messages: `1 file`, `2,000 files`."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

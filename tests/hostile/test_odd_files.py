@@ -65,7 +65,7 @@ def test_a_link_to_a_folder_is_not_followed_and_said(command: Run, folder: Path)
     (folder / "linked").symlink_to(folder.parent / "elsewhere")
     (folder / "loop.jsonl").symlink_to(folder)
     code, _, err = command(arguments_of(folder, folder.parent / "store"))
-    assert (code, err) == (0, "note: passed over 2 files with other endings (2 link to a folder)\n")
+    assert (code, err) == (0, "note: skipped 2 files with other endings (2 link to a folder)\n")
     records = [("a.jsonl", 1, "a"), ("linked/b.jsonl", 1, "b")]
     check_built(command, [folder, folder / "linked"], folder.parent / "named", records)
 
@@ -74,7 +74,8 @@ def test_nothing_that_matches_is_told(command: Run, folder: Path) -> None:
     """A typing error is exit code 2 and names the argument, though the others match."""
     (folder / "empty").mkdir()
     for name in ("b.jsonl", "*.parquet", "empty", "x" * 5000, "a.jsonl/b.jsonl"):
-        message = "File name too long" if len(name) > 1000 else f"found none ({folder / name})"
+        message = {"*.parquet": "no file matches ", "empty": "found none "}.get(name, "does not exist")
+        message = "File name too long" if len(name) > 1000 else message
         check_refused(command, [folder / "a.jsonl", folder / name], folder.parent / "store", 2, "error: input: ", message)  # fmt: skip
     write_all(folder, {"b.pdf": b"", "c.jsonl.bz2": b""})
     parts = ("found 'b.pdf'", "found 'c.jsonl.bz2'", "--text-endings")

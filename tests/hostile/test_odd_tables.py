@@ -65,10 +65,10 @@ REFUSED_CSV = {
         b'text,id\n"a"b,1\nc,2\n',
         "expected rows of a .csv file, found ',' expected after '\"'",
     ),
-    "no such column": (b"id,body\n1,a\n", "expected one of the columns ['id', 'body'], found 'text'"),
+    "no such column": (b"id,body\n1,a\n", "b.csv; its columns are 'id', 'body'; name one with --text-field"),
     "a column twice": (b"text,text\na,b\n", "field: 2 columns have the name 'text'"),
-    "0 bytes": (b"", "expected one of the columns [], found 'text'"),
-    "no header in UTF-8": (b"t\xe9xt\na\n", "expected one of the columns ['t\\udce9xt'], found 'text'"),
+    "0 bytes": (b"", "field: there is no column 'text'"),
+    "no header in UTF-8": (b"t\xe9xt\na\n", "its columns are 't\\udce9xt'"),
 }
 
 
@@ -220,12 +220,12 @@ def test_a_column_twice_or_not_at_all_is_refused(command: Run, tmp_path: Path) -
     table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"])
     makers = {"a.parquet": lambda path: parquet.write_table(table, path), "b.parquet": lambda path: parquet.write_table(pa.table({"body": ["a"]}), path)}  # fmt: skip
     found = {
-        "a.parquet": "2 columns have the name 'text'",
-        "b.parquet": "expected one of the columns ['body'], found 'text'",
+        "a.parquet": "2 columns have the name 'text' ({})",
+        "b.parquet": "there is no column 'text' in {}; its columns are 'body'",
     }
     for name, make in makers.items():
         folder = write_all(tmp_path / name, {name: make})
-        check_refused(command, folder, tmp_path / "store", 1, f"field: {found[name]} ({folder / name})")
+        check_refused(command, folder, tmp_path / "store", 1, "field: " + found[name].format(folder / name))
     with pa.OSFile(str(tmp_path / "c.arrow"), "wb") as raw, pa.ipc.new_stream(raw, table.schema) as out:
         out.write_table(table)
     check_refused(command, tmp_path / "c.arrow", tmp_path / "store", 1, "2 columns have the name 'text'")

@@ -59,7 +59,7 @@ def test_a_build_exits_0_and_tells_what_it_wrote(jsonl: Callable[..., Path], tmp
         assert len(store) == len(TEXTS)
         shown = (
             str(tmp_path / "store"),
-            f"{len(TEXTS)} from 1 files",
+            f"{len(TEXTS)} from 1 file",
             "1 without text",
             f"{store.num_tokens:,} as uint16",
         )
@@ -98,7 +98,7 @@ def test_verify_exits_0_for_a_sound_store_and_4_for_a_damaged_one(make_store: Ca
         (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--document-start", "sos"], "sos"),
         (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--shard-size", "0"], "shard_bytes: expected 4 or more"),
         (["{in}", "--output", "{out}", "--tokenizer", "no.json"], "expected 'bytes' or the path of a tokenizer file"),
-        (["{in}x", "--output", "{out}", "--tokenizer", "bytes"], "found none ({in}x)"),
+        (["{in}x", "--output", "{out}", "--tokenizer", "bytes"], "input: {in}x does not exist"),
         (["{in}", "--output", "{in}", "--tokenizer", "bytes"], "found something else ({in})"),
     ],
 )
@@ -297,7 +297,7 @@ def test_progress_is_a_bar_on_a_terminal(start: Start, slow_build: list[object])
 
 
 def test_a_resumed_build_tells_how_much_was_done(jsonl: Callable[..., Path], tmp_path: Path) -> None:
-    """P8: what is taken up from an earlier run is noted on standard error, after what was passed over."""
+    """P8: what is taken up from an earlier run is noted on standard error, after what was skipped."""
     jsonl("in/b.jsonl", ["a", b"bad"])
     jsonl("in/a.py", [])
     jsonl("in/a.jsonl", ["a" * 1_000_000] * 5)  # more than a unit
@@ -305,9 +305,7 @@ def test_a_resumed_build_tells_how_much_was_done(jsonl: Callable[..., Path], tmp
     assert run_here(*command).returncode == 3
     done = run_here(*command, "--max-bad", 1)
     assert done.returncode == 0
-    assert (
-        done.stderr == "note: passed over 1 files with other endings (1 .py)\nnote: resuming: 2 of 3 parts are done\n"
-    )
+    assert done.stderr == "note: skipped 1 file with other endings (1 .py)\nnote: resuming: 2 of 3 parts are done\n"
 
 
 def test_the_end_of_text_is_shown_and_can_be_chosen(tmp_path: Path, tokenizer_file: Path) -> None:

@@ -202,7 +202,9 @@ def test_bad_records_leave_the_store_as_it_was_and_are_listed(build: Build, json
     store = build(jsonl("in/a.jsonl", ["a", {"text": 1}]), max_bad=1).path
     before, list_before = contents(store), (store.with_name("store.tokenstore") / "rejects.jsonl").read_bytes()
     source = jsonl("in/b.jsonl", ["b", {"text": 2}, {"text": 3}])
-    with pytest.raises(tokenstore.errors.BadRecordsError, match=r"found 2 so far.*record 2 of b\.jsonl") as caught:
+    with pytest.raises(
+        tokenstore.errors.BadRecordsError, match=r"bad records: 2 so far.*record 2 of b\.jsonl"
+    ) as caught:
         append_store(store, [str(source)], max_bad=1)
     listed = store.with_name("store.tokenstore") / "rejects-v2.jsonl"
     assert str(listed) in str(caught.value)

@@ -17,7 +17,7 @@ def test_more_bad_records_than_allowed_are_listed_and_leave_no_store(
     small_units(3000)
     corpus = mixed_corpus(tmp_path / "in")
     with pytest.raises(
-        BadRecordsError, match=r"at most 2, found 3 so far; the first is record 34 of a\.jsonl: field"
+        BadRecordsError, match=r"bad records: 3 so far, and 2 are allowed; the first is record 34 of a\.jsonl: field"
     ) as caught:
         build(corpus, max_bad=2)
     rejects = tmp_path / "store.tokenstore/rejects.jsonl"

@@ -114,3 +114,20 @@ def test_both_engines_give_the_same_tokens_and_masks(
         assert {name for name in stores["fast"] if stores["fast"][name] != stores["reference"][name]} == {
             "manifest.json"
         }
+
+
+def test_a_template_of_another_family_is_noted(
+    build: Build, jsonl: Callable[..., Path], chat_tokenizer: Callable[..., str]
+) -> None:
+    """Its end-of-turn token would be several tokens of text; the family's own vocabulary gives no note."""
+    source = jsonl("chats.jsonl", [{"messages": [ASKED, ANSWERED]}])
+    tokenizer, notes = chat_tokenizer("<|endoftext|>"), {}
+    for name in ("chatml", "phi4-mini", "alpaca"):
+        found: list[str] = []
+        build(source, output=name, tokenizer=tokenizer, records="chat", chat_template=name, note=found.append)
+        notes[name] = [text for text in found if "chat template" in text]
+    assert (notes["chatml"], notes["alpaca"]) == ([], [])
+    assert len(notes["phi4-mini"]) == 1
+    assert notes["phi4-mini"][0].startswith(
+        "chat template phi4-mini ends turns with '<|end|>', which is not a special token"
+    )

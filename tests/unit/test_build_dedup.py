@@ -177,7 +177,9 @@ def test_more_bad_records_than_allowed_are_told_as_without_dedup(
     for allowed in (0, num_bad - 1)[workers - 1 :]:
         lists = []
         for kind in ("none", "exact"):
-            with pytest.raises(BadRecordsError, match=f"at most {allowed}, found {allowed + 1} so far; the first is"):
+            with pytest.raises(
+                BadRecordsError, match=f"bad records: {allowed + 1} so far, and {allowed} are allowed; the first is"
+            ):
                 build_stores(tmp_path / kind, source, dedup=kind, max_bad=allowed, workers=workers)
             assert not (tmp_path / kind).exists()
             lists.append((tmp_path / f"{kind}.tokenstore/rejects.jsonl").read_bytes())
@@ -201,7 +203,7 @@ def test_no_worker_is_left_when_a_build_has_failed(
     with pytest.raises(BadRecordsError) as held:
         build_stores(tmp_path / "store", source, dedup=kind, workers=2)
     assert multiprocessing.active_children() == []
-    assert "found 1 so far" in str(held.value)
+    assert "bad records: 1 so far" in str(held.value)
 
 
 def test_a_build_killed_while_it_compared_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

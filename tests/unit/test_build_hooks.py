@@ -178,12 +178,12 @@ WRONG_NAMES = {
     "keep": "expected module:function, found 'keep'",
     ":keep": "expected module:function",
     "{}:": "expected module:function",
-    "{}:missing": "found AttributeError",
+    "{}:missing": ": AttributeError: ",
     "{}:number": r"expected a function, found int",
-    "no_such_module_at_all:keep": "found ModuleNotFoundError",
-    "no such:keep": "found ModuleNotFoundError",
-    "..{}:keep": "expected to import",
-    "{}.keep:keep": "found ModuleNotFoundError",
+    "no_such_module_at_all:keep": ": ModuleNotFoundError: ",
+    "no such:keep": ": ModuleNotFoundError: ",
+    "..{}:keep": "cannot import",
+    "{}.keep:keep": ": ModuleNotFoundError: ",
     "builtins:bool": "expected a module with a file",
 }
 
@@ -205,7 +205,7 @@ def test_a_hook_that_is_none_is_refused_before_any_work(
 def test_a_module_that_cannot_be_imported_is_refused(tmp_path: Path, module: Module, source: str) -> None:
     """What its import raised stands in the message."""
     records = write_records(tmp_path / "in.jsonl", texts("a"))
-    with pytest.raises(ConfigError, match=r"expected to import .*(SyntaxError|at import|no_such_module)"):
+    with pytest.raises(ConfigError, match=r"cannot import .*(SyntaxError|at import|no_such_module)"):
         build_stores(tmp_path / "store", records, filter=f"{module(source)}:keep")
 
 
@@ -262,5 +262,5 @@ def test_a_module_that_ends_the_program_is_named(tmp_path: Path, module: Module)
     """The same while it is imported."""
     name = module("import sys\n\nsys.exit(0)\n")
     source = write_records(tmp_path / "a.jsonl", texts("a"))
-    with pytest.raises(ConfigError, match=rf"expected to import '{name}:keep', found SystemExit"):
+    with pytest.raises(ConfigError, match=rf"cannot import '{name}:keep': SystemExit"):
         build_stores(tmp_path / "store", source, filter=f"{name}:keep")

@@ -260,7 +260,9 @@ def test_rejects_are_those_of_all_parts_when_some_are_resumed(
     path = tmp_path / "in.jsonl"
     path.write_bytes(b"\n".join(lines))
     for allowed in (0, 5, 12):
-        with pytest.raises(BadRecordsError, match=f"found {allowed + 1} so far; the first is record 1 of"):
+        with pytest.raises(
+            BadRecordsError, match=f"records: {allowed + 1} so far, and {allowed} are allowed; the first is record 1 of"
+        ):
             build_stores(tmp_path / "store", path, max_record_bytes=40, max_bad=allowed)
         some = json_lines(tmp_path / "store.tokenstore/rejects.jsonl")
         assert [row["record"] for row in some] == list(range(1, 61, 3))[: allowed + 1]

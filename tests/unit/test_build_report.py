@@ -34,7 +34,7 @@ def test_files_of_other_endings_in_a_folder_are_noted(build: Build, tmp_path: Pa
     mixed_corpus(tmp_path / "in")
     (tmp_path / "in" / "c.py").write_text("pass")
     build(tmp_path / "in", max_bad=3, note=notes.append)
-    assert notes == ["passed over 1 files with other endings (1 .py)"]
+    assert notes == ["skipped 1 file with other endings (1 .py)"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -105,8 +105,8 @@ def test_text_endings_are_read_like_txt(tree: Callable[..., Path]) -> None:
 @pytest.mark.parametrize(
     ("argument", "message"),
     [
-        ("none", "found none"),
-        ("none/*.txt", "found none"),
+        ("none", "none does not exist"),
+        ("none/*.txt", "no file matches "),
         ("empty", "found none"),
         ("only_others", "found none"),
         ("only_others/a.pdf", r"found 'a\.pdf'"),
@@ -244,6 +244,6 @@ def test_hidden_files_and_repeated_inputs_are_noted(tree: Callable[..., Path], t
     notes: list[str] = []
     build_store(BuildOptions((str(data), str(data / "a.txt")), tmp_path / "store", "bytes"), note=notes.append)
     assert notes == [
-        "passed over 1 hidden files or folders, whose names begin with a dot; one that is named itself is read",
-        "read once, though named more than once: 1 repeated inputs",
+        "skipped 1 hidden file or folder, whose names begin with a dot; to read one, name it as an input",
+        "skipped 1 repeated input: each input is read once",
     ]

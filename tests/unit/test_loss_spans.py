@@ -322,10 +322,10 @@ def test_templates_are_found(tmp_path: Path) -> None:
     assert find_template(str(path), None) == "{{ messages[0].content }}\n"
     assert find_template("chatml", "own") == BUILT_IN["chatml"]
     assert find_template(None, "own") == "own"
-    with pytest.raises(ConfigError, match=r"found none; give one of chatml, plain, alpaca, .* or a .jinja file"):
+    with pytest.raises(ConfigError, match=r"name one with --chat-template: chatml, plain, alpaca, .* or a .jinja file"):
         find_template(None, None)
     with pytest.raises(
-        ConfigError, match=r"one of chatml, plain, alpaca, .* or a .jinja file, found 'x.jinja' \(No such"
+        ConfigError, match=r"'x.jinja' is no built-in template and no file \(No such .*chatml, plain, alpaca"
     ):
         find_template("x.jinja", "own")
     path.write_bytes(b"\xff")

@@ -210,7 +210,10 @@ def test_the_command_prints_a_table_or_json(folder: Path, capsys: pytest.Capture
     line = ["build", str(folder), "-o", str(folder.parent / "s"), "--tokenizer", "bytes", "--dry-run"]
     assert run(app, line) == 0
     shown = capsys.readouterr().out
-    assert all(word in shown for word in (".jsonl.gz", "passed over  1 .png", "units", "uint16", "about", "free"))
+    assert all(
+        word in shown
+        for word in (".jsonl.gz", "skipped      other endings: 1 .png", "1 unit;", "uint16", "about", "free")
+    )
     assert run(app, [*line, "--json"]) == 0
     row = json.loads(capsys.readouterr().out)
     assert f"{row['num_tokens']:,} tokens" in shown

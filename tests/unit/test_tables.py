@@ -103,12 +103,10 @@ def test_a_missing_column_or_one_without_text_is_told(tmp_path: Path) -> None:
     """The message lists what columns there are."""
     path = write_parquet(tmp_path / "a.parquet", pa.array(["a"]))
     for field in ("body", "text.body", "id.x"):
-        with pytest.raises(
-            BuildError, match=rf"expected one of the columns \['id', 'text'\], found '{field}' .*a\.parquet"
-        ):
+        with pytest.raises(BuildError, match=rf"no column '{field}' in .*a\.parquet; its columns are 'id', 'text'"):
             read(path, field)
     assert read(path, "id")[0].reason == "field 'id': expected a string, found int"
-    with pytest.raises(BuildError, match="expected one of the columns"):
+    with pytest.raises(BuildError, match="there is no column"):
         read(write_arrow(tmp_path / "a.arrow", pa.array(["a"])), "body")
 
 
@@ -168,7 +166,7 @@ class TestCsv:
 
     def test_no_such_column_and_a_quote_that_never_ends(self, tmp_path: Path) -> None:
         """Both end the build, with the file's name."""
-        with pytest.raises(BuildError, match=r"expected one of the columns \['id', 'body'\], found 'text'"):
+        with pytest.raises(BuildError, match=r"no column 'text' in .*its columns are 'id', 'body'"):
             read(self.write(tmp_path / "a.csv", b"id,body\n1,a\n"))
         with pytest.raises(BuildError, match=r"expected rows of a \.csv file, found unexpected end of data"):
             read(self.write(tmp_path / "b.csv", b'text\n"a\n'))

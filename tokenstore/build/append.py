@@ -138,8 +138,8 @@ def _split(path: Path, name: str) -> Path:
 def _check_dedup(options: BuildOptions, path: Path) -> None:
     if options.dedup != "none":
         raise ConfigError(
-            f"append: expected a store of all documents, found one without equal ones ({path}), which does not keep what"
-            " would tell whether a new one is equal; build it again from all inputs"
+            f"append: {path} was built with --dedup exact, which does not keep what is needed to compare new documents"
+            " with its own; build it again from all inputs"
         )
 
 

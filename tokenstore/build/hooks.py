@@ -117,4 +117,4 @@ def _search_path(spec: ModuleSpec) -> list[str] | None:
 
 
 def _not_imported(name: str, found: str) -> ConfigError:
-    return ConfigError(f"hook: expected to import {name!r}, found {found}; check the name and the module")
+    return ConfigError(f"hook: cannot import {name!r}: {found}; check the name and the module")

@@ -73,7 +73,7 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
             paths = _named_by(argument, formats, written, passed_over)
             wrong += [fault for path in paths if (fault := _fault(path, formats, known))]
             if not paths:
-                wrong.append(f"input: expected files ({known}), found none ({argument}){_HINT}")
+                wrong.append(_nothing(argument, known))
             named = [p for p in map(_absolute, paths) if not _below(p, written)]
             num_named += len(named)
             found.update(dict.fromkeys(named))
@@ -88,6 +88,14 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
         wrong.append(f"input: expected to find it, found {error.strerror} ({place}); check its name and permissions")
     more = f"\nand {len(wrong) - _MOST_SHOWN} more like these" if len(wrong) > _MOST_SHOWN else ""
     raise ConfigError("\n".join(wrong[:_MOST_SHOWN]) + more)
+
+
+def _nothing(argument: str, known: str) -> str:
+    if is_folder(Path(argument)):
+        return f"input: expected files ({known}), found none ({argument}){_HINT}"
+    if glob.has_magic(argument):
+        return f"input: no file matches {argument}; check the pattern"
+    return f"input: {argument} does not exist; check the path"
 
 
 def _named_by(argument: str, formats: dict[str, str], written: Sequence[Path], passed_over: Counter[str]) -> list[Path]:

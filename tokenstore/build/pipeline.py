@@ -36,9 +36,10 @@ from tokenstore.build.resume import (
     tidy,
     write_recipe,
 )
+from tokenstore.build.templates import foreign_template_note
 from tokenstore.build.units import cut_units
 from tokenstore.build.workers import run_units
-from tokenstore.errors import BadRecordsError, BuildError, ConfigError, FormatError
+from tokenstore.errors import BadRecordsError, BuildError, ConfigError, FormatError, counted
 from tokenstore.format.layout import INPUTS_NAME
 from tokenstore.format.manifest import Manifest, TokenizerEntry
 from tokenstore.paths import is_file, is_there, mode_of
@@ -143,6 +144,9 @@ def prepare(options: BuildOptions, output: Path, entry: TokenizerEntry | None, n
         tokenizer.eos_note and entry is None and options.eos and options.records != "chat"
     ):  # a template ends its own turns
         note(tokenizer.eos_note)
+    doubt = foreign_template_note(options.chat_template, tokenizer.special_tokens)
+    if doubt and entry is None:
+        note(doubt)
     recipe = recipe_of(options, tokenizer, inputs.files)
     return Job(options, output, inputs.files, inputs.passed_over, tokenizer, entry, recipe)
 
@@ -151,14 +155,14 @@ def _note_passed_over(inputs: Inputs, note: Note) -> None:
     if inputs.passed_over:
         most = sorted(inputs.passed_over.items(), key=lambda item: (-item[1], item[0]))
         shown = ", ".join(f"{number} {ending}" for ending, number in most[:5]) + (", ..." if len(most) > 5 else "")
-        note(f"passed over {sum(inputs.passed_over.values())} files with other endings ({shown})")
+        note(f"skipped {counted(sum(inputs.passed_over.values()), 'file')} with other endings ({shown})")
     if inputs.num_hidden:
         note(
-            f"passed over {inputs.num_hidden} hidden files or folders, whose names begin with a dot;"
-            " one that is named itself is read"
+            f"skipped {counted(inputs.num_hidden, 'hidden file or folder', 'hidden files or folders')}, whose names begin"
+            " with a dot; to read one, name it as an input"
         )
     if inputs.num_repeated:
-        note(f"read once, though named more than once: {inputs.num_repeated} repeated inputs")
+        note(f"skipped {counted(inputs.num_repeated, 'repeated input')}: each input is read once")
 
 
 def _build(job: Job, progress: Progress, note: Note) -> BuildResult:
@@ -235,7 +239,7 @@ def fill(job: Job, writers: Sequence[StoreWriter], progress: Progress, note: Not
 def _fail_bad(job: Job, tally: Tally) -> None:
     path, first = publish_rejects(job.work, job.rejects), tally.first_bad
     raise BadRecordsError(
-        f"bad records: expected at most {job.options.max_bad}, found {tally.num_bad} so far; the first is record {first['record']}"
+        f"bad records: {tally.num_bad} so far, and {job.options.max_bad} are allowed; the first is record {first['record']}"
         f" of {first['file']}: {first['reason']} (those read so far are listed in {path}); fix them, or allow more with --max-bad. No store was written; what is"
         " tokenized is kept, and the same command resumes"
     ) from None
@@ -265,7 +269,7 @@ def _finished(job: Job) -> BuildResult | None:
         new["inputs"] = [[file.name, file.num_bytes] for file in job.files]
         if different := differences(old, new):
             raise ConfigError(
-                f"output: expected the store of this command, found one made otherwise ({folder}): {different};"
+                f"output: {folder} holds a store that was built from other inputs or with other options: {different};"
                 " use --overwrite or another output, or `tokenstore append` to add inputs"
             )
         write_order(folder)  # one that an older version made has none
@@ -273,7 +277,7 @@ def _finished(job: Job) -> BuildResult | None:
     if others := changed(known, job.files, recorded):  # the same for all splits
         raise ConfigError(
             f"input: {others[0].path} is not what the store was made of: its size is the same, but its bytes are not"
-            f" ({len(others)} such inputs; {job.output}); use --overwrite to build again, or another output"
+            f" ({len(others)} of {counted(len(job.files), 'input')}; {job.output}); use --overwrite to build again, or another output"
         )
     known.keep()
     return _result(job, job.rejects if is_there(job.rejects) else None, was_there=True)

@@ -27,7 +27,7 @@ def check_recipe(work: Work, recipe: dict[str, Any], note: Note, advice: str) ->
                 f"output: expected to resume this command, found an unfinished build of another ({work.building}):"
                 f" {different}; {advice}"
             )
-        note(f"an unfinished build of another command had not finished anything and is replaced ({different})")
+        note(f"discarded an unfinished build of another command, of which nothing was done yet ({different})")
         remove_tree(work.building)
 
 

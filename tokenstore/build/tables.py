@@ -216,8 +216,9 @@ def _is_there(schema: Any, field: str) -> bool:
 def _no_column(field: str, names: Sequence[str], path: Path) -> BuildError:
     if (number := names.count(field)) > 1:
         return BuildError(f"field: {number} columns have the name {field!r} ({path}); rename all but one")
+    there = f"its columns are {', '.join(map(repr, names))}" if names else "it has none"
     return BuildError(
-        f"field: expected one of the columns {list(names)}, found {field!r} ({path}); name the one that is meant, such as by --text-field"
+        f"field: there is no column {field!r} in {path}; {there}; name one with --text-field or the field's option"
     )
 
 

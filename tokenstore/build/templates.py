@@ -12,7 +12,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from tokenstore.build.chat_templates import BUILT_IN
+from tokenstore.build.chat_templates import BUILT_IN, TURN_ENDS
 from tokenstore.errors import ConfigError
 from tokenstore.outside import MAX_SIDE_FILE_BYTES, read_file
 from tokenstore.tokenizer.request import how_to_install
@@ -35,7 +35,7 @@ def find_template(spec: str | None, own: str | None) -> str:
     if spec is None:
         if own is None:
             raise ConfigError(
-                f"chat template: expected one in the tokenizer's folder, found none; give one of {_NAMES} or a .jinja file"
+                f"chat template: there is none beside the tokenizer; name one with --chat-template: {_NAMES}, or a .jinja file"
             )
         return own
     if spec in BUILT_IN:
@@ -46,11 +46,22 @@ def find_template(spec: str | None, own: str | None) -> str:
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a zero byte in the name
         reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"chat template: expected one of {_NAMES} or a .jinja file, found {spec!r} ({reason}); check the name"
+            f"chat template: {spec!r} is no built-in template and no file ({reason}); the built-in ones are {_NAMES}"
         ) from error
     if not text.strip():
         raise ConfigError(f"chat template: expected a Jinja template, found an empty file ({spec}); write one")
     return text
+
+
+def foreign_template_note(spec: str | None, special_tokens: Sequence[str]) -> str:
+    """What a person should know where a built-in template ends its turns with a token that the vocabulary lacks; else ""."""
+    end = TURN_ENDS.get(spec or "", "")
+    if not end or end in special_tokens:
+        return ""
+    return (
+        f"chat template {spec} ends turns with {end!r}, which is not a special token of this tokenizer and becomes several"
+        " tokens of plain text; check that the template is the one of this model's family"
+    )
 
 
 @dataclass(frozen=True)

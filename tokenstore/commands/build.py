@@ -16,6 +16,7 @@ from tokenstore.build.loss_spans import TrainOn
 from tokenstore.build.options import Dedup, DocumentStart, Engine, Records, SpecialText
 from tokenstore.build.records import MAX_RECORD_BYTES
 from tokenstore.commands.progress import meter
+from tokenstore.errors import counted
 
 CONTENT = Group("What a record holds", sort_key=1)
 TOKENS = Group("Tokens", sort_key=2)
@@ -216,10 +217,10 @@ def _print_preview(preview: BuildPreview, as_json: bool) -> None:
         sys.stdout.write(json.dumps(asdict(preview)) + "\n")
         return
     over = ", ".join(f"{number} {ending}" for ending, number in sorted(preview.passed_over.items()))
-    rows = [(ending, f"{number:,} files, {_size(size)}") for ending, number, size in preview.files]
-    rows += [("passed over", over)] if over else []
+    rows = [(ending, f"{counted(number, 'file')}, {_size(size)}") for ending, number, size in preview.files]
+    rows += [("skipped", f"other endings: {over}")] if over else []
     rows += [
-        ("work", f"{preview.num_units:,} units; each, once done, is kept when a build is killed"),
+        ("work", f"{counted(preview.num_units, 'unit')}; a killed build keeps those that are done"),
         ("tokenizer", preview.tokenizer),
         ("ids", f"{preview.dtype}, as the vocabulary has {preview.vocab_size:,} ids (uint16 holds 65,536)"),
         ("expected", _expected(preview)),
@@ -238,12 +239,12 @@ def _print_preview(preview: BuildPreview, as_json: bool) -> None:
     if preview.disk_bytes > preview.free_bytes:
         rows.append(("warning", "there is not enough room; the build would stop, and resume once there is"))
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    for name, value in [*rows, ("nothing", "was written; leave --dry-run out to build")]:
+    for name, value in [*rows, ("dry run", "nothing was written; run without --dry-run to build")]:
         console.print(f"{name:<13}{value}")
 
 
 def _expected(preview: BuildPreview) -> str:
-    what = f"{preview.num_tokens:,} tokens in {preview.num_documents:,} documents"
+    what = f"{counted(preview.num_tokens, 'token')} in {counted(preview.num_documents, 'document')}"
     if preview.is_exact:
         return f"{what} (all inputs were tokenized)"
     return f"about {what} (tokens within {max(preview.error * 100, 0.1):.1f} %, estimated from a sample)"
@@ -272,17 +273,17 @@ def print_result(result: BuildResult, seconds: float) -> None:
     left_out = ", ".join(f"{counts[name]:,} {why}" for name, why in _WHY.items() if counts.get(name))
     rows = [
         ("store", str(result.path) + (" (was there already; nothing done)" if result.was_there else "")),
-        ("documents", f"{result.num_documents:,} from {counts['input files']:,} files"),
+        ("documents", f"{result.num_documents:,} from {counted(counts['input files'], 'file')}"),
         *([("left out", left_out)] if left_out else []),
         (
             "tokens",
-            f"{result.num_tokens:,} as {result.dtype} (vocabulary of {result.vocab_size:,}), {result.num_shards:,} shards",
+            f"{result.num_tokens:,} as {result.dtype} (vocabulary of {result.vocab_size:,}), {counted(result.num_shards, 'shard')}",
         ),
         ("end of text", f"{result.eos_token!r} ({result.eos_id})" if result.eos_id is not None else "none appended"),
         *[
             (
                 f"  {part.path.name}",
-                f"{part.num_documents:,} documents, {part.num_tokens:,} tokens, digest {part.digest}",
+                f"{counted(part.num_documents, 'document')}, {counted(part.num_tokens, 'token')}, digest {part.digest}",
             )
             for part in result.splits
         ],
@@ -291,7 +292,9 @@ def print_result(result: BuildResult, seconds: float) -> None:
     ]
     if not result.was_there:
         if result.new_documents < result.num_documents:
-            rows.append(("added", f"{result.new_documents:,} documents, {result.new_tokens:,} tokens"))
+            rows.append(
+                ("added", f"{counted(result.new_documents, 'document')}, {counted(result.new_tokens, 'token')}")
+            )
         rows.append(("time", f"{seconds:.1f} s, {result.new_tokens / max(seconds, 1e-9):,.0f} tokens/s"))
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for name, value in rows:  # no table: it would cut a long path to the width of the terminal

@@ -212,7 +212,8 @@ class Plan:
         Args:
             step: 0 <= step < num_steps, not skipped.
             rank, world_size: data-parallel rank and size.
-            microbatch_size: sequences of a microbatch; the rank's microbatches stand one after the other. Left out: one.
+            microbatch_size: sequences per microbatch, as the loader has it: which rows of the step are this rank's depends
+                on it. Its microbatches follow one another. Default: all of the rank's sequences are one microbatch.
         Returns: `input_ids` and `targets`, int64[global_batch_size / world_size, sequence_length]. A target is the token
             that follows in the document, -100 at the document's last token.
         """

@@ -101,7 +101,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ) from error
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         found = getattr(error, "strerror", None) or error
-        raise ConfigError(f"plan: expected a file to read, found {found} ({path}); give the path of a plan") from error
+        raise ConfigError(f"plan: cannot read {path}: {found}; give the path of a plan") from error
     try:
         fields = parse(text)
     except Exception as error:  # a tag such as !!bool of a wrong value raises errors of many kinds

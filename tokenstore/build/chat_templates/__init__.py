@@ -54,6 +54,9 @@ def _text(file: str, setting: str) -> str:
 
 BUILT_IN = {name: _text(file, setting) for name, (file, setting, _) in _SOURCES.items()}
 
+# By name, for templates whose turns end with a special token of the family: that token. Mistral's are text in v1.
+TURN_ENDS = {name: end for name, (_, _, end) in _SOURCES.items() if end not in ("", _MISTRAL_END)}
+
 
 def may_be_like(text: str) -> list[str]:
     """Names of the built-in templates that another template, by its text, may be of the same family as."""
