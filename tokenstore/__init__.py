@@ -9,6 +9,7 @@
 
 Floors, each importing only lower ones (`tests/unit/test_floors.py` holds them):
     errors, paths 0  every error raised on purpose; what is at a path
+    outside       0  files that a stranger may have made: how they are opened, and their limits
     jit           0  the policy for numba kernels
     format/       1  values <-> bytes. Its docstring is the specification of the store
     order/        1  integers -> integers. Its docstring is the specification of the order
