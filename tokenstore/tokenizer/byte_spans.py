@@ -1,16 +1,17 @@
 """Which characters of a text each token covers: from the bytes of tokens, or text by text."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
 
 
-class SpansTextByText:
+class SpansTextByText(ABC):
     """`encode_batch_with_spans` of a tokenizer whose library gives the spans of one text."""
 
+    @abstractmethod
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """See `Tokenizer`."""
-        raise NotImplementedError
 
     def encode_batch_with_spans(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """See `Tokenizer`."""
