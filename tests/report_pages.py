@@ -15,6 +15,8 @@ from typing import Any
 from tests.grown import Document, Kind, write
 from tests.written import build_stores
 from tokenstore import Plan, PlanConfig
+from tokenstore.report.store_report import store_page, store_report
+from tokenstore.store import Store
 
 SCRIPTS = [
     "<script>window.pwned=1</script>",
@@ -186,3 +188,16 @@ def make_plan(sources: dict[str, dict], **fields: Any) -> Plan:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return Plan(PlanConfig(**given))
+
+
+def page_of(store: Store, samples: int = 100, max_tokens: int = 30_000) -> Page:
+    return check_page(store_page(store_report(store, samples, max_tokens)))
+
+
+def facts(page: Page) -> dict[str, str]:
+    """The names and values that are listed on a page."""
+    found = {}
+    for part in page.source.split("<dt>")[1:]:
+        name, rest = part.split("</dt><dd><bdi>", 1)
+        found[name] = rest.split("</bdi></dd>", 1)[0]
+    return found

@@ -2,7 +2,7 @@
 
 import json
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,16 +13,24 @@ from tests.conftest import random_documents
 from tests.data.texts import TEXTS
 from tests.grown import Kind, documents_of, grow, write
 from tests.packed_cases import Stores, cases, limited, make_stores, plan_of, quietly
-from tests.report_pages import ATTACKS, Page, check_page, hostile_store, is_harmless, make_plan, texts_store
+from tests.report_pages import (
+    ATTACKS,
+    Page,
+    check_page,
+    facts,
+    hostile_store,
+    is_harmless,
+    make_plan,
+    page_of,
+    texts_store,
+)
 from tests.written import build_stores
 from tokenstore import Plan, PlanConfig, open_store
 from tokenstore.errors import ConfigError
-from tokenstore.report.page import render
 from tokenstore.report.plan_page import LINES, plan_page
 from tokenstore.report.plan_report import PlanReport, plan_report
 from tokenstore.report.store_report import store_page, store_report
 from tokenstore.sampling.plan_file import read_yaml
-from tokenstore.store import Store
 from tokenstore.views.numbers import percentage
 from tokenstore.views.plan_curves import mixture_over_steps
 from tokenstore.views.plan_summary import load_plan
@@ -47,19 +55,6 @@ def sources(make_store: Callable[..., Path]) -> dict[str, dict]:
     """Of two stores of 60 documents."""
     paths = {name: make_store(name, random_documents(seed, 60, 20), order=True) for seed, name in enumerate("ab")}
     return {name: {"path": str(path), "weight": "0.5"} for name, path in paths.items()}
-
-
-def page_of(store: Store, samples: int = 100, max_tokens: int = 30_000) -> Page:
-    return check_page(store_page(store_report(store, samples, max_tokens)))
-
-
-def facts(page: Page) -> dict[str, str]:
-    """The names and values that are listed on a page."""
-    found = {}
-    for part in page.source.split("<dt>")[1:]:
-        name, rest = part.split("</dt><dd><bdi>", 1)
-        found[name] = rest.split("</bdi></dd>", 1)[0]
-    return found
 
 
 class TestStores:
@@ -413,27 +408,3 @@ def test_the_same_again(hostile: Path, sources: dict) -> None:
         assert store_page(store_report(store)) == store_page(store_report(store))
     pages = {plan_page(plan_report(make_plan(sources))) for _ in range(2)}
     assert len(pages) == 1
-
-
-@pytest.fixture
-def template(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Put a text in the place of the template `store.html`."""
-    from tokenstore.report import page
-
-    original = page._asset
-
-    def put(text: str) -> None:
-        monkeypatch.setattr(page, "_asset", lambda name: text if name == "store.html" else original(name))
-        page._environment.cache_clear()
-
-    yield put
-    monkeypatch.undo()
-    page._environment.cache_clear()
-
-
-def test_every_text_is_made_safe(template: Callable[[str], None]) -> None:
-    """Wherever it stands in a template, joined, formatted, in an attribute, or given to a part of another file."""
-    template('{% from "parts.html" import facts %}{{ a }}<p title="{{ a ~ 1 }}">{{ [a]|join(a) }}{{ facts([(a, a)]) }}')
-    made = render("store.html", a="<\u202e\x00\ud800'\"&")
-    assert is_harmless(made)
-    assert made.count("&lt;\\u202e\\x00\\ud800&#39;&#34;&amp;") == 5

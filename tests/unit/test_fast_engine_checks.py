@@ -1,0 +1,139 @@
+"""How a fast engine that answers wrongly is caught: every difference, failure or panic is a mismatch, interrupts are not."""
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.data.texts import TEXTS
+from tests.fast_texts import NEW, same
+from tokenstore.tokenizer import EngineMismatch, fast, load_tokenizer
+
+
+class PanicException(BaseException):
+    """As the library's panics are: no Exception."""
+
+
+class Lying:
+    """An engine in place of the fast one that answers with `answer(texts, ids, offsets)`."""
+
+    def __init__(self, engine: Any, answer: Callable[..., tuple[np.ndarray, np.ndarray]]):
+        self.engine, self.answer, self.asked = engine, answer, 0
+
+    def encode_batch(self, texts: list[str], parallel: bool) -> SimpleNamespace:
+        assert parallel is False
+        self.asked += 1
+        layout = self.engine.encode_batch(texts, parallel=False).layout
+        ids, offsets = self.answer(texts, layout.content.data.copy(), layout.offsets.data.copy())
+        content, offsets = SimpleNamespace(data=ids), SimpleNamespace(data=offsets)
+        return SimpleNamespace(layout=SimpleNamespace(content=content, offsets=offsets))
+
+
+def raising(error: BaseException) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
+    def answer(*_: object) -> tuple[np.ndarray, np.ndarray]:
+        raise error
+
+    return answer
+
+
+@pytest.fixture
+def lie(tokenizer_file: Path) -> Callable[..., fast.FastTokenizer]:
+    """A fast tokenizer whose engine lies from now on."""
+
+    def make(answer: Callable[..., tuple[np.ndarray, np.ndarray]]) -> fast.FastTokenizer:
+        tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
+        tokenizer._engine = Lying(tokenizer._engine, answer)
+        return tokenizer
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (lambda texts, ids, offsets: (ids + np.uint32(1), offsets), "differ from token 0"),
+        (lambda texts, ids, offsets: (ids, np.minimum(offsets + (np.arange(offsets.size) == 1), ids.size)), "differ"),
+        (lambda texts, ids, offsets: (ids, offsets[:-1]), "gave 2 of 3 documents"),
+        (lambda texts, ids, offsets: (ids[:-1], offsets), "documents"),
+        (lambda texts, ids, offsets: (ids.astype(np.int64), offsets), "documents"),
+        (raising(PanicException("index out of bounds")), "failed with index out of bounds"),
+        (raising(RuntimeError("broken")), "failed with broken"),
+        (raising(AttributeError("layout")), "failed with layout"),
+    ],
+    ids=["ids", "bounds", "count", "short", "type", "panic", "error", "interface"],
+)
+def test_a_wrong_answer_or_a_failure_is_a_mismatch(
+    lie: Callable[..., fast.FastTokenizer], answer: Callable[..., tuple[np.ndarray, np.ndarray]], reason: str
+) -> None:
+    """Whatever goes wrong in the fast engine, the caller can turn to the reference."""
+    tokenizer = lie(answer)
+    with pytest.raises(EngineMismatch, match=reason) as caught:
+        tokenizer.encode_batch(TEXTS[:3])
+    assert caught.value.excerpt
+    assert tokenizer.reference.encode_batch(TEXTS[:3])[1].size == 3
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(), MemoryError()], ids=repr)
+def test_interrupts_pass_through(lie: Callable[..., fast.FastTokenizer], error: BaseException) -> None:
+    """Stopping a build is not a mismatch."""
+    with pytest.raises(type(error)):
+        lie(raising(error)).encode_batch(TEXTS)
+
+
+def test_a_mismatch_can_be_sent_between_processes() -> None:
+    """A worker's mismatch arrives whole."""
+    error = pickle.loads(pickle.dumps(EngineMismatch("text", "reason")))
+    assert (error.excerpt, error.reason, str(error)) == ("text", "reason", "reason, at 'text'")
+
+
+def test_texts_it_may_not_read_are_not_given_to_it(lie: Callable[..., fast.FastTokenizer]) -> None:
+    """A batch of such texts alone does not reach the engine at all."""
+    tokenizer = lie(raising(PanicException()))
+    assert same(tokenizer, list(NEW))
+    assert same(tokenizer, [])
+
+
+def test_it_is_loaded_anew_after_much_text(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It keeps every word it has seen; a long build does not let that grow without end."""
+    tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
+    monkeypatch.setattr(fast, "_LOADED_CHARS", 1000)
+    before = tokenizer._engine
+    assert same(tokenizer, TEXTS)
+    assert same(tokenizer, TEXTS)
+    assert tokenizer._engine is not before
+
+
+def test_a_small_lie_is_found_in_time(lie: Callable[..., fast.FastTokenizer]) -> None:
+    """One wrong text among many of its kind is met within some batches, since others are checked at every turn."""
+
+    def answer(texts: list[str], ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        ids[offsets[texts.index("odd one out")]] += 1
+        return ids, offsets
+
+    tokenizer = lie(answer)
+    texts = [f"text number {'x' * (i % 7)}" for i in range(200)] + ["odd one out"] + ["more of it, and more"] * 50
+
+    def some_batches() -> None:
+        for _ in range(200):
+            tokenizer.encode_batch(texts)
+
+    with pytest.raises(EngineMismatch, match="odd one out"):
+        some_batches()
+
+
+def test_more_of_a_new_source_is_checked(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first batch, and the first after `start_source`, are checked more than the others."""
+    tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
+    texts = [f"{text} {i}" for i, text in enumerate(TEXTS * 20)]
+    checked: list[int] = []
+    monkeypatch.setattr(tokenizer, "_compare", lambda texts, found: checked.append(sum(map(len, texts))))
+    for number in range(6):
+        if number == 3:
+            tokenizer.start_source()
+        tokenizer.encode_batch(texts)
+    total = sum(map(len, texts))
+    assert [many > total // 10 for many in checked] == [True, False, False, True, False, False]
