@@ -33,7 +33,6 @@ from tokenstore.views.plan_summary import load_plan
 from tokenstore.views.text import safe
 
 PACKINGS = ("best_fit", "none", "concat")
-BARE = Kind(masks=False, origins=False, ids=False, order=False)
 
 
 @pytest.fixture(scope="module")
