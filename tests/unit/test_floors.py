@@ -35,6 +35,7 @@ LIBRARIES = {  # who alone may import a library
         "store/writing.py",
         "store/work.py",
         "outside.py",
+        "paths.py",
         "torch_data/ranks.py",  # what a launcher says in the environment
         "commands/entry.py",  # to end while imports go on
     },
@@ -200,7 +201,7 @@ def test_what_is_at_a_path_is_asked_in_one_place(path: Path) -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
     }
-    assert not called & {"exists", "is_file", "is_dir"}
+    assert place(path) == "paths.py" or not called & {"exists", "is_file", "is_dir"}
 
 
 CHANGES = {"write_text", "write_bytes", "touch", "chmod", "lchmod", "mkdir", "makedirs", "rmdir", "rmtree", "unlink", "rename",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tokenstore.errors import ConfigError
 from tokenstore.outside import MAX_RECIPE_BYTES, read_file
-from tokenstore.paths import is_file, is_folder, is_there
+from tokenstore.paths import entries_of, is_file, is_folder, is_there
 
 TABLES = (".parquet", ".arrow")  # compressed inside, so never a .gz or .zst of their own
 FORMATS = (".jsonl", ".txt", ".csv", ".tsv", *TABLES)
@@ -109,22 +109,36 @@ def _named_by(argument: str, formats: dict[str, str], written: Sequence[Path], p
 
 
 def _of_folder(folder: Path, formats: dict[str, str], written: Sequence[Path], passed_over: Counter[str]) -> list[Path]:
-    paths = _sorted(p for p in _walk(folder, passed_over) if not _below(_absolute(p), written))
-    wanted = {p: _is_wanted(p, formats) for p in paths}
-    passed_over.update("link to a folder" if is_folder(p) else p.suffix or "no ending" for p in paths if not wanted[p])
-    return [p for p in paths if wanted[p]] + [lost for p in paths if p.name == _STATE for lost in _lost(p)]
-
-
-def _walk(folder: Path, passed_over: Counter[str]) -> Iterator[Path]:
-    """What lies below a folder and is none; nothing hidden. Links to folders are not followed: one may lead back here."""
-    for path in folder.iterdir():
-        if path.name.startswith("."):
-            passed_over[_HIDDEN] += 1
-            continue
-        if is_folder(path) and not path.is_symlink():
-            yield from _walk(path, passed_over)
+    wanted: list[Path] = []
+    lost: list[Path] = []
+    for path in _walk(folder, written, passed_over):
+        if path.name == _STATE:
+            lost += _lost(path)
+        if _is_wanted(path, formats):
+            wanted.append(path)
         else:
-            yield path
+            passed_over[path.suffix or "no ending"] += 1
+    return wanted + lost
+
+
+def _walk(folder: Path, written: Sequence[Path], passed_over: Counter[str]) -> Iterator[Path]:
+    """What is below a folder and is no folder, sorted by the parts of its path; nothing hidden, nothing of `written`.
+
+    Links to folders are not followed: one may lead back here.
+    """
+    place = _absolute(folder)
+    own = {path.name for path in written if path.parent == place}  # what is deeper is in a folder of this name
+    for name, is_a_folder, is_link in entries_of(folder):
+        if name.startswith("."):
+            passed_over[_HIDDEN] += 1
+        elif name in own:
+            continue
+        elif is_a_folder:
+            yield from _walk(folder / name, written, passed_over)
+        elif is_link and is_folder(folder / name):
+            passed_over["link to a folder"] += 1
+        else:
+            yield folder / name
 
 
 def _fault(path: Path, formats: dict[str, str], known: str) -> str:
@@ -169,14 +183,12 @@ def _format_of(path: Path, formats: dict[str, str]) -> tuple[str, str] | None:
 
 def _is_wanted(path: Path, formats: dict[str, str]) -> bool:
     """Whether a folder gives this file."""
-    known = _format_of(path, formats) is not None and path.suffix.lower() != ".json" and not is_folder(path)
-    return known and _is_listed(path)
+    return _format_of(path, formats) is not None and path.suffix.lower() != ".json" and _is_listed(path)
 
 
 def _is_listed(path: Path) -> bool:
     """Whether a `save_to_disk` folder lists this .arrow file as data: there may be caches of other tables beside it."""
-    state = path.parent / _STATE
-    if path.suffix != ".arrow" or not is_file(state):
+    if path.suffix != ".arrow" or not is_file(state := path.parent / _STATE):
         return True
     try:
         listed = _listed(state)

@@ -92,7 +92,7 @@ class SliceReader:
         if self.file.num_bytes > CHUNK or self.part.start or self.part.stop is not None:
             return io.BufferedReader(io.FileIO(self.file.path), CHUNK)
         with open(self.file.path, "rb") as file:  # a million small files need not a megabyte each
-            self.whole = file.read(CHUNK + 1)
+            self.whole = file.read(self.file.num_bytes + 1)  # one more shows that it has grown
         return io.BufferedReader(io.BytesIO(self.whole))
 
     def _misnamed(self, wrong: str) -> Iterator[Record]:
