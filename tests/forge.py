@@ -72,6 +72,19 @@ def list_file(store: Path, name: str) -> None:
     forge(store, lambda body: body["files"].update({name: entry}))
 
 
+def list_tokenizer(store: Path, kind: str = "huggingface", name: str = "tokenizer.json") -> None:
+    """Make a file of the folder the store's tokenizer, with its size, checksum and sha256."""
+    data = (store / name).read_bytes()
+    entry = {"num_bytes": len(data), "checksum": xxhash.xxh3_128_hexdigest(data)}
+    digest = hashlib.sha256(data).hexdigest()
+
+    def edit(body: dict) -> None:
+        body["files"][name] = entry
+        body["tokenizer"].update(kind=kind, file=name, sha256=digest)
+
+    forge(store, edit)
+
+
 def flip(data: bytes, bit: int) -> bytes:
     """`data` with one bit turned over."""
     changed = bytearray(data)

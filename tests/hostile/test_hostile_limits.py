@@ -8,9 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import xxhash
 
-from tests.forge import forge, list_file, replace
+from tests.forge import forge, list_file, list_tokenizer, replace
 from tests.hostile_stores import make_small, refused, tells
 from tests.order_damage import make_store
 from tokenstore.errors import CorruptionError
@@ -108,10 +107,10 @@ def test_a_large_manifest_of_a_small_folder_is_not_parsed(tmp_path: Path) -> Non
 def test_a_sparse_file_of_a_tokenizer_is_refused_with_the_manifest(tmp_path: Path, name: str) -> None:
     """A terabyte of zeros would be hashed before it is loaded."""
     path = make_small(tmp_path / "s")
-    forge(path, lambda body: body["tokenizer"].update(kind="huggingface", file="tokenizer.json"))
     for each in {"tokenizer.json", name}:
         (path / each).write_bytes(b"{}")
         list_file(path, each)
+    list_tokenizer(path)
     sparse(path, name, 1 << 40)
     refused(path, "manifest.json", f"files[{name}].num_bytes", f"found {1 << 40}")
 
@@ -144,8 +143,11 @@ WRONG_TOKENIZERS = {
     "an empty kind": ({"kind": "", "file": None}, "tokenizer.kind"),
     "no file": ({"kind": "huggingface", "file": None}, "tokenizer.file"),
     "bytes with a file": ({"kind": "bytes", "file": "inputs.jsonl"}, "tokenizer.file"),
-    "a path as its file": ({"kind": "huggingface", "file": "../tokenizer.json"}, "tokenizer.file"),
-    "a file that is not listed": ({"kind": "huggingface", "file": "tokenizer.json"}, "tokenizer.file"),
+    "a path as its file": ({"kind": "huggingface", "file": "../tokenizer.json", "sha256": "0" * 64}, "tokenizer.file"),
+    "a file that is not listed": (
+        {"kind": "huggingface", "file": "tokenizer.json", "sha256": "0" * 64},
+        "tokenizer.file",
+    ),
 }
 
 
@@ -161,11 +163,8 @@ def test_a_tokenizer_from_elsewhere_is_refused_with_the_manifest(tmp_path: Path,
 def test_a_tokenizer_of_another_kind_than_the_manifest_says_is_refused(tmp_path: Path) -> None:
     """The content of the file decides how it is loaded; the manifest must agree."""
     path = make_small(tmp_path / "s")
-    forge(path, lambda body: body["tokenizer"].update(kind="sentencepiece", file="tokenizer.json"))
     (path / "tokenizer.json").write_text('{"model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"}}')
-    data = (path / "tokenizer.json").read_bytes()
-    entry = {"num_bytes": len(data), "checksum": xxhash.xxh3_128_hexdigest(data)}
-    forge(path, lambda body: body["files"].update({"tokenizer.json": entry}))
+    list_tokenizer(path, "sentencepiece")
     with pytest.raises(CorruptionError, match="one of the kind sentencepiece, found one of huggingface"):
         _ = open_store(path).tokenizer
 

@@ -8,7 +8,7 @@ import pytest
 import tokenizers
 
 import tokenstore
-from tests.forge import forge, list_file
+from tests.forge import list_file, list_tokenizer
 from tests.hostile_stores import make_fifo, make_small, refused, tells
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.store import open_store, verify, versions
@@ -110,8 +110,7 @@ def test_side_files_that_the_manifest_does_not_list_are_not_read(tmp_path: Path)
     """FMT-6: a file that was put beside a store's tokenizer is not part of the store."""
     path = make_small(tmp_path / "s")
     write_words(path / "tokenizer.json")
-    list_file(path, "tokenizer.json")
-    forge(path, lambda body: body["tokenizer"].update(kind="huggingface", file="tokenizer.json"))
+    list_tokenizer(path)
     (path / "chat_template.jinja").write_text("{{ messages }}")
     make_fifo(path / "tokenizer_config.json")
     assert open_store(path).tokenizer.chat_template is None

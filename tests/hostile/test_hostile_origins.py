@@ -1,6 +1,5 @@
 """Damaged and forged origins, ids, inputs and versions (P9): a TokenStoreError that names the file, or sound data."""
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.forge import flip, overwrite, replace
-from tests.grown import ALL, check_documents, contents, documents_of, edit_manifest, grow, rewrite, write
+from tests.grown import ALL, check_documents, documents_of, edit_manifest, grow, rewrite, write
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.format.layout import MAX_ID_BYTES
 from tokenstore.store import open_store, verify, versions
@@ -282,17 +281,3 @@ def test_an_old_manifest_that_is_no_file(path: Path, kind: str) -> None:
     with pytest.raises(TokenStoreError, match=r"manifest-v1\.json|expected one of 2, found 1"):
         open_store(path, version=1)
     check_documents(open_store(path), DOCUMENTS + MORE, ALL)
-
-
-def test_a_shard_of_a_strange_name_is_never_overwritten(path: Path) -> None:
-    """FMT-13: where the next shard's name is taken by the base, a growth is refused and no file changes."""
-    body = json.loads((path / "manifest.json").read_bytes())
-    number = len(body["shards"])
-    taken = f"tokens-{number:05d}.bin"
-    os.rename(path / "tokens-00000.bin", path / taken)
-    edit_manifest(path, lambda body: body["shards"][0].update(file=taken))
-    assert verify(path) == []
-    before = contents(path)
-    with pytest.raises(CorruptionError, match="files: expected every file once"):
-        grow(path, MORE)
-    assert contents(path) == before

@@ -37,6 +37,15 @@ REFUSED = {
     "nested lists": (SOUND + "a: " + "[" * 100_000, "at most 50 levels"),
     "nested objects": ("{a: " * 100_000, "at most 50 levels"),
     "nested by lines": ("- " * 100_000, "at most 50 levels"),
+    "a field called self": (SOUND + "self: 1", "self: unknown field"),
+    "a weight of many digits": (
+        SOUND.replace("path: x", "path: x, weight: '0." + "9" * 500_000 + "'"),
+        "sources.web.weight: expected at most 100 digits",
+    ),
+    "a weight with a large exponent": (
+        SOUND.replace("path: x", "path: x, weight: 1e999999999"),
+        "sources.web.weight: expected at most 100 digits",
+    ),
     "digits": (SOUND + "seed: 1" + "0" * 5000, "a number of at most 100 digits, found 5,001"),
     "hexadecimal": (SOUND + "seed: 0x1" + "0" * 5000, "a number of at most 100 digits"),
     "base 60": (SOUND + "seed: 1" + ":59" * 5000, "a number of at most 100 digits"),
@@ -80,6 +89,21 @@ def test_aliases_and_merges_of_a_plan_written_by_hand_are_read(tmp_path: Path) -
     )
     config = PlanConfig.load(path)
     assert {name: source.max_epochs for name, source in config.sources.items()} == {"web": 3, "code": 3}
+
+
+def test_of_very_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
+    """Each is compared with the known fields and with all others: 20,000 took more than a minute."""
+    (tmp_path / "plan.yaml").write_text(SOUND + "".join(f"a{i}: 1\n" for i in range(20_000)))
+    with pytest.raises(ConfigError, match=r"a0: unknown field.*; and 19,980 more mistakes") as caught:
+        PlanConfig.load(tmp_path / "plan.yaml")
+    assert len(str(caught.value)) < 5000
+
+
+def test_the_home_of_nobody_is_a_path_like_any_other(tmp_path: Path) -> None:
+    """`~name` of an unknown user stays as it is, as in a shell."""
+    (tmp_path / "plan.yaml").write_text(SOUND.replace("path: x", "path: ~nobody-has-this-name/x"))
+    source = PlanConfig.load(tmp_path / "plan.yaml").sources["web"]
+    assert source.path == str(tmp_path / "~nobody-has-this-name/x")
 
 
 @pytest.mark.parametrize("value", [10**5000, -(10**5000)], ids=["positive", "negative"])

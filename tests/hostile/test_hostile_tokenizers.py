@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.forge import forge, list_file
+from tests.forge import list_tokenizer
 from tests.hostile_stores import make_small
 from tokenstore.build import BuildOptions, build_store
 from tokenstore.errors import BuildError, ConfigError, CorruptionError
@@ -114,8 +114,7 @@ def test_a_decoder_that_panics_is_a_corruption_error_and_a_view_shows_ids(tmp_pa
     """`Store.decode` names the file; views give ids in place of text, and say why, once."""
     path = make_small(tmp_path / "s")
     write(path, words(decoder=STRIP))
-    forge(path, lambda body: body["tokenizer"].update(kind="huggingface", file="tokenizer.json"))
-    list_file(path, "tokenizer.json")
+    list_tokenizer(path)
     with open_store(path) as store:
         with pytest.raises(CorruptionError, match="tokenizers to decode ids") as caught:
             store.tokenizer.decode(np.array([0, 1]))

@@ -75,7 +75,7 @@ def test_a_part_half_overwritten_by_a_build_of_other_inputs_is_not_believed(
 def test_a_part_whose_files_are_not_whole_is_made_again(
     build: Build, jsonl: Callable[..., Path], two_units: tuple[Path, Path], tmp_path: Path, damage: str
 ) -> None:
-    """P8: a work folder that was tidied or copied in part still resumes to the same bytes."""
+    """P8: a work folder that was tidied in part still resumes to the same bytes."""
     with pytest.raises(BadRecordsError):
         build(*two_units)
     how, what = damage.split()

@@ -126,11 +126,14 @@ FIELDS: list[tuple[Callable[[dict], None], str]] = [
     (_set("num_tokens", to=9001), "totals: expected 9001 tokens in 5 documents, found 9000 in 5"),
     (_set("num_documents", to=6), "totals: expected 9000 tokens in 6 documents, found 9000 in 5"),
     (_set("shards", 1, "num_documents", to=1), "totals: expected 9000 tokens in 5 documents, found 9000 in 4"),
-    (
-        _set("shards", 1, "file", to="tokens-00000.bin"),
-        "files: expected every file once, found a name that stands twice",
+    *(
+        (_set("shards", 1, "file", to=name), f"shards[1].file: expected tokens-00001.bin, found {name}")
+        for name in ("tokens-00000.bin", "boundaries.bin", "order.bin.tokenstore-tmp", "manifest-v1.json", "x")
     ),
-    (_set("shards", 1, "file", to="boundaries.bin"), "files: expected every file once"),
+    *(
+        (_set("files", name, to={"num_bytes": 1, "checksum": ""}), "files: expected no name that a manifest, a shard")
+        for name in ("manifest.json", "manifest-v1.json", "tokens-00002.bin", "order.bin.tokenstore-tmp")
+    ),
     (_delete("files", "boundaries.bin"), "files[boundaries.bin]: expected 72 bytes, found None"),
     (_set("files", "boundaries.bin", "num_bytes", to=64), "files[boundaries.bin]: expected 72 bytes"),
     (_set("files", "boundaries.bin", "num_bytes", to=0), "files[boundaries.bin]: expected 72 bytes"),

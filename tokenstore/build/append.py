@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tokenstore.build.assemble import Tally
 from tokenstore.build.checksums import KnownChecksums
+from tokenstore.build.encode import has_masks
 from tokenstore.build.inputs import InputFile
 from tokenstore.build.options import BuildOptions, BuildResult
 from tokenstore.build.pipeline import (
@@ -88,6 +89,7 @@ def append_store(
             newest[0], tuple(str(each) for each in inputs), filter=filter, map=map, workers=workers, max_bad=max_bad
         )
         _check_dedup(options, path)
+        _check_fits(options, newest)
         options = replace(options, output=path)
         job = prepare(options, path, newest[0].manifest.tokenizer, note)
         for store in newest:
@@ -114,10 +116,14 @@ def _stores(path: Path) -> list[Path]:
     """The store at `path`, or the stores of its splits, in the order they were asked for."""
     if is_there(path / MANIFEST_NAME) or not is_folder(path):
         with open_store(path) as store:
-            if name := store.manifest.options.get("split_name"):
-                raise ConfigError(
-                    f"append: expected a whole store, found split {name!r} of one ({path}); append to the folder of its splits"
-                )
+            recorded = store.manifest.options
+        if recorded.get("split_name") or recorded.get(
+            "split"
+        ):  # one writer would omit the documents of the other splits
+            name = recorded.get("split_name")
+            raise ConfigError(
+                f"append: expected a whole store, found split {name!r} of one ({path}); append to the folder of its splits"
+            )
         return [path]
     for folder in sorted(path.iterdir()):
         if is_there(folder / MANIFEST_NAME):
@@ -141,6 +147,25 @@ def _check_dedup(options: BuildOptions, path: Path) -> None:
             f"append: {path} was built with --dedup exact, which does not keep what is needed to compare new documents"
             " with its own; build it again from all inputs"
         )
+
+
+def _check_fits(options: BuildOptions, stores: Sequence[Store]) -> None:
+    """Refuse stores that are not what their options say, or whose tokenizers are not theirs: they may be a stranger's."""
+    said = (options.eos, options.origins, options.id_field is not None, has_masks(options))
+    first = stores[0].manifest
+    for store in stores:
+        mine = store.manifest
+        if said != (mine.ends_with_eos, mine.has_origins, mine.has_ids, mine.has_masks):
+            raise ConfigError(
+                f"options: expected eos, origins, ids and masks where the store has them, found others ({store.path});"
+                " build the store again"
+            )
+        if (mine.tokenizer, mine.vocab_size) != (first.tokenizer, first.vocab_size):
+            raise ConfigError(
+                f"append: expected the tokenizer of {stores[0].path} in every split, found another ({store.path});"
+                " append to splits that were built together"
+            )
+        store.check_tokenizer()
 
 
 def _target(job: Job, store: Store, stack: contextlib.ExitStack) -> _Target:

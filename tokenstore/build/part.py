@@ -1,7 +1,7 @@
 """One unit -> one part: its documents' tokens and a row for each, and a summary written last, which makes the part count.
 
-A part's key hashes all that decides its bytes, so a part found on disk can be trusted or thrown away without looking
-inside. Parts are what a killed build resumes from.
+A part's key hashes all that decides its bytes, and when and where the work began, so a part found on disk can be trusted or
+thrown away without looking inside. Parts are what a killed build resumes from.
 """
 
 import contextlib
@@ -129,13 +129,16 @@ def _cut(rows: np.ndarray) -> Iterator[np.ndarray]:
         first = stop
 
 
-def part_key(unit: Unit, files: Sequence[InputFile], recipe: dict[str, Any]) -> str:
-    """Hash of what decides a part's bytes: the recipe, and name, size and time of change of each input."""
+def part_key(unit: Unit, files: Sequence[InputFile], recipe: dict[str, Any], time_of_work: int) -> str:
+    """Hash of what decides a part's bytes: the recipe, and name, size and time of change of each input.
+
+    `time_of_work` is as in `resume`: nobody knows it beforehand, so nobody else can have made a part with this key.
+    """
     slices = [
         [(file := files[part.file_number]).name, file.num_bytes, file.modified_ns, part.start, part.stop]
         for part in unit
     ]
-    return hashlib.sha256(canonical_json([recipe, slices]).encode()).hexdigest()
+    return hashlib.sha256(canonical_json([recipe, slices, time_of_work]).encode()).hexdigest()
 
 
 def load_part(stem: Path, key: str, num_slices: int) -> Part | None:

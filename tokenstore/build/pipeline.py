@@ -34,6 +34,7 @@ from tokenstore.build.resume import (
     check_recipe,
     publish_rejects,
     tidy,
+    time_of_work,
     write_recipe,
 )
 from tokenstore.build.templates import foreign_template_note
@@ -217,7 +218,8 @@ def fill(job: Job, writers: Sequence[StoreWriter], progress: Progress, note: Not
     Raises: BadRecordsError: more bad records than allowed; they stand in the rejects file then.
     """
     units = cut_units(job.files)
-    keys = [part_key(unit, job.files, job.recipe) for unit in units]
+    began = time_of_work(job.work)
+    keys = [part_key(unit, job.files, job.recipe, began) for unit in units]
     # Named by key: a build of other inputs, killed, has not touched the files of these parts.
     stems = [job.work.building / "parts" / key[:32] for key in keys]
     done = [load_part(stem, key, len(unit)) for stem, key, unit in zip(stems, keys, units, strict=True)]

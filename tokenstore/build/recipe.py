@@ -16,7 +16,7 @@ from tokenstore.build.inputs import TABLES, InputFile
 from tokenstore.build.options import APART, BuildOptions
 from tokenstore.build.records import SliceReader
 from tokenstore.build.units import Slice
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.format.manifest import TokenizerEntry, canonical_json
 from tokenstore.outside import ANYWHERE
 from tokenstore.store.files import check_size
@@ -30,7 +30,7 @@ TEMPLATE_NAME, TOKEN_NAMES_NAME = "chat_template.jinja", "tokenizer_config.json"
 def open_tokenizer(
     options: BuildOptions, entry: TokenizerEntry | None = None, allow_links: Path | None = None
 ) -> Tokenizer:
-    """The tokenizer asked for; where a store has one already, with the special ids of its `entry`.
+    """The tokenizer asked for; where a store has one already, of the kind and with the special ids of its `entry`.
 
     `allow_links` is where links among the files of a store's own tokenizer may lead.
     """
@@ -47,6 +47,11 @@ def open_tokenizer(
         allow_links=ANYWHERE if entry is None else allow_links,
     )
     if entry is not None:
+        if tokenizer.kind != entry.kind:
+            raise CorruptionError(
+                f"tokenizer: expected one of the kind {entry.kind}, found one of {tokenizer.kind} ({tokenizer.file});"
+                " copy or build the store again"
+            )
         tokenizer.bos_id, tokenizer.pad_id = entry.bos_id, entry.pad_id
     return tokenizer
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from tokenstore.build.resume import tidy
 from tokenstore.errors import ConfigError
-from tokenstore.format.layout import MANIFEST_NAME, is_store_name, manifest_version
+from tokenstore.format.layout import MANIFEST_NAME, TEMPORARY_SUFFIX, is_store_name, manifest_version
 from tokenstore.paths import is_folder, is_there
 from tokenstore.store.manifests import raw_manifest
 from tokenstore.store.work import Work
-from tokenstore.store.writing import TEMPORARY_SUFFIX, commit_directory, move_directory, remove_tree
+from tokenstore.store.writing import commit_directory, move_directory, remove_tree
 
 NO_STORE = "output: expected a new path or a store, found something else ({}); choose another"
 _MOST_SHOWN = 5

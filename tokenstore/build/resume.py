@@ -1,8 +1,10 @@
 """What a build or append leaves in its work folder for the next run: the recipe, finished parts, the list of bad records."""
 
+import contextlib
 import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from tokenstore.build.recipe import differences
@@ -12,8 +14,9 @@ from tokenstore.outside import MAX_RECIPE_BYTES
 from tokenstore.paths import is_there
 from tokenstore.store.files import read_bytes
 from tokenstore.store.work import Work
-from tokenstore.store.writing import move_file, own_folder, remove, remove_tree, write_atomically
+from tokenstore.store.writing import create_again, move_file, own_folder, remove, remove_tree, write_atomically
 
+MADE_HERE = "made-here"  # an empty file, as old as the work
 REJECTS_PART = "rejects.jsonl"  # in the work of a build, before all bad records are in it
 
 Note = Callable[[str], None]
@@ -36,6 +39,21 @@ def write_recipe(work: Work, recipe: dict[str, Any]) -> None:
     own_folder(work.building)
     own_folder(work.building / "parts")
     write_atomically(work.building / "recipe.json", canonical_json(recipe).encode())
+
+
+def time_of_work(work: Work) -> int:
+    """When the work began, in nanoseconds, as the file system noted it: parts count only with this number in their key.
+
+    Nobody can set this time (`st_ctime`). So an unfinished build that was copied, or came in somebody's archive, has another,
+    and its parts are made again: whoever forged them could put any tokens into the store.
+    """
+    path = work.building / MADE_HERE
+    with contextlib.suppress(FileNotFoundError):
+        found = path.lstat()
+        if S_ISREG(found.st_mode):
+            return found.st_ctime_ns
+    create_again(path).close()
+    return path.lstat().st_ctime_ns
 
 
 def read_recipe(work: Work) -> dict[str, Any]:

@@ -60,6 +60,7 @@ def retokenize(
                 f"retokenize: expected a store that knows where its documents came from, found one without origins ({path})"
             )
         options = replace(options_of(store, tuple(inputs), filter=filter, map=map), engine="reference")
+        store.check_tokenizer()
         files = find_inputs(options.inputs, options.text_endings).files
         tokenizer = open_tokenizer(options, store.manifest.tokenizer, store.allow_links)
         check_same_options(store, recipe_of(options, tokenizer, files)["options"])

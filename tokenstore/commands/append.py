@@ -14,6 +14,7 @@ from rich.console import Console
 from tokenstore.build import BuildProgress, append_store
 from tokenstore.commands.build import print_result
 from tokenstore.commands.progress import meter
+from tokenstore.views.text import safe
 
 
 def append(
@@ -67,7 +68,7 @@ def append(
             shown.show(at.num_bytes, at.total_bytes, (at.num_tokens, " tokens"), (at.num_bytes, "B of input"))
 
         cores = multiprocessing.cpu_count() if workers is None else workers
-        note = lambda text: errors.print(f"note: {text}")  # noqa: E731
+        note = lambda text: errors.print(f"note: {safe(text)}")  # noqa: E731
         result = append_store(store, inputs, cores, max_bad, progress, note, filter, map)
     seconds = time.monotonic() - start
     if as_json:

@@ -17,6 +17,7 @@ from tokenstore.build.options import Dedup, DocumentStart, Engine, Records, Spec
 from tokenstore.build.records import MAX_RECORD_BYTES
 from tokenstore.commands.progress import meter
 from tokenstore.errors import counted
+from tokenstore.views.text import safe
 
 CONTENT = Group("What a record holds", sort_key=1)
 TOKENS = Group("Tokens", sort_key=2)
@@ -181,7 +182,7 @@ def build(
         def progress(at: BuildProgress) -> None:
             shown.show(at.num_bytes, at.total_bytes, (at.num_tokens, " tokens"), (at.num_bytes, "B of input"))
 
-        result = build_store(options, progress, lambda text: errors.print(f"note: {text}"))
+        result = build_store(options, progress, lambda text: errors.print(f"note: {safe(text)}"))
     seconds = time.monotonic() - start
     if as_json:
         sys.stdout.write(json.dumps({**asdict(result), "seconds": round(seconds, 3)}, default=str) + "\n")
@@ -240,7 +241,7 @@ def _print_preview(preview: BuildPreview, as_json: bool) -> None:
         rows.append(("warning", "there is not enough room; the build would stop, and resume once there is"))
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for name, value in [*rows, ("dry run", "nothing was written; run without --dry-run to build")]:
-        console.print(f"{name:<13}{value}")
+        console.print(safe(f"{name:<13}{value}"))
 
 
 def _expected(preview: BuildPreview) -> str:
@@ -273,7 +274,7 @@ def print_result(result: BuildResult, seconds: float) -> None:
     left_out = ", ".join(f"{counts[name]:,} {why}" for name, why in _WHY.items() if counts.get(name))
     rows = [
         ("store", str(result.path) + (" (was there already; nothing done)" if result.was_there else "")),
-        ("documents", f"{result.num_documents:,} from {counted(counts['input files'], 'file')}"),
+        ("documents", f"{result.num_documents:,} from {counted(counts.get('input files', 0), 'file')}"),
         *([("left out", left_out)] if left_out else []),
         (
             "tokens",
@@ -287,7 +288,7 @@ def print_result(result: BuildResult, seconds: float) -> None:
             )
             for part in result.splits
         ],
-        ("bad records", f"{counts['bad']:,}" + (f", listed in {result.rejects}" if result.rejects else "")),
+        ("bad records", f"{counts.get('bad', 0):,}" + (f", listed in {result.rejects}" if result.rejects else "")),
         *([("digest", result.digest)] if result.digest else []),
     ]
     if not result.was_there:
@@ -298,4 +299,4 @@ def print_result(result: BuildResult, seconds: float) -> None:
         rows.append(("time", f"{seconds:.1f} s, {result.new_tokens / max(seconds, 1e-9):,.0f} tokens/s"))
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for name, value in rows:  # no table: it would cut a long path to the width of the terminal
-        console.print(f"{name:<13}{value}")
+        console.print(safe(f"{name:<13}{value}"))

@@ -14,6 +14,7 @@ from tokenstore.commands.progress import Meter, meter
 from tokenstore.store import open_store
 from tokenstore.store.order_file import add_order
 from tokenstore.store.work import is_work_folder
+from tokenstore.views.text import safe
 
 
 def index(
@@ -54,7 +55,9 @@ def index(
             sys.stdout.write(json.dumps(row) + "\n")
             continue
         done = f"written in {time.monotonic() - start:.1f} s" if written else "was there already"
-        console.print(f"{path}: {row['documents']:,} documents of {row['lengths']:,} lengths, order file {done}")
+        console.print(
+            f"{safe(str(path))}: {row['documents']:,} documents of {row['lengths']:,} lengths, order file {done}"
+        )
     return 0
 
 

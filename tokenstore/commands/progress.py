@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tokenstore.views.text import safe
+
 _LINE_SECONDS = 10.0
 
 
@@ -43,14 +45,15 @@ class Meter:
 @contextmanager
 def meter(title: str, quiet: bool = False) -> Iterator[Meter]:
     """A Meter on standard error."""
-    console = Console(stderr=True, highlight=False, quiet=quiet)
+    title = safe(title)
+    console = Console(stderr=True, highlight=False, markup=False, quiet=quiet)
     if not console.is_terminal or quiet:
         yield Meter(console, title, None)
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %  {task.fields[rates]}"),
+        TextColumn("{task.percentage:>3.0f} %  {task.fields[rates]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:

@@ -97,12 +97,13 @@ def verify(
     else:
         console = Console(highlight=False, soft_wrap=True, markup=False)
         for finding in findings:
-            console.print(str(finding))
+            console.print(safe(str(finding)))
         for name in unlisted:
             console.print(f"note: {safe(name)} is not part of the store; an interrupted append leaves such files")
         again = "" if share is None else f", {100 * share:g} % of the documents tokenized again"
         console.print(
-            f"{store}: " + (f"{len(findings)} findings" if findings else f"sound, {total:,} bytes checked{again}")
+            f"{safe(str(store))}: "
+            + (f"{len(findings)} findings" if findings else f"sound, {total:,} bytes checked{again}")
         )
     return 4 if findings else 0
 

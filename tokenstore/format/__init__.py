@@ -44,8 +44,9 @@ absolute paths. It has these fields, and no others:
     tokenizer         an object: kind, "bytes", "huggingface", "sentencepiece" or "tiktoken"; engine, engine_version, strings;
                       file, the name of its file among `files`, and sha256 of that file in hex, both null for "bytes" and
                       only there; eos_id, bos_id, pad_id, below vocab_size or null
-    shards            a list of objects, in the order of the stream: file, a name; num_bytes; num_tokens; first_token, the
-                      tokens of all shards before; num_documents; first_document, the same of documents; checksum
+    shards            a list of objects, in the order of the stream: file, tokens-00000.bin, tokens-00001.bin and so on;
+                      num_bytes; num_tokens; first_token, the tokens of all shards before; num_documents; first_document,
+                      the same of documents; checksum
     files             an object: for the name of every other file an object of num_bytes and checksum
     options, counts, versions    objects: how the store was built (nested at most 20 deep), from how much (integers), by what
                       (strings); for people
@@ -61,8 +62,10 @@ the manifest, digest included: any flipped bit of it is seen at open.
 
 FMT-6 Names. A file name is one path component of [A-Za-z0-9._-], at most 100 characters, not beginning with a dot.
 A reader MUST refuse any other before touching the disk. A file of a store that is a symbolic link MUST lead to a regular
-file inside the store's folder, or inside a folder that the reader's user names; a reader MUST refuse any other. A file in the folder that no version's manifest lists is not part
-of the store: no reader opens it, and `tokenstore verify` reports its name.
+file inside the store's folder, or inside a folder that the reader's user names; a reader MUST refuse any other. No name in
+`files` is that of a manifest or a shard, or ends in `.tokenstore-tmp`: writers give these names to other files. A file in
+the folder that no version's manifest lists is not part of the store: no reader opens it, and `tokenstore verify` reports
+its name.
 
 FMT-7 Commit, by cases. A writer makes all files in another directory, syncs them, writes the manifest there last,
 and renames that directory to the store's name. Killed before the rename: no directory of that name, so no store.

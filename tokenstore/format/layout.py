@@ -11,6 +11,7 @@ MASK_PREFIX = "mask-"
 INPUTS_NAME = "inputs.jsonl"
 ORIGINS_NAME = "origins.bin"
 IDS_NAME = "ids.bin"
+TEMPORARY_SUFFIX = ".tokenstore-tmp"  # of a file that is written before it gets its name
 TOKENIZER_NAME = "tokenizer.json"
 SIDE_NAMES = (
     "tokenizer_config.json",
@@ -27,6 +28,7 @@ MAX_VOCAB = 1 << 32
 MAX_ID_BYTES = 65_535  # of UTF-8
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
+MAX_VERSION = 999_999_999
 _VERSION = re.compile(r"-v([1-9][0-9]{0,8})(?=\.)", re.ASCII)
 
 
@@ -73,6 +75,12 @@ def is_store_name(name: str) -> bool:
     """Whether a writer calls a file of a store so, be it in a manifest or not; other names stand in the manifest only."""
     numbered = re.fullmatch(r"(tokens|mask)-[0-9]{5,}\.bin", name, re.ASCII)
     return bool(numbered or version_of(name) or manifest_version(name)) or name == MANIFEST_NAME
+
+
+def is_taken_name(name: str) -> bool:
+    """Whether no file that a manifest lists under `files` may be called so: a writer would replace it with another."""
+    is_shard = re.fullmatch(r"tokens-[0-9]{5,}\.bin", name, re.ASCII)
+    return bool(is_shard or manifest_version(name)) or name == MANIFEST_NAME or name.endswith(TEMPORARY_SUFFIX)
 
 
 def is_plain_name(name: str) -> bool:

@@ -24,8 +24,10 @@ from tokenstore.format.layout import (
     can_hold_order,
     can_hold_origins,
     is_plain_name,
+    is_taken_name,
     mask_bytes,
     mask_name,
+    shard_name,
     token_dtype,
     version_of,
     versioned,
@@ -323,6 +325,8 @@ class _Checker:
             self.fail("tokenizer.file", f"{rule} for the kind {value['kind']}", repr(value["file"]))
         if value["sha256"] is not None:
             self.text(value["sha256"], "tokenizer.sha256")
+        if (value["sha256"] is None) != (value["kind"] == "bytes"):
+            self.fail("tokenizer.sha256", "that of its file, and null for bytes only", repr(value["sha256"]))
         if value["file"] is not None:
             self.name(value["file"], "tokenizer.file")
         for key in ("eos_id", "bos_id", "pad_id"):
@@ -336,6 +340,8 @@ class _Checker:
             self.fail("dtype", f"{token_dtype(manifest.vocab_size).name} for {manifest.vocab_size} ids", manifest.dtype)
         token, document = 0, 0
         for i, shard in enumerate(manifest.shards):
+            if shard.file != shard_name(i):
+                self.fail(f"shards[{i}].file", shard_name(i), shard.file)
             found = (shard.first_token, shard.first_document, shard.num_bytes)
             expected = (token, document, shard.num_tokens * _DTYPES[manifest.dtype])
             if found != expected:
@@ -349,10 +355,8 @@ class _Checker:
                 f"{manifest.num_tokens} tokens in {manifest.num_documents} documents",
                 f"{token} in {document} in the shards",
             )
-        if len({shard.file for shard in manifest.shards} | set(manifest.files)) != len(manifest.shards) + len(
-            manifest.files
-        ):
-            self.fail("files", "every file once", "a name that stands twice")
+        if taken := sorted(name for name in manifest.files if is_taken_name(name)):
+            self.fail("files", "no name that a manifest, a shard or a file in the making has", taken)
         self.versions(manifest)
         masks = {name for name in manifest.files if name.startswith(MASK_PREFIX)}
         if masks and len(masks) > len(manifest.shards):

@@ -1,5 +1,6 @@
 """PlanConfig: what a run's data should be, from plan.yaml or from Python. All wrong fields are reported at once."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from itertools import pairwise
@@ -13,7 +14,8 @@ from tokenstore.sampling.plan_file import explain, read_yaml
 
 MOST = 1 << 48  # of anything that is counted; products are held against ORD-10 when the plan is laid out
 # Decimal, not float: a weight of 0.6 in YAML means 6/10, and shares are made from that exactly (ORD-3).
-Weight = Annotated[Decimal, Field(ge=0, allow_inf_nan=False)]
+MOST_DIGITS = 100  # of a weight, as of any number in a plan.yaml: exact arithmetic with 500,000 takes seconds
+Weight = Annotated[Decimal, Field(ge=0, allow_inf_nan=False, max_digits=MOST_DIGITS)]
 Repeat = Annotated[Decimal, Field(ge=Decimal("0.0001"), le=100, decimal_places=4)]
 Temperature = Annotated[Decimal, Field(ge=1, le=100, decimal_places=2)]
 MOST_LENGTH, MOST_ROWS = 1 << 24, 1 << 24  # tokens per sequence, sequences per step: a plan has arrays of these sizes
@@ -153,7 +155,7 @@ class PlanConfig(_Frozen):
     skip_steps: tuple[tuple[Step, Step], ...] = ()
     cross_document_targets: bool = False
 
-    def __init__(self, **fields: Unpack[PlanFields]):
+    def __init__(self, /, **fields: Unpack[PlanFields]):
         given: dict[str, Any] = {**fields}
         try:
             super().__init__(**given)
@@ -297,4 +299,7 @@ def _moved(source: Any, folder: Path) -> Any:
     """A source of a file in `folder`: its path from here. Anything that is no source is left to be refused."""
     if not isinstance(source, dict) or not isinstance(source.get("path"), str):
         return source
-    return {**source, "path": str(folder / Path(source["path"]).expanduser())}
+    path = Path(source["path"])
+    with contextlib.suppress(RuntimeError):  # `~name` of nobody: a path like any other, as in a shell
+        path = path.expanduser()
+    return {**source, "path": str(folder / path)}

@@ -13,6 +13,7 @@ _RULES = {
     "missing": "expected a value, found none",
     "greater_than_equal": "expected {ge} or more",
     "less_than_equal": "expected at most {le}",
+    "decimal_max_digits": "expected at most {max_digits} digits",
     "decimal_max_places": "expected at most {decimal_places} digits after the point",
     "literal_error": "expected one of {expected}",
     "too_short": "expected at least one, found none",
@@ -28,6 +29,7 @@ _KINDS = (
     ("model", "expected fields (name: value)"),
     ("dict", "expected fields (name: value)"),
 )
+_MOST_MISTAKES = 20  # in a message: each is compared with the fields there are, and with the other mistakes
 # What pydantic calls the forms a value may have, in the midst of its place
 _ALTERNATIVES = ("tuple[str, ...]", "dict[str,decimal]", "dict[str,constrained-decimal]")
 _PLACES = {  # places where several rules are tried, or where a rule needs a word
@@ -39,14 +41,16 @@ _PLACES = {  # places where several rules are tried, or where a rule needs a wor
 def explain(
     mistakes: Iterable[Mapping[str, Any]], fields_at: Callable[[Sequence[int | str]], Sequence[str]] = lambda _: ()
 ) -> str:
-    """One line of text for the mistakes pydantic lists: place, rule and what was found, each place once.
+    """One line of text for the mistakes pydantic lists: place, rule and what was found, each place once, the first of many.
 
     Args:
         mistakes: as pydantic lists them.
         fields_at: names of the fields that a place such as ("sources", "web") may have.
     """
     rows: dict[str, str] = {}
-    for mistake in mistakes:
+    mistakes = list(mistakes)
+    more = len(mistakes) - _MOST_MISTAKES
+    for mistake in mistakes[:_MOST_MISTAKES]:
         names = [part for part in mistake["loc"] if part not in _ALTERNATIVES]
         names = names[:1] if names[:1] == ["num_steps"] else names
         place = "".join(f"[{name}]" if isinstance(name, int) else f".{name}" for name in names).removeprefix(".")
@@ -66,9 +70,8 @@ def explain(
         found = "" if "found" in rule else f", found {shown(mistake['input'])}"
         rows.setdefault(place, f"{place}: {rule}{found}")
     # of a value that may be one thing or another, what is wrong inside says more than that it is not the other
-    return "; ".join(
-        row for place, row in rows.items() if not any(other.startswith((f"{place}.", f"{place}[")) for other in rows)
-    )
+    told = [row for place, row in rows.items() if not any(o.startswith((f"{place}.", f"{place}[")) for o in rows)]
+    return "; ".join([*told, f"and {more:,} more mistakes"] if more > 0 else told)
 
 
 def _meant(name: int | str, known: Sequence[str]) -> str:

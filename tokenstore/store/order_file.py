@@ -14,11 +14,11 @@ import numpy as np
 import xxhash
 
 from tokenstore.errors import CorruptionError, TokenStoreError
-from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME, order_dtype, order_ids_bytes
+from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME, TEMPORARY_SUFFIX, order_dtype, order_ids_bytes
 from tokenstore.format.manifest import FileEntry, encode_manifest
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.work import exclusive_work
-from tokenstore.store.writing import TEMPORARY_SUFFIX, new_mapped_file, remove, rename, write_atomically
+from tokenstore.store.writing import new_mapped_file, remove, rename, write_atomically
 
 _BLOCK = 1 << 22  # documents at once: some tens of milliseconds
 

@@ -1,5 +1,6 @@
 """Open a store and read documents. Opening reads the manifest and sizes, maps lazily, never reads a shard."""
 
+import hashlib
 import itertools
 import operator
 import threading
@@ -29,6 +30,8 @@ from tokenstore.format.layout import (
 )
 from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.format.runs import are_runs
+from tokenstore.outside import MAX_TOKENIZER_BYTES
+from tokenstore.store.files import read_bytes
 from tokenstore.store.inputs import Inputs
 from tokenstore.store.maps import MapCache
 from tokenstore.store.pin import Pace, Pin
@@ -221,15 +224,28 @@ class Store(Sequence[np.ndarray]):
         from tokenstore.tokenizer import load_tokenizer
 
         entry = self.manifest.tokenizer
-        kept = [self._pin.number_of(name) for name in self._pin.small_files]
-        for number in kept:
-            self._pin.check_content(number)
+        kept = self.check_tokenizer()
         spec = str(self.path / entry.file) if entry.file else entry.kind
         tokenizer = load_tokenizer(spec, eos_id=entry.eos_id, allow_links=self.allow_links, listed=self.manifest.files)
         self._pin.check(kept)  # replaced while it was read
         if tokenizer.kind != entry.kind:
             self._corrupt(str(entry.file), "tokenizer", f"one of the kind {entry.kind}", f"one of {tokenizer.kind}")
         return tokenizer
+
+    def check_tokenizer(self) -> list[int]:
+        """Refuse a tokenizer's file, or one beside it, that is not the one the store was made with; return their numbers.
+
+        Raises: CorruptionError: its checksum, or the sha256 that is part of the digest, is another.
+        """
+        kept = [self._pin.number_of(name) for name in self._pin.small_files]
+        for number in kept:
+            self._pin.check_content(number)
+        entry = self.manifest.tokenizer
+        if entry.file is not None:
+            data = read_bytes(self.path / entry.file, MAX_TOKENIZER_BYTES, self.allow_links)
+            if (found := hashlib.sha256(data).hexdigest()) != entry.sha256:
+                self._corrupt(entry.file, "tokenizer", f"the sha256 {entry.sha256}", found)
+        return kept
 
     def boundaries(self) -> np.ndarray:
         """int64[D + 1 + lookup entries], read-only: first token of each document, the end, then the lookup (FMT-3)."""

@@ -1,5 +1,6 @@
 """Every check of a store's content (P9): lists all findings, stops at none."""
 
+import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -93,13 +94,16 @@ def _check_files(store: Store, progress: Callable[[int], None]) -> Iterator[Find
         **{shard.file: shard for shard in store.shards()},
     }
     for name, entry in sorted(entries.items()):
-        checksum = xxhash.xxh3_128()
+        checksum, sha256 = xxhash.xxh3_128(), hashlib.sha256()
+        is_tokenizer = name == store.manifest.tokenizer.file
         size = 0
         try:
             with open_to_read(store.path / name, store.allow_links) as file:
                 # One byte more than there may be: a sparse file of an exabyte would be read for years
                 while size <= entry.num_bytes and (block := file.read(min(_BLOCK, entry.num_bytes + 1 - size))):
                     checksum.update(block)
+                    if is_tokenizer:
+                        sha256.update(block)
                     size += len(block)
                     progress(len(block))
         except (OSError, TokenStoreError) as error:
@@ -110,6 +114,8 @@ def _check_files(store: Store, progress: Callable[[int], None]) -> Iterator[Find
             yield Finding(name, "size", f"{entry.num_bytes} bytes", more)
         elif checksum.hexdigest() != entry.checksum:
             yield Finding(name, f"bytes 0..{size}", f"checksum {entry.checksum}", checksum.hexdigest())
+        elif is_tokenizer and sha256.hexdigest() != store.manifest.tokenizer.sha256:
+            yield Finding(name, "tokenizer", f"the sha256 {store.manifest.tokenizer.sha256}", sha256.hexdigest())
 
 
 def _check_boundaries(store: Store) -> Iterator[Finding]:

@@ -17,6 +17,7 @@ from tokenstore.format.layout import (
     INPUTS_NAME,
     MANIFEST_NAME,
     MAX_ID_BYTES,
+    MAX_VERSION,
     ORIGINS_NAME,
     id_starts_bytes,
     lookup_entries,
@@ -97,8 +98,12 @@ class StoreWriter:
         It begins behind the documents of `base`, in a new shard. Documents come with masks, origins and ids where those
         of `base` have them, and only there.
 
-        Raises: CorruptionError: a file of `base` that is gone on with is damaged.
+        Raises: CorruptionError: a file of `base` that is gone on with is damaged. BuildError: it has the last version.
         """
+        if base.version >= MAX_VERSION:
+            raise BuildError(
+                f"version: expected one below {MAX_VERSION} to go on from, found {base.version} ({base.path})"
+            )
         has = base.manifest
         return cls(folder, base.vocab_size, shard_bytes, has.has_masks, has.has_origins, has.has_ids, base)
 

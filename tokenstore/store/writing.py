@@ -20,8 +20,8 @@ from typing import BinaryIO, Literal
 import numpy as np
 
 from tokenstore.errors import TokenStoreError
+from tokenstore.format.layout import TEMPORARY_SUFFIX
 
-TEMPORARY_SUFFIX = ".tokenstore-tmp"  # of a file that is written before it gets its name
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
