@@ -1,5 +1,6 @@
 """Whether an input is still the one a store was made of: checksums in inputs.jsonl, and what is kept of large inputs."""
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -8,9 +9,10 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from tests.building import Build, documents, left_behind
-from tokenstore.build import append_store, checksums
-from tokenstore.errors import ConfigError
+from tests.building import Build, as_bytes, documents, left_behind
+from tokenstore.build import append_store, checksums, pipeline
+from tokenstore.build.units import Slice
+from tokenstore.errors import BadRecordsError, ConfigError
 
 
 def rows(store: Path) -> list[dict]:
@@ -76,6 +78,47 @@ def test_large_inputs_that_did_not_change_are_not_read_again(
     assert build(source).was_there
     assert build(source).was_there
     assert read == [source]
+
+
+@pytest.mark.parametrize("failure", ["the disk is full", "an input is removed"])
+def test_a_store_that_is_there_is_no_failure_for_what_could_not_be_kept(
+    build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    """P8: a committed build ends well; what could not be kept costs a second reading."""
+    monkeypatch.setattr(checksums, "_CHEAP", 1)
+    source = jsonl("a.jsonl", ["first", "second"])
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "inputs.json")
+
+    def remove_first(path: Path) -> checksums.Stamp:
+        path.unlink()
+        return stamp_of(path)
+
+    stamp_of = checksums.stamp_of
+    with monkeypatch.context() as patched:
+        if failure == "the disk is full":
+            patched.setattr(checksums, "write_atomically", fail)
+        else:
+            patched.setattr(checksums, "stamp_of", remove_first)
+        result = build(source)
+    assert documents(result.path) == as_bytes("first", "second")
+    assert left_behind(result.path) == []
+
+
+def test_a_part_of_an_input_of_many_blocks_is_resumed_from(
+    build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A summary holds a checksum of every block: that of a compressed input of 9 GB was taken for too large."""
+    monkeypatch.setattr(checksums, "BLOCK", 16)
+    first, second = jsonl("in/a.jsonl", ["x" * 60_000, "y"]), jsonl("in/b.jsonl", ["z", b"{"])
+    monkeypatch.setattr(pipeline, "cut_units", lambda files: [(Slice(0),), (Slice(1),)])
+    with pytest.raises(BadRecordsError):
+        build(first, second)
+    second.write_bytes(b'{"text": "z"}\n')
+    notes: list[str] = []
+    build(first, second, note=notes.append)
+    assert "resuming: 1 of 2 parts are done" in notes
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ when its checksum was taken: size, inode, and times of the last change of its by
 the first time back, but not the second. Only where one of these is another are the bytes read.
 """
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -46,6 +47,11 @@ def hashes_of(data: bytes) -> bytes:
     return b"".join(xxhash.xxh3_128_digest(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK))
 
 
+def hashes_bytes(num_bytes: int) -> int:
+    """At most so many bytes of checksums belong to so many bytes of an input; one block more where these begin inside one."""
+    return (num_bytes // BLOCK + 2) * xxhash.xxh3_128().digest_size
+
+
 def checksum_of_blocks(hashes: bytes) -> str:
     """The checksum of a file, from those of all its blocks."""
     return xxhash.xxh3_128_hexdigest(hashes)
@@ -58,7 +64,10 @@ def stamp_of(path: Path) -> Stamp:
 
 
 class KnownChecksums:
-    """Checksums of inputs, from the work folder of a store where the files are what they were, else by reading them."""
+    """Checksums of inputs, from the work folder of a store where the files are what they were, else by reading them.
+
+    What is kept there only saves time. The store is there when it is written, so a failure to write it is no failure.
+    """
 
     def __init__(self, work: Work):
         self._path = work.inputs
@@ -86,14 +95,16 @@ class KnownChecksums:
         if not self._known and sum(file.num_bytes for file in files) < _CHEAP:
             return  # they would not be kept
         for file, checksum in zip(files, checksums, strict=True):
-            stamp = stamp_of(file.path)
-            if (stamp[0], stamp[2]) == (file.num_bytes, file.modified_ns):
-                self._known[str(file.path)] = [stamp, checksum]
+            with contextlib.suppress(OSError):  # removed since
+                stamp = stamp_of(file.path)
+                if (stamp[0], stamp[2]) == (file.num_bytes, file.modified_ns):
+                    self._known[str(file.path)] = [stamp, checksum]
 
     def keep(self) -> None:
         """Keep what is known, where reading the inputs again would take long."""
         if sum(stamp[0] for stamp, _ in self._known.values()) >= _CHEAP:
-            write_atomically(self._path, json.dumps(self._known).encode())
+            with contextlib.suppress(OSError):
+                write_atomically(self._path, json.dumps(self._known).encode())
 
 
 def _is_known(entry: object) -> bool:

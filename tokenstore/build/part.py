@@ -16,12 +16,13 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from tokenstore.build.batches import Batch, SliceSummary, UnitBatches
+from tokenstore.build.checksums import hashes_bytes
 from tokenstore.build.documents import DocumentReader
 from tokenstore.build.encode import Encoded, encode_documents, has_masks
 from tokenstore.build.inputs import InputFile
 from tokenstore.build.options import BuildOptions
 from tokenstore.build.split import HASH_WORDS
-from tokenstore.build.units import Unit
+from tokenstore.build.units import Unit, slice_bytes
 from tokenstore.errors import BuildError, CorruptionError, TokenStoreError
 from tokenstore.format.manifest import canonical_json
 from tokenstore.store.files import read_bytes
@@ -33,7 +34,10 @@ _BLOCK_DOCUMENTS, _BLOCK_TOKENS = 1 << 16, 1 << 22  # of a part read at once, wh
 ROW = np.dtype(
     [("length", "<i8"), ("record", "<i8"), ("slice", "<i4"), ("name_bytes", "<i4"), ("content", "<u8", HASH_WORDS)]
 )
-_SUMMARY_BYTES, _SLICE_BYTES = 1 << 16, 1 << 10  # a summary is shorter than this, and as much for each slice
+_SUMMARY_BYTES, _SLICE_BYTES = (
+    1 << 16,
+    1 << 10,
+)  # a summary is shorter than this, and as much per slice, less its hashes
 _CONTENT = (".tokens", ".mask", ".names")
 _ENDINGS = (*_CONTENT, ".rows", ".bad")
 
@@ -141,10 +145,12 @@ def part_key(unit: Unit, files: Sequence[InputFile], recipe: dict[str, Any], tim
     return hashlib.sha256(canonical_json([recipe, slices, time_of_work]).encode()).hexdigest()
 
 
-def load_part(stem: Path, key: str, num_slices: int) -> Part | None:
-    """The finished part at `stem`, if there is one, made from the same (`key`), and none of its files was cut since."""
+def load_part(stem: Path, key: str, unit: Unit, files: Sequence[InputFile]) -> Part | None:
+    """The finished part of `unit` at `stem`, if there is one made from the same (`key`), and none of its files was cut since."""
+    num_bytes = sum(slice_bytes(part, files[part.file_number]) for part in unit)
+    most = _SUMMARY_BYTES + len(unit) * _SLICE_BYTES + 2 * hashes_bytes(num_bytes)  # in hex
     try:
-        summary = json.loads(read_bytes(_file(stem, ".json"), _SUMMARY_BYTES + num_slices * _SLICE_BYTES))
+        summary = json.loads(read_bytes(_file(stem, ".json"), most))
         found = [_file(stem, ending).lstat() for ending in _ENDINGS]
         sizes = tuple(each.st_size for each in found)
         if summary.pop("key", None) != key or tuple(summary.pop("sizes")) != sizes:

@@ -141,13 +141,13 @@ def prepare(options: BuildOptions, output: Path, entry: TokenizerEntry | None, n
     if tokenizer.engine_note:
         note(tokenizer.engine_note)
     special_ids(tokenizer, options)
-    if (
-        tokenizer.eos_note and entry is None and options.eos and options.records != "chat"
-    ):  # a template ends its own turns
-        note(tokenizer.eos_note)
-    doubt = foreign_template_note(options.chat_template, tokenizer.special_tokens)
-    if doubt and entry is None:
-        note(doubt)
+    if entry is None:
+        if options.eos and options.records != "chat":  # a template ends its own turns
+            doubts = tokenizer.eos_note
+        else:
+            doubts = foreign_template_note(options.chat_template, tokenizer.special_tokens)
+        if doubts:
+            note(doubts)
     recipe = recipe_of(options, tokenizer, inputs.files)
     return Job(options, output, inputs.files, inputs.passed_over, tokenizer, entry, recipe)
 
@@ -222,7 +222,7 @@ def fill(job: Job, writers: Sequence[StoreWriter], progress: Progress, note: Not
     keys = [part_key(unit, job.files, job.recipe, began) for unit in units]
     # Named by key: a build of other inputs, killed, has not touched the files of these parts.
     stems = [job.work.building / "parts" / key[:32] for key in keys]
-    done = [load_part(stem, key, len(unit)) for stem, key, unit in zip(stems, keys, units, strict=True)]
+    done = [load_part(stem, key, unit, job.files) for stem, key, unit in zip(stems, keys, units, strict=True)]
     if any(done):
         note(f"resuming: {sum(part is not None for part in done)} of {len(units)} parts are done")
     with create_again(job.work.building / REJECTS_PART) as rejects:
