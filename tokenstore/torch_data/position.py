@@ -80,11 +80,17 @@ class Split:
     def microbatches_in(self, step: int) -> int:
         """Microbatches that a rank is given in `step`."""
         size, block = self.plan.global_batch_size(step), self.rows_a_microbatch(step)
+        if not self._may_skip(step):  # asked for in every microbatch of an accumulating loop
+            return size // block
         return sum(self._after_empty(step, given) == given for given in range(0, size, block))
+
+    def _may_skip(self, step: int) -> bool:
+        """Whether microbatches of `step` may be skipped as empty."""
+        return self.skip_empty and step + 1 == self.plan.num_steps
 
     def _after_empty(self, step: int, given: int) -> int:
         """`given`, or the rows of `step` up to the next microbatch that has a token on some rank."""
-        if not self.skip_empty or step + 1 != self.plan.num_steps:
+        if not self._may_skip(step):
             return given
         size, block = self.plan.global_batch_size(step), self.rows_a_microbatch(step)
         while given < size and self._empty_rows[given : given + block].all():
