@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benches.scenes import Row, ratio, rounds
-from tokenstore.build import BuildOptions, build_store
+from tokenstore.builder import BuildOptions, build_store
 from tokenstore.store.files import set_environment
 from tokenstore.store.writing import remove_tree
 from tokenstore.tokenizer import load_tokenizer
@@ -209,7 +209,7 @@ def _memory(folder: Path, texts: list[str], smoke: bool) -> list[Row]:
 
 def _peak(source: Path) -> float:
     code = (
-        "import sys, resource; from tokenstore.build import BuildOptions, build_store;"
+        "import sys, resource; from tokenstore.builder import BuildOptions, build_store;"
         "build_store(BuildOptions((sys.argv[1],), sys.argv[2], 'bytes', dedup='exact'));"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
     )

@@ -15,7 +15,7 @@ from tokenstore.order.inverse import BinIndex
 from tokenstore.order.keys import base_key
 from tokenstore.order.packing import Packing, num_best_fit, pack
 from tokenstore.order.repeats import Member
-from tokenstore.store.order_file import add_order
+from tokenstore.store.length_index import add_order
 
 JITTER = base_key(0, "jitter", "web")
 

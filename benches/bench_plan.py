@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tokenstore
 from benches.scenes import Row, rounds, sparse_store, token_store
-from tokenstore.store.order_file import add_order
+from tokenstore.store.length_index import add_order
 
 BATCH = 64
 

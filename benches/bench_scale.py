@@ -15,7 +15,7 @@ from statistics import median
 from benches.limit import read_all
 from benches.scenes import CannotRun, Row, ratio, rounds, show, sparse_store, token_store
 from tokenstore.store import verify
-from tokenstore.store.order_file import add_order
+from tokenstore.store.length_index import add_order
 
 FAR = 10**7
 _SIZES = {"10^4": (10**4, 1), "10^6": (10**6, 1), "10^8": (10**8, 1), "10^9, 10^13 tokens": (10**9, 10)}

@@ -11,7 +11,7 @@ import xxhash
 
 from tokenstore.format.layout import BOUNDARIES_NAME, INPUTS_NAME, MANIFEST_NAME, lookup_entries, shard_name
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, TokenizerEntry, encode_manifest
-from tokenstore.store.order_file import write_order
+from tokenstore.store.length_index import write_order
 from tokenstore.store.writer import StoreWriter
 
 TOKENIZER = TokenizerEntry("bytes", None, None, None, None, None, "benches", "1")

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.data.texts import TEXTS
 from tokenstore.format.manifest import TokenizerEntry
-from tokenstore.store.order_file import add_order
+from tokenstore.store.length_index import add_order
 from tokenstore.store.writer import StoreWriter
 
 for name, examples in ("quick", 25), ("thorough", 150):  # thorough: pytest --hypothesis-profile=thorough

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import tokenstore
-from tests.grown import contents, documents_of, grow, write
-from tests.hostile_stores import tells
+from tests.support.stores.grown import contents, documents_of, grow, write
+from tests.support.stores.hostile_stores import tells
 from tokenstore.errors import TokenStoreError
 from tokenstore.store import Store, open_store, verify, versions
 from tokenstore.views.decoding import Decoder

@@ -26,7 +26,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from tests.conftest import random_documents, write_store
-from tests.masked import random_masked, write_masked
+from tests.support.stores.masked import random_masked, write_masked
 from tokenstore import Plan, TokenDataset, TokenLoader
 
 BATCH = 24

@@ -15,12 +15,14 @@ Floors, each importing only lower ones (`tests/unit/test_floors.py` holds them):
     order/        1  integers -> integers. Its docstring is the specification of the order
     tokenizer/    1  text <-> ids
     store/        2  files: reader, writer, verify
-    build/        3  sources -> a store
-    sampling/     3  a plan over stores -> batches as numpy arrays
-    torch_data/   4  the same as torch tensors; the only folder that imports torch
-    views/        4  what a store, a plan and a step are, as data for whoever shows them
-    report/       5  the same as one HTML file
-    commands/     6  the command line
+    builder/      3  inputs -> a store
+    batches/      3  rows of a step -> numpy arrays
+    planning/     4  a plan over stores: what each step holds
+    torch_data/   5  batches as torch tensors
+    trainers/     6  adapters for trainers, each of which imports its own
+    views/        5  what a store, a plan and a step are, as data for whoever shows them
+    report/       6  the same as one HTML file
+    commands/     7  the command line
 
 Names below are imported when first used: importing `tokenstore` imports neither torch nor a builder's library.
 """
@@ -35,9 +37,9 @@ _HOMES = {
     "verify": "store",
     "Store": "store",
     "Finding": "store",
-    "PlanConfig": "sampling",
-    "Plan": "sampling",
-    "Piece": "sampling",
+    "PlanConfig": "planning",
+    "Plan": "planning",
+    "Piece": "planning",
     "Batch": "torch_data",
     "TokenLoader": "torch_data",
     "TokenDataset": "torch_data",
@@ -64,7 +66,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from tokenstore.errors import TokenStoreError
-    from tokenstore.sampling import Piece, Plan, PlanConfig
+    from tokenstore.planning import Piece, Plan, PlanConfig
     from tokenstore.store import Finding, Store, open_store, verify
     from tokenstore.torch_data import Batch, DataRank, SequenceDataset, TokenDataset, TokenLoader
 

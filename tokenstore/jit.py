@@ -22,7 +22,7 @@ from numba.core import sigutils
 from numba.core.ccallback import CFunc
 
 _config: Any = config  # its attributes are made from the environment
-_KERNEL_FOLDERS = ("order", "sampling")
+_KERNEL_FOLDERS = ("order", "batches")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 Integer = int | np.int64  # what kernels hand to each other; Python is handed an int
 

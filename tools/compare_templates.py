@@ -1,4 +1,4 @@
-"""Compare the built-in chat templates with a family's own: every conversation of tests/conversations.py, by text and token.
+"""Compare the built-in chat templates with a family's own: every conversation of tests/support/stores/conversations.py, by text and token.
 
     python -m tools.compare_templates qwen3=qwen3.jinja llama3=llama3.jinja
     python -m tools.compare_templates qwen3=Qwen3-8B/            a folder with tokenizer.json and tokenizer_config.json
@@ -14,15 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.conversations import CONVERSATIONS
-from tokenstore.build.chat import Conversation
-from tokenstore.build.chat_templates import BUILT_IN
-from tokenstore.build.documents import Document, DocumentReader
-from tokenstore.build.encode import encode_documents
-from tokenstore.build.loss_spans import Renderer
-from tokenstore.build.options import BuildOptions
-from tokenstore.build.recipe import open_tokenizer
-from tokenstore.build.templates import load_template
+from tests.support.stores.conversations import CONVERSATIONS
+from tokenstore.builder.documents.chat import Conversation
+from tokenstore.builder.documents.chat_templates import BUILT_IN
+from tokenstore.builder.documents.convert import Document, DocumentReader
+from tokenstore.builder.documents.encode import encode_documents
+from tokenstore.builder.documents.loss_spans import Renderer
+from tokenstore.builder.documents.templates import load_template
+from tokenstore.builder.options import BuildOptions
+from tokenstore.builder.recipe import open_tokenizer
 from tokenstore.tokenizer import load_tokenizer
 
 _TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}

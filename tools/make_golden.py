@@ -1,4 +1,4 @@
-"""Write tests/golden/order_v1/*.json from the plain-int twins in tests/naive.py and tests/naive_packing.py.
+"""Write tests/golden/order_v1/*.json from the plain-int twins in tests/support/twins/order.py and tests/support/twins/packing.py.
 
 A change there is a new ORDER_VERSION.
 """
@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests import naive, naive_packing
+from tests.support.twins import order as naive
+from tests.support.twins import packing as naive_packing
 
 _Case = tuple[list[Any], dict[str, int], str]  # stages, limits, on_exhausted
 

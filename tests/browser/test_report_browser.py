@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import random_documents, write_store
 from tests.data.texts import TEXTS
-from tests.report_pages import ATTACKS, SCRIPTS, Box, Page, hostile_store, make_plan, texts_store
+from tests.support.report_pages import ATTACKS, SCRIPTS, Box, Page, hostile_store, make_plan, texts_store
 from tokenstore import open_store
 from tokenstore.report.plan_page import plan_page
 from tokenstore.report.plan_report import plan_report

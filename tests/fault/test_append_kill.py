@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.grown import Kind, check_documents, contents, documents_of, grow, prepare, write
+from tests.support.stores.grown import Kind, check_documents, contents, documents_of, grow, prepare, write
 from tokenstore.errors import TokenStoreError
 from tokenstore.store import open_store, verify, versions
-from tokenstore.store.append import commit_append
+from tokenstore.store.next_version import commit_append
 
 OLD, NEW = documents_of(1, [3, 1, 40, 7]), documents_of(2, [2, 9, 30])
 CALLS = ("replace", "fsync", "fchmod", "open", "unlink")
@@ -175,7 +175,7 @@ def test_versions_that_grew_stay_whole_while_the_next_growth_dies(path: Path, mo
 KILLER = """
 import os, signal, sys
 from pathlib import Path
-from tokenstore.store.append import commit_append
+from tokenstore.store.next_version import commit_append
 left = int(sys.argv[3])
 def count(name):
     real = getattr(os, name)

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 import tokenstore
-from tests.killing import ROOT, WAIT_SECONDS, FailingDisk, check_whole, tree, write_corpus
-from tokenstore.build import BuildOptions, BuildResult, append_store, build_store, part, pipeline
-from tokenstore.build.inputs import InputFile
-from tokenstore.build.units import cut_units
+from tests.support.processes.killing import ROOT, WAIT_SECONDS, FailingDisk, check_whole, tree, write_corpus
+from tokenstore.builder import BuildOptions, BuildResult, append_store, build_store, part, pipeline
+from tokenstore.builder.reading.inputs import InputFile
+from tokenstore.builder.reading.units import cut_units
 from tokenstore.errors import BuildError
 
 UNIT_BYTES = 100_000
@@ -254,7 +254,7 @@ def test_a_limit_on_file_size_ends_the_command_with_exit_code_1_and_it_resumes(
 ) -> None:
     """P8: a real failure of a real write, in the builder or in a worker, is exit code 1 and a message, and no store."""
     # 100 bytes: not even the recipe; 150,000: some part's tokens; 250,000: all parts fit, and the shard does not.
-    code = f"import tokenstore.build.pipeline as p, functools as f; p.cut_units = f.partial(p.cut_units, unit_bytes={UNIT_BYTES})\nfrom tokenstore.commands.entry import main\nif __name__ == '__main__': main()"  # fmt: skip
+    code = f"import tokenstore.builder.pipeline as p, functools as f; p.cut_units = f.partial(p.cut_units, unit_bytes={UNIT_BYTES})\nfrom tokenstore.commands.entry import main\nif __name__ == '__main__': main()"  # fmt: skip
     command = [sys.executable, "-c", code, "build", corpus, "--tokenizer", "bytes", "--output", tmp_path / "store", "--workers", workers]  # fmt: skip
 
     def limited() -> None:

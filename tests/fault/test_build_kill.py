@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import tokenstore
-from tests.killing import WAIT_SECONDS, Builder, check_whole, tree, write_corpus
+from tests.support.processes.killing import WAIT_SECONDS, Builder, check_whole, tree, write_corpus
 from tokenstore.errors import TokenStoreError
 
 UNIT_BYTES = 40_000

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.command_lines import ROOT, WAIT_SECONDS
-from tests.masked import random_masked, write_masked
+from tests.support.processes.command_lines import ROOT, WAIT_SECONDS
+from tests.support.stores.masked import random_masked, write_masked
 from tokenstore import Plan
+from tokenstore.batches.sampler import Sampler
+from tokenstore.batches.tables import Tables
 from tokenstore.errors import CorruptionError
-from tokenstore.sampling.sampler import Sampler
-from tokenstore.sampling.tables import Tables
 
 STEPS = 30
 

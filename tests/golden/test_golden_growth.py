@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.grown import Document, check_documents, grow, write
+from tests.support.stores.grown import Document, check_documents, grow, write
 from tokenstore.format import FORMAT_VERSION
 from tokenstore.store import open_store, verify
 

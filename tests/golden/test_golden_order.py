@@ -6,8 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import naive, naive_packing
-from tests.calls import (
+from tests.support.calls import (
     bins,
     key_of,
     member,
@@ -17,6 +16,8 @@ from tests.calls import (
     unpermute,
     window_start,
 )
+from tests.support.twins import order as naive
+from tests.support.twins import packing as naive_packing
 from tokenstore.order import ORDER_VERSION
 from tokenstore.order.classes import LengthClasses, length_classes
 from tokenstore.order.interleave import interleave

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.forge import forge, list_tokenizer, replace
-from tokenstore.build import BuildOptions, append_store, build_store, pipeline, retokenize
+from tests.support.stores.forge import forge, list_tokenizer, replace
+from tokenstore.builder import BuildOptions, append_store, build_store, pipeline, retokenize
 from tokenstore.errors import BuildError, ConfigError, CorruptionError
 from tokenstore.format.layout import MAX_VERSION
 from tokenstore.store import open_store, verify

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.forge import replace
-from tests.hostile_stores import make_fifo, make_small, refused, tells
-from tests.privileges import open_folder, unprivileged
+from tests.support.processes.privileges import open_folder, unprivileged
+from tests.support.stores.forge import replace
+from tests.support.stores.hostile_stores import make_fifo, make_small, refused, tells
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.store import open_store, verify
 

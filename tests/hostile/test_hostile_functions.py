@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
-from tests.appended import whole_tree
-from tests.command_lines import run_here
-from tests.grown import edit_manifest
-from tokenstore.build import BuildOptions, append_store, build_store, hooks, pipeline, retokenize
-from tokenstore.build.units import cut_units
+from tests.support.processes.command_lines import run_here
+from tests.support.stores.appended import whole_tree
+from tests.support.stores.grown import edit_manifest
+from tokenstore.builder import BuildOptions, append_store, build_store, pipeline, retokenize
+from tokenstore.builder.documents import hooks
+from tokenstore.builder.reading.units import cut_units
 from tokenstore.errors import BadRecordsError, ConfigError
 from tokenstore.store import open_store
 

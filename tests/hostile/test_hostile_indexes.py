@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import tokenstore
 from tests.conftest import write_store
-from tests.forge import flip, overwrite, unpinned
-from tests.hostile_stores import STORES, flips, tells
-from tests.index_sweeps import RUNS, SWEEPS, hostile_patterns, sweep
+from tests.support.stores.forge import flip, overwrite, unpinned
+from tests.support.stores.hostile_stores import STORES, flips, tells
+from tests.support.stores.index_sweeps import RUNS, SWEEPS, hostile_patterns, sweep
 from tokenstore.errors import CorruptionError
 from tokenstore.store import open_store, verify
 
@@ -37,7 +37,7 @@ def test_damaged_indexes_and_tokens_are_found_and_never_followed(name: str, what
 @pytest.mark.deep
 def test_no_damage_crashes_the_process(tmp_path: Path) -> None:
     """P9: all sweeps in a process of their own end with return code 0: no segmentation fault, no abort, no hang."""
-    code = "import sys, pathlib; from tests.index_sweeps import sweep_all; print(sweep_all(pathlib.Path(sys.argv[1])))"
+    code = "import sys, pathlib; from tests.support.stores.index_sweeps import sweep_all; print(sweep_all(pathlib.Path(sys.argv[1])))"
     command = [sys.executable, "-X", "faulthandler", "-W", "error", "-c", code, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -131,7 +131,7 @@ def test_a_bad_id_that_is_only_a_target_is_an_error_too(tmp_path: Path) -> None:
 
 def test_a_row_over_more_shards_than_may_be_mapped_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P7, P9: more tiny shards than may be mapped are slow, and never a hang."""
-    monkeypatch.setattr("tokenstore.sampling.tables.MAX_MAPS", 4)
+    monkeypatch.setattr("tokenstore.batches.tables.MAX_MAPS", 4)
     path = write_store(tmp_path / "s", [[i, i] for i in range(1, 41)], shard_bytes=4)
     plan = tokenstore.Plan.of(path, sequence_length=32, global_batch_size=2, num_steps=2, packing="concat")
     for step in range(2):

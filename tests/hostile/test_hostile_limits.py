@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.forge import forge, list_file, list_tokenizer, replace
-from tests.hostile_stores import make_small, refused, tells
-from tests.order_damage import make_store
+from tests.support.stores.forge import forge, list_file, list_tokenizer, replace
+from tests.support.stores.hostile_stores import make_small, refused, tells
+from tests.support.stores.length_index_damage import make_store
 from tokenstore.errors import CorruptionError
 from tokenstore.format.layout import can_hold_order, order_ids_bytes
 from tokenstore.format.runs import are_runs

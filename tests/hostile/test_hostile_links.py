@@ -8,8 +8,8 @@ import pytest
 import tokenizers
 
 import tokenstore
-from tests.forge import list_file, list_tokenizer
-from tests.hostile_stores import make_fifo, make_small, refused, tells
+from tests.support.stores.forge import list_file, list_tokenizer
+from tests.support.stores.hostile_stores import make_fifo, make_small, refused, tells
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.store import open_store, verify, versions
 from tokenstore.tokenizer import load_tokenizer

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import tokenstore
 from tests.conftest import write_store
-from tests.forge import forge, overwrite, replace, seal
-from tests.hostile_stores import flips, make_small, refused, tells
+from tests.support.stores.forge import forge, overwrite, replace, seal
+from tests.support.stores.hostile_stores import flips, make_small, refused, tells
 from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
 from tokenstore.outside import MANIFEST_BYTES, MANIFEST_BYTES_PER_FILE
 from tokenstore.store import open_store, verify

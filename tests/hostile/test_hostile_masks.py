@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.forge import flip, overwrite, replace, unpinned
-from tests.masked import Documents, mask_files, random_masked, rewrite_mask, rows_by_hand, write_masked
+from tests.support.stores.forge import flip, overwrite, replace, unpinned
+from tests.support.stores.masked import Documents, mask_files, random_masked, rewrite_mask, rows_by_hand, write_masked
 from tokenstore import Plan, TokenLoader
 from tokenstore.errors import CorruptionError, StateMismatchError, TokenStoreError
 from tokenstore.store import open_store, verify

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import tokenstore
-from tests.hostile_stores import make_fifo, make_small
+from tests.support.stores.hostile_stores import make_fifo, make_small
 from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError
 from tokenstore.store import open_store, verify
 from tokenstore.store.work import Work

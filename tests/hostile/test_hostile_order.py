@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.forge import flip, forge, replace
-from tests.order_damage import LENGTH, SWEEPS, make_store, plan_of, sweep
+from tests.support.stores.forge import flip, forge, replace
+from tests.support.stores.length_index_damage import LENGTH, SWEEPS, make_store, plan_of, sweep
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.store import open_store, verify
 
@@ -31,7 +31,7 @@ def test_a_damaged_order_is_found_and_never_followed(what: str, tmp_path: Path) 
 @pytest.mark.deep
 def test_no_damage_crashes_the_process(tmp_path: Path) -> None:
     """P9: all sweeps in a process of their own end with return code 0: no segmentation fault, no abort, no hang."""
-    code = "import sys, pathlib; from tests.order_damage import sweep_all; print(sweep_all(pathlib.Path(sys.argv[1])))"
+    code = "import sys, pathlib; from tests.support.stores.length_index_damage import sweep_all; print(sweep_all(pathlib.Path(sys.argv[1])))"
     command = [sys.executable, "-X", "faulthandler", "-W", "error", "-c", code, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

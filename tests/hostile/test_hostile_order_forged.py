@@ -10,8 +10,19 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.forge import forge, replace
-from tests.order_damage import DOCUMENTS, STEPS, VARIANTS, check_plan, joined, make_store, parts, plan_of, tells, told
+from tests.support.stores.forge import forge, replace
+from tests.support.stores.length_index_damage import (
+    DOCUMENTS,
+    STEPS,
+    VARIANTS,
+    check_plan,
+    joined,
+    make_store,
+    parts,
+    plan_of,
+    tells,
+    told,
+)
 from tokenstore import TokenLoader
 from tokenstore.errors import CorruptionError
 from tokenstore.store import verify

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.forge import flip, overwrite, replace
-from tests.grown import ALL, check_documents, documents_of, edit_manifest, grow, rewrite, write
+from tests.support.stores.forge import flip, overwrite, replace
+from tests.support.stores.grown import ALL, check_documents, documents_of, edit_manifest, grow, rewrite, write
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.format.layout import MAX_ID_BYTES
 from tokenstore.store import open_store, verify, versions

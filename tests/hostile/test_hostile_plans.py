@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile_stores import make_fifo
+from tests.support.stores.hostile_stores import make_fifo
 from tokenstore import PlanConfig
 from tokenstore.errors import ConfigError
 from tokenstore.outside import MAX_PLAN_BYTES

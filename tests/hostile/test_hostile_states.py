@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tokenstore
-from tests.forge import canonical
-from tests.hostile_stores import make_small
+from tests.support.stores.forge import canonical
+from tests.support.stores.hostile_stores import make_small
 from tokenstore import TokenDataset, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
 

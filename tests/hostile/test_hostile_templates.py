@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile_stores import make_fifo
-from tokenstore.build.templates import find_template, load_template
+from tests.support.stores.hostile_stores import make_fifo
+from tokenstore.builder.documents.templates import find_template, load_template
 from tokenstore.errors import ConfigError
 
 pytestmark = pytest.mark.timeout(60)  # a hang is a failure long before the suite's own limit

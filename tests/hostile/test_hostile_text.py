@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_lines import run_here
-from tests.written import build_stores
+from tests.support.processes.command_lines import run_here
+from tests.support.stores.written import build_stores
 
 ATTACKS = [
     "\x1b[31mred\x1b[0m \x1b[2J\x1b[1;1H cleared",

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.forge import list_tokenizer
-from tests.hostile_stores import make_small
-from tokenstore.build import BuildOptions, build_store
+from tests.support.stores.forge import list_tokenizer
+from tests.support.stores.hostile_stores import make_small
+from tokenstore.builder import BuildOptions, build_store
 from tokenstore.errors import BuildError, ConfigError, CorruptionError
 from tokenstore.store import open_store
 from tokenstore.tokenizer import load_tokenizer

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 import tokenstore
-from tests.appended import whole_tree
-from tests.command_lines import run_here
 from tests.conftest import write_store
-from tests.grown import edit_manifest
-from tokenstore.build import BuildOptions, append_store, build_store, pipeline, resume
-from tokenstore.build.units import cut_units
+from tests.support.processes.command_lines import run_here
+from tests.support.stores.appended import whole_tree
+from tests.support.stores.grown import edit_manifest
+from tokenstore.builder import BuildOptions, append_store, build_store, pipeline, resume
+from tokenstore.builder.reading.units import cut_units
 from tokenstore.errors import BadRecordsError, ConfigError, TokenStoreError
 from tokenstore.store import open_store, versions
-from tokenstore.store.order_file import add_order
+from tokenstore.store.length_index import add_order
 from tokenstore.store.work import MARK_NAME, Work
 
 pytestmark = pytest.mark.timeout(120)  # a pipe that is waited for is a failure

@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.building import contents
-from tests.command_lines import run_here
-from tests.odd_builds import Bad, Run, arguments_of, check_built, check_refused, command, run_outside, write_all
-from tests.privileges import NOBODY, open_folder
+from tests.support.processes.command_lines import run_here
+from tests.support.processes.privileges import NOBODY, open_folder
+from tests.support.stores.building import contents
+from tests.support.stores.odd_builds import (
+    Bad,
+    Run,
+    arguments_of,
+    check_built,
+    check_refused,
+    command,
+    run_outside,
+    write_all,
+)
 
 __all__ = ["command"]
 pytestmark = pytest.mark.timeout(120)  # a pipe that is waited for is a failure long before the suite's own limit

@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 import tokenstore
-from tests.odd_builds import (
+from tests.support.stores.odd_builds import (
     EMPTY,
     Bad,
     Outcome,
@@ -24,9 +24,9 @@ from tests.odd_builds import (
     run_outside,
     write_all,
 )
-from tests.reading import read_slice
-from tokenstore.build.inputs import find_inputs
-from tokenstore.build.units import Slice
+from tests.support.stores.reading import read_slice
+from tokenstore.builder.reading.inputs import find_inputs
+from tokenstore.builder.reading.units import Slice
 
 __all__ = ["command"]
 MB = 1 << 20

@@ -10,7 +10,17 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tests.odd_builds import EMPTY, Bad, Outcome, Record, Run, check_built, check_refused, command, write_all
+from tests.support.stores.odd_builds import (
+    EMPTY,
+    Bad,
+    Outcome,
+    Record,
+    Run,
+    check_built,
+    check_refused,
+    command,
+    write_all,
+)
 
 __all__ = ["command"]
 BOM = b"\xef\xbb\xbf"
@@ -270,9 +280,9 @@ def test_a_listed_file_that_is_lost_is_told(command: Run, tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
 def test_a_changed_byte_anywhere_crashes_nothing_and_loses_no_row(tmp_path: Path, kind: str) -> None:
     """P9: a table has no checksum of its own, so a letter may be another; but a row is never lost, and no crash made."""
-    from tests.reading import read_slice
-    from tokenstore.build.inputs import find_inputs
-    from tokenstore.build.units import cut_units
+    from tests.support.stores.reading import read_slice
+    from tokenstore.builder.reading.inputs import find_inputs
+    from tokenstore.builder.reading.units import cut_units
     from tokenstore.errors import TokenStoreError
 
     column = pa.array([f"text number {i}" for i in range(60)])

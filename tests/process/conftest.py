@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_lines import ROOT, Start, environment
 from tests.data.texts import TEXTS
+from tests.support.processes.command_lines import ROOT, Start, environment
 
 FILES, REPEATS = 8, 100
 

@@ -7,10 +7,10 @@ from accelerate import PartialState
 from accelerate.data_loader import prepare_data_loader
 from torch.utils.data import DataLoader
 
-from tests.accelerate_ranks import outcomes
 from tests.conftest import random_documents, write_store
-from tests.microbatches import microbatches, small_plan
-from tests.ranks import run_ranks
+from tests.support.processes.ranks import run_ranks
+from tests.support.trainers.accelerate_ranks import outcomes
+from tests.support.trainers.microbatches import microbatches, small_plan
 from tokenstore import Plan, TokenDataset
 from tokenstore.errors import ConfigError
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import tokenstore
-from tests.building import contents
-from tests.command_lines import (
+from tests.data.texts import TEXTS
+from tests.support.processes.command_lines import (
     INTERRUPTIONS,
     MAIN,
     Start,
@@ -20,8 +20,8 @@ from tests.command_lines import (
     run,
     run_here,
 )
-from tests.data.texts import TEXTS
-from tokenstore.build import BuildOptions, BuildResult, append_store, build_store
+from tests.support.stores.building import contents
+from tokenstore.builder import BuildOptions, BuildResult, append_store, build_store
 from tokenstore.store.work import exclusive_work
 
 APPENDERS = {"tools": [sys.executable, "-m", "tools.append_store"], "tokenstore": [*MAIN, "append"]}

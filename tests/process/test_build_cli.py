@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import tokenstore
-from tests.building import contents, counts
-from tests.command_lines import (
+from tests.data.texts import TEXTS
+from tests.support.processes.command_lines import (
     INTERRUPTIONS,
     MAIN,
     WAIT_SECONDS,
@@ -26,13 +26,13 @@ from tests.command_lines import (
     run_here,
     wait_until,
 )
-from tests.data.texts import TEXTS
+from tests.support.stores.building import contents, counts
 
 BUILDERS = {"tools": [sys.executable, "-m", "tools.build_store"], "tokenstore": [*MAIN, "build"]}
 VERIFIERS = {"tools": [sys.executable, "-m", "tools.verify_store"], "tokenstore": [*MAIN, "verify"]}
 BUILD, VERIFY = BUILDERS["tools"], VERIFIERS["tokenstore"]
 # Unknown to users: lines of progress at once, instead of every ten seconds.
-EAGER = [sys.executable, "-c", "import tokenstore.commands.progress as p; p._LINE_SECONDS = 0; from tokenstore.commands.entry import main; main()", "build"]  # fmt: skip
+EAGER = [sys.executable, "-c", "import tokenstore.commands.progress_bar as p; p._LINE_SECONDS = 0; from tokenstore.commands.entry import main; main()", "build"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

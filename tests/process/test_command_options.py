@@ -8,8 +8,8 @@ from dataclasses import MISSING, fields
 
 import pytest
 
-from tests.command_lines import ROOT, run_here
-from tokenstore.build import BuildOptions, append_store
+from tests.support.processes.command_lines import ROOT, run_here
+from tokenstore.builder import BuildOptions, append_store
 from tokenstore.commands.app import EXIT_CODES
 from tokenstore.commands.append import append
 from tokenstore.commands.build import build

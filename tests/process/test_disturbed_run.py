@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_lines import ROOT, WAIT_SECONDS
 from tests.conftest import random_documents
-from tests.masked import random_masked, write_masked
-from tests.microbatches import microbatches, same
+from tests.support.processes.command_lines import ROOT, WAIT_SECONDS
+from tests.support.stores.masked import random_masked, write_masked
+from tests.support.trainers.microbatches import microbatches, same
 from tokenstore import Plan
 
 DISTURBANCES = {

@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from tests.command_lines import ROOT
+from tests.support.processes.command_lines import ROOT
 from tokenstore import Plan, PlanConfig
 from tools.examples import data, train_gpt, train_sft
 from tools.examples.evaluate import load_model

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tests.conftest import random_documents, write_store
-from tests.hf_model import TokenTrainer, quiet_arguments, tiny_model
-from tests.launched import left, run_ranks
-from tests.microbatches import GIVEN, microbatches, same, small_plan
+from tests.support.processes.launched import left, run_ranks
+from tests.support.trainers.hf_model import TokenTrainer, quiet_arguments, tiny_model
+from tests.support.trainers.microbatches import GIVEN, microbatches, same, small_plan
 from tokenstore import Plan
 
 pytestmark = pytest.mark.deep  # two processes that import transformers
@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_store(folder / "a", random_documents(3, 60, 30, vocab_size=64), vocab_size=64, order=True)
     write_store(folder / "v", random_documents(4, 60, 30, vocab_size=64), vocab_size=64, order=True)
     train_alone(folder, None)
-    run_ranks("tests.hf_ranks", 2, folder)
+    run_ranks("tests.support.trainers.hf_ranks", 2, folder)
     return folder
 
 

@@ -14,12 +14,12 @@ from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.conftest import random_documents
-from tests.hf_model import Remembering, TokenTrainer, quiet_arguments, tiny_model
-from tests.microbatches import GIVEN, microbatches, same, small_plan, small_store
+from tests.support.trainers.hf_model import Remembering, TokenTrainer, quiet_arguments, tiny_model
+from tests.support.trainers.microbatches import GIVEN, microbatches, same, small_plan, small_store
 from tokenstore import Plan, SequenceDataset, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
-from tokenstore.torch_data.huggingface import ResumeCallback, TokenTrainerMixin
 from tokenstore.torch_data.ranks import DataRank
+from tokenstore.trainers.huggingface import ResumeCallback, TokenTrainerMixin
 
 SIZES = {8: 1, 4: 2, 2: 4}  # sequences a microbatch -> microbatches a step of 8, on one rank
 Train = Callable[..., TokenTrainer]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from lightning.pytorch.callbacks import Callback
 
-from tests.lightning_model import Broken, Recorder, quiet_trainer
-from tests.microbatches import GIVEN, microbatches, same, small_plan, small_store
+from tests.support.trainers.lightning_model import Broken, Recorder, quiet_trainer
+from tests.support.trainers.microbatches import GIVEN, microbatches, same, small_plan, small_store
 from tokenstore import Plan, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
-from tokenstore.torch_data.lightning import TokenDataModule
 from tokenstore.torch_data.ranks import DataRank
+from tokenstore.trainers.lightning import TokenDataModule
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated"),

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from tests.conftest import random_documents, write_store
-from tests.launched import left, run_ranks
-from tests.lightning_model import Recorder, quiet_trainer
-from tests.microbatches import GIVEN, microbatches, same, small_plan
+from tests.support.processes.launched import left, run_ranks
+from tests.support.trainers.lightning_model import Recorder, quiet_trainer
+from tests.support.trainers.microbatches import GIVEN, microbatches, same, small_plan
 from tokenstore import Plan
-from tokenstore.torch_data.lightning import TokenDataModule
+from tokenstore.trainers.lightning import TokenDataModule
 
 pytestmark = [
     pytest.mark.deep,  # two processes that import Lightning
@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_store(folder / "a", random_documents(3, 60, 30, vocab_size=64), vocab_size=64, order=True)
     write_store(folder / "v", random_documents(4, 10, 8, vocab_size=64), vocab_size=64, order=True)
     train_alone(folder, None)
-    run_ranks("tests.lightning_ranks", 2, folder)
+    run_ranks("tests.support.trainers.lightning_ranks", 2, folder)
     return folder
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch.utils.data._utils.worker as workers
 
 from tests.conftest import random_documents
-from tests.opened import maps_of, open_files
+from tests.support.stores.opened import maps_of, open_files
 from tokenstore import Plan, TokenDataset, TokenLoader
 from tokenstore.store import maps, reader
 
@@ -21,7 +21,7 @@ STEPS, MOST_MAPS = 6, 16
 def plan(make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Plan:
     """Of 200 shards and a mixture, where only a few files may be mapped."""
     monkeypatch.setattr(reader, "_maps", maps.MapCache(MOST_MAPS))
-    monkeypatch.setattr("tokenstore.sampling.tables.MAX_MAPS", MOST_MAPS)
+    monkeypatch.setattr("tokenstore.batches.tables.MAX_MAPS", MOST_MAPS)
     paths = {
         name: make_store(name, random_documents(number, 400, 60), shard_bytes=120, order=True)
         for number, name in enumerate("ab")

@@ -8,8 +8,8 @@ import pytest
 from torch.utils.data import DataLoader
 
 from tests.conftest import random_documents
-from tests.microbatches import microbatches
-from tests.ranks import PROCESSES, load, one_by_two, run_ranks, save, sent, two_by_one
+from tests.support.processes.ranks import PROCESSES, load, one_by_two, run_ranks, save, sent, two_by_one
+from tests.support.trainers.microbatches import microbatches
 from tokenstore import DataRank, Plan, TokenDataset, TokenLoader
 
 

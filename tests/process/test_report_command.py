@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_lines import ok, run, run_here
 from tests.conftest import random_documents
-from tests.grown import documents_of, grow, write
-from tests.report_pages import check_page
+from tests.support.processes.command_lines import ok, run, run_here
+from tests.support.report_pages import check_page
+from tests.support.stores.grown import documents_of, grow, write
 from tokenstore.report import plan_report, store_report
 from tokenstore.report.page import BEGINS
 from tokenstore.store import files, writing

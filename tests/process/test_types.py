@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import tokenstore
-from tokenstore.build import BuildOptions, build_store
+from tokenstore.builder import BuildOptions, build_store
 
 build_store(BuildOptions(inputs=("a.txt",), output=Path("web"), tokenizer="bytes", workers=2))
 BuildOptions(inputs=("a.txt",), output=Path("web"), tokeniser="bytes")  #: Unexpected keyword argument "tokeniser"

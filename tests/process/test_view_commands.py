@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.command_lines import MAIN, ROOT, environment, ok, run, run_here
 from tests.conftest import random_documents
-from tests.grown import documents_of, write
-from tests.masked import SMALL, write_masked
-from tests.written import build_stores
+from tests.support.processes.command_lines import MAIN, ROOT, environment, ok, run, run_here
+from tests.support.stores.grown import documents_of, write
+from tests.support.stores.masked import SMALL, write_masked
+from tests.support.stores.written import build_stores
 from tokenstore.views import documents, lengths, plan_diff, plan_epochs, plan_split, plan_summary, store_summary, trace
 
 ALL_HELP = """

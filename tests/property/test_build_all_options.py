@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.naive_build import Built, naive_build
-from tests.written import all_files, build_stores, json_lines, rows_of, write_records
-from tokenstore.build import BuildOptions, BuildResult, batches, dedup, part, pipeline
-from tokenstore.build.units import cut_units
+from tests.support.stores.written import all_files, build_stores, json_lines, rows_of, write_records
+from tests.support.twins.build import Built, naive_build
+from tokenstore.builder import BuildOptions, BuildResult, dedup, part, pipeline
+from tokenstore.builder.documents import collect as batches
+from tokenstore.builder.reading.units import cut_units
 from tokenstore.errors import BuildError
 
 WORDS = ["", "a", "b", "ab", "né", "one\ntwo", "🦊", "long " * 9]
@@ -65,8 +66,8 @@ OPTIONS = st.fixed_dictionaries(
         "max_tokens": st.sampled_from([None, None, 4, 40]),
         "id_field": st.sampled_from([None, "id"]),
         "origins": st.sampled_from([True, True, False]),
-        "filter": st.sampled_from([None, "tests.naive_build:keep"]),
-        "map": st.sampled_from([None, "tests.naive_build:change"]),
+        "filter": st.sampled_from([None, "tests.support.twins.build:keep"]),
+        "map": st.sampled_from([None, "tests.support.twins.build:change"]),
         "split": st.sampled_from(SPLITS),
         "dedup": st.sampled_from(["none", "exact"]),
         "shard_bytes": st.sampled_from([4, 60, 1 << 20]),
@@ -179,8 +180,8 @@ CORPUS = {
 }
 EVERYTHING = {
     "id_field": "id",
-    "filter": "tests.naive_build:keep",
-    "map": "tests.naive_build:change",
+    "filter": "tests.support.twins.build:keep",
+    "map": "tests.support.twins.build:change",
     "split": "a=0.5,b=0.3,c=0.2",
     "dedup": "exact",
     "min_tokens": 5,
@@ -228,6 +229,6 @@ def test_all_options_at_once_killed_and_resumed_by_other_workers(tmp_path: Path,
 
 def _too_long(record: Any) -> Any:
     """A record that is longer than allowed is no record."""
-    from tests.written import _line
+    from tests.support.stores.written import _line
 
     return b"too long" if isinstance(record, dict) and len(_line(record)) > 85 else record

@@ -5,16 +5,16 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from tests import chat_templates as styles
 from tests.data.texts import TEXTS
-from tokenstore.build.chat import Conversation, conversation, special_in_content
-from tokenstore.build.loss_spans import Renderer, learned
-from tokenstore.build.templates import BUILT_IN
+from tests.support.stores import chat_templates as styles
+from tokenstore.builder.documents.chat import Conversation, conversation, special_in_content
+from tokenstore.builder.documents.loss_spans import Renderer, learned
+from tokenstore.builder.documents.templates import BUILT_IN
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "</s>"]
 TOKENS = {"eos_token": "</s>"}
@@ -84,6 +84,7 @@ def test_without_marks_a_conversation_is_right_or_refused(style: str) -> None:
     renderer = Renderer(getattr(styles, style), names, date="2025-01-31", all_special=list(ENDS.values()))
     num_right = 0
 
+    @settings(max_examples=150)  # most conversations break a rule of these templates and are refused
     @given(conversations(("user", "assistant")))
     def check(talk: Conversation) -> None:
         nonlocal num_right

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import _utils
 
-from tests.packed_cases import Stores, cases, make_stores, plan_of
+from tests.support.twins.packed_plans import Stores, cases, make_stores, plan_of
 from tokenstore import DataRank, Plan, SequenceDataset, TokenDataset, TokenLoader
 
 ALL = ("best_fit", "concat", "none")

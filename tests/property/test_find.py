@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.packed_cases import HORIZON, SIZES, Stores, Twin, cases, limited, make_stores, plan_of
+from tests.support.twins.packed_plans import HORIZON, SIZES, Stores, Twin, cases, limited, make_stores, plan_of
 from tokenstore import Plan
 from tokenstore.errors import ConfigError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.grown import ALL, Kind, check_documents, contents, documents_of, grow, inputs_of, write
+from tests.support.stores.grown import ALL, Kind, check_documents, contents, documents_of, grow, inputs_of, write
 from tokenstore.store import open_store, verify, versions
 
 LENGTHS = st.lists(st.one_of(st.integers(1, 12), st.sampled_from([4095, 4096, 4097, 9000])), min_size=1, max_size=12)

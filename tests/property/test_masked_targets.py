@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
-from tests import naive
-from tests.masked import Documents, Rows, random_masked, rows_by_hand, write_masked
+from tests.support.stores.masked import Documents, Rows, random_masked, rows_by_hand, write_masked
+from tests.support.twins import order as naive
 from tokenstore import Plan, PlanConfig, TokenDataset, TokenLoader
 
 BATCH = 12
@@ -169,7 +169,7 @@ def test_masks_that_do_not_stay_mapped(
     maps: int,
 ) -> None:
     """FMT-10: with far fewer maps than files, those of tokens and of masks drive each other out, and batches are the same."""
-    monkeypatch.setattr("tokenstore.sampling.tables.MAX_MAPS", maps)
+    monkeypatch.setattr("tokenstore.batches.tables.MAX_MAPS", maps)
     plan, documents = many_shards(packing, cross)
     for step, batch in enumerate(TokenLoader(plan, format="hf")):
         check_rows(rows_by_hand(plan, step, {"s": documents}), batch)

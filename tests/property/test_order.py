@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests import naive
-from tests.calls import permute, permute_consecutive, unpermute, window_start
+from tests.support.calls import permute, permute_consecutive, unpermute, window_start
+from tests.support.twins import order as naive
 from tokenstore.order.interleave import interleave
 from tokenstore.order.keys import base_key
 from tokenstore.order.rows import locate_rows, segment_tables

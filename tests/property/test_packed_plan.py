@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import naive
-from tests.packed_cases import SIZES, Stores, Twin, cases, limited, make_stores, plan_of, quietly
+from tests.support.twins import order as naive
+from tests.support.twins.packed_plans import SIZES, Stores, Twin, cases, limited, make_stores, plan_of, quietly
 from tokenstore import TokenLoader
 from tokenstore.errors import ConfigError
 

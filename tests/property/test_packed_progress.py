@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents
-from tests.packed_cases import Stores, Twin, cases, limited, make_stores, plan_of
+from tests.support.twins.packed_plans import Stores, Twin, cases, limited, make_stores, plan_of
 from tokenstore import Plan, PlanConfig, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
 

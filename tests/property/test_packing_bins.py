@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benches.scenes import web_lengths
-from tests import naive_packing as twin
-from tests.calls import ADD, NEXT, REMOVE, bins, replay
-from tests.packings import (
+from tests.support.calls import ADD, NEXT, REMOVE, bins, replay
+from tests.support.twins import packing as twin
+from tests.support.twins.packings import (
     EPOCHS,
     SEEDS,
     assert_same_bins,

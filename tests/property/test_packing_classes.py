@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from benches.scenes import web_lengths
-from tests import naive_packing as twin
-from tests.calls import entries_of, member, positions_of
-from tests.packings import EPOCHS, classes_of, counts_of, factors, pools
+from tests.support.calls import entries_of, member, positions_of
+from tests.support.twins import packing as twin
+from tests.support.twins.packings import EPOCHS, classes_of, counts_of, factors, pools
 from tokenstore.order.classes import MEMBER, PIECE, RANK, SLOT, length_classes, slot_of
 from tokenstore.order.repeats import ranks_of
 from tokenstore.order.sorting import LONG, count_lengths, place_by_length

@@ -8,10 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benches.scenes import web_lengths
-from tests import naive
-from tests import naive_packing as twin
-from tests.calls import ITS_SLOT, ROOM, SEQUENCE, PackedSource, bins, member, packed_sequences, permute, permute_each
-from tests.packings import EPOCHS, KEYS, SEEDS, classes_of, documents, jitter, pools, sft_lengths
+from tests.support.calls import (
+    ITS_SLOT,
+    ROOM,
+    SEQUENCE,
+    PackedSource,
+    bins,
+    member,
+    packed_sequences,
+    permute,
+    permute_each,
+)
+from tests.support.twins import order as naive
+from tests.support.twins import packing as twin
+from tests.support.twins.packings import EPOCHS, KEYS, SEEDS, classes_of, documents, jitter, pools, sft_lengths
 from tokenstore.order.inverse import BinIndex, circle_offset, place_before
 from tokenstore.order.keys import base_key
 from tokenstore.order.packing import num_best_fit, pack, pack_singles

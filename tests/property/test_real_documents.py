@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tokenstore import Plan, PlanConfig, open_store
-from tokenstore.build import BuildOptions, build_store
+from tokenstore.builder import BuildOptions, build_store
 from tokenstore.store import Store
 
 

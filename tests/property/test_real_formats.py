@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 import tokenstore
-from tokenstore.build import BuildOptions, build_store, pipeline
-from tokenstore.build.units import cut_units
+from tokenstore.builder import BuildOptions, build_store, pipeline
+from tokenstore.builder.reading.units import cut_units
 
 Records = list[dict[str, Any]]
 Outcome = tuple[str, list[int] | None]  # "document" or why there is none, and its tokens

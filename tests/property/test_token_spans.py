@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers, pre_tokenizers, processors
 
 from tests.data.texts import TEXTS
-from tests.vocabularies import SPECIAL, rank_lines, sentencepiece_model, variant
+from tests.support.stores.vocabularies import SPECIAL, rank_lines, sentencepiece_model, variant
 from tokenstore.tokenizer import Tokenizer, load_tokenizer
 
 TEMPLATE = processors.TemplateProcessing("<|user|> $A <|endoftext|>", None, [("<|user|>", 1), ("<|endoftext|>", 0)])

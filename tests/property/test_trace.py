@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import EOS
-from tests.grown import documents_of, write
-from tests.masked import random_masked, write_masked
-from tests.packed_cases import PAD, Stores, cases, limited, make_stores, plan_of, quietly
+from tests.support.stores.grown import documents_of, write
+from tests.support.stores.masked import random_masked, write_masked
+from tests.support.twins.packed_plans import PAD, Stores, cases, limited, make_stores, plan_of, quietly
 from tokenstore import Plan, PlanConfig, TokenLoader
 from tokenstore.errors import ConfigError
 from tokenstore.views.decoding import Decoder

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 import tokenstore
-from tests.building import BAD, Build
 from tests.data.texts import TEXTS
-from tests.masked import SMALL, write_masked
-from tests.opened import DOCUMENTS
-from tokenstore.build import BuildOptions, BuildResult, build_store, pipeline
-from tokenstore.build.units import cut_units
+from tests.support.stores.building import BAD, Build
+from tests.support.stores.masked import SMALL, write_masked
+from tests.support.stores.opened import DOCUMENTS
+from tokenstore.builder import BuildOptions, BuildResult, build_store, pipeline
+from tokenstore.builder.reading.units import cut_units
 from tokenstore.store import Store, open_store
 
 

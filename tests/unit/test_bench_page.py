@@ -4,7 +4,7 @@ import re
 
 from benches.page import Section, kept, page
 from benches.scenes import Row, show
-from tests.report_pages import check_page
+from tests.support.report_pages import check_page
 
 
 def test_page_shows_every_row_that_was_kept() -> None:

@@ -12,10 +12,10 @@ import pytest
 import sentencepiece
 
 import tokenstore
-from tests.appended import known, rows, stores_of, whole_tree, write_rows
-from tests.building import Build, contents, left_behind
 from tests.data.texts import TEXTS
-from tokenstore.build import BuildOptions, BuildResult, append_store, build_store
+from tests.support.stores.appended import known, rows, stores_of, whole_tree, write_rows
+from tests.support.stores.building import Build, contents, left_behind
+from tokenstore.builder import BuildOptions, BuildResult, append_store, build_store
 from tokenstore.store import open_store, versions
 
 HOOKS = """

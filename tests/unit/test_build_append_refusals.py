@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import tokenstore
-from tests.appended import known, rows, stores_of, whole_tree, write_rows
-from tests.building import contents, left_behind
-from tokenstore.build import BuildOptions, BuildResult, append, append_store, build_store, hooks
+from tests.support.stores.appended import known, rows, stores_of, whole_tree, write_rows
+from tests.support.stores.building import contents, left_behind
+from tokenstore.builder import BuildOptions, BuildResult, append, append_store, build_store
+from tokenstore.builder.documents import hooks
 from tokenstore.errors import (
     BadRecordsError,
     BuildError,

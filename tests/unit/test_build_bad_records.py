@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.building import BAD, Build, contents, left_behind, mixed_corpus
+from tests.support.stores.building import BAD, Build, contents, left_behind, mixed_corpus
 from tokenstore.errors import BadRecordsError, BuildError
 
 

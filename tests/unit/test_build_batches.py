@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.building import Build, as_bytes, documents
-from tokenstore.build import batches, part
+from tests.support.stores.building import Build, as_bytes, documents
+from tokenstore.builder import part
+from tokenstore.builder.documents import collect as batches
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 from tokenizers import Tokenizer
 
 import tokenstore
-from tests.building import Build, contents
 from tests.data.texts import TEXTS
-from tests.vocabularies import variant
+from tests.support.stores.building import Build, contents
+from tests.support.stores.vocabularies import variant
 
 ASKED, ANSWERED = {"role": "user", "content": "Wie geht's?"}, {"role": "assistant", "content": "Gut."}
 SILENT = {"role": "assistant", "content": ""}

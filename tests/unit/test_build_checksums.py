@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from tests.building import Build, as_bytes, documents, left_behind
-from tokenstore.build import append_store, checksums, pipeline
-from tokenstore.build.units import Slice
+from tests.support.stores.building import Build, as_bytes, documents, left_behind
+from tokenstore.builder import append_store, pipeline
+from tokenstore.builder.reading import checksums
+from tokenstore.builder.reading.units import Slice
 from tokenstore.errors import BadRecordsError, ConfigError
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.building import BAD, left_behind
-from tests.written import SPLITS, all_files, build_stores, json_lines, rows_of, texts_of, write_records
-from tokenstore.build import assemble, dedup, part
+from tests.support.stores.building import BAD, left_behind
+from tests.support.stores.written import SPLITS, all_files, build_stores, json_lines, rows_of, texts_of, write_records
+from tokenstore.builder import assemble, dedup, part
 from tokenstore.errors import BadRecordsError, BuildError
 
 

@@ -10,8 +10,8 @@ import tokenizers
 from tokenizers import processors
 
 import tokenstore
-from tests.building import Build, as_bytes, counts, documents, mixed_corpus
 from tests.data.texts import TEXTS
+from tests.support.stores.building import Build, as_bytes, counts, documents, mixed_corpus
 from tokenstore.errors import BadRecordsError
 
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tests.building import BAD, as_bytes, documents, left_behind
-from tests.written import all_files, build_stores, json_lines, rows_of, texts_of, write_records
-from tokenstore.build import hooks
+from tests.support.stores.building import BAD, as_bytes, documents, left_behind
+from tests.support.stores.written import all_files, build_stores, json_lines, rows_of, texts_of, write_records
+from tokenstore.builder.documents import hooks
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError
 
 Module = Callable[[str], str]

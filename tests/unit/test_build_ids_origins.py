@@ -12,8 +12,9 @@ from pyarrow import parquet
 
 import tokenstore
 from tests.data.texts import TEXTS
-from tests.written import all_files, build_stores, json_lines, rows_of, texts_of, write_records
-from tokenstore.build import batches, part
+from tests.support.stores.written import all_files, build_stores, json_lines, rows_of, texts_of, write_records
+from tokenstore.builder import part
+from tokenstore.builder.documents import collect as batches
 from tokenstore.errors import BadRecordsError, BuildError
 from tokenstore.format.layout import MAX_ID_BYTES
 

@@ -11,13 +11,14 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.building import left_behind
-from tests.reading import read_slice
-from tests.written import build_stores, json_lines, rows_of, texts_of, write_records
-from tokenstore.build import batches, records
-from tokenstore.build.inputs import find_inputs
-from tokenstore.build.records import Bad
-from tokenstore.build.units import cut_units
+from tests.support.stores.building import left_behind
+from tests.support.stores.reading import read_slice
+from tests.support.stores.written import build_stores, json_lines, rows_of, texts_of, write_records
+from tokenstore.builder.documents import collect as batches
+from tokenstore.builder.reading import records
+from tokenstore.builder.reading.inputs import find_inputs
+from tokenstore.builder.reading.records import Bad
+from tokenstore.builder.reading.units import cut_units
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError
 
 TOO_LONG = "longer than 40 bytes; --max-record-size allows more"

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.building import Build, left_behind
-from tokenstore.build import BuildOptions
+from tests.support.stores.building import Build, left_behind
+from tokenstore.builder import BuildOptions
 from tokenstore.errors import BuildError, ConfigError
 
 

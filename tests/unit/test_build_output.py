@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import tokenstore
-from tests.building import BAD, Build, as_bytes, contents, documents, left_behind
 from tests.data.texts import TEXTS
-from tokenstore.build import BuildResult, replacing
+from tests.support.stores.building import BAD, Build, as_bytes, contents, documents, left_behind
+from tokenstore.builder import BuildResult, replacing
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, TokenStoreError
 from tokenstore.store.work import exclusive_work
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.building import Build, counts, mixed_corpus
 from tests.data.texts import TEXTS
-from tokenstore.build import BuildOptions, BuildProgress, build_store
+from tests.support.stores.building import Build, counts, mixed_corpus
+from tokenstore.builder import BuildOptions, BuildProgress, build_store
 
 
 def test_a_store_tells_what_was_in_each_input(build: Build, tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.building import BAD, Build, as_bytes, contents, counts, die, documents, left_behind
 from tests.data.texts import TEXTS
-from tokenstore.build import part, replacing
+from tests.support.stores.building import BAD, Build, as_bytes, contents, counts, die, documents, left_behind
+from tokenstore.builder import part, replacing
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, TokenStoreError
 
 
@@ -161,7 +161,7 @@ def test_a_worker_that_dies_is_told_and_the_build_resumes(
     build: Build, two_units: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """P8: a worker killed from outside (out of memory) is a BuildError that says what to do, and nothing is lost by it."""
-    monkeypatch.setattr("tokenstore.build.workers._work", exit_job)
+    monkeypatch.setattr("tokenstore.builder.executors.processes._work", exit_job)
     with pytest.raises(BuildError, match=r"worker: expected it to finish, found it killed.*--workers"):
         build(*two_units, max_bad=1, workers=2)
     monkeypatch.undo()

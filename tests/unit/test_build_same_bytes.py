@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.building import Build, contents, mixed_corpus
 from tests.data.texts import TEXTS
-from tokenstore.build import batches, part
+from tests.support.stores.building import Build, contents, mixed_corpus
+from tokenstore.builder import part
+from tokenstore.builder.documents import collect as batches
 
 
 def test_the_bytes_do_not_depend_on_workers_or_on_where_the_inputs_lie(

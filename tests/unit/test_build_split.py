@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tokenstore
-from tests.building import BAD, left_behind
 from tests.data.texts import TEXTS
-from tests.written import SPLITS, all_files, build_stores, json_lines, rows_of, texts_of, write_records
-from tokenstore.build import pipeline
-from tokenstore.build.split import content_hash, parse_split, split_numbers
+from tests.support.stores.building import BAD, left_behind
+from tests.support.stores.written import SPLITS, all_files, build_stores, json_lines, rows_of, texts_of, write_records
+from tokenstore.builder import pipeline
+from tokenstore.builder.split import content_hash, parse_split, split_numbers
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError
 
 NAMES = ["train", "test", "other"]

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.reading import document_reader
-from tests.written import build_stores, rows_of, write_records
-from tokenstore.build.records import Bad
+from tests.support.stores.reading import document_reader
+from tests.support.stores.written import build_stores, rows_of, write_records
+from tokenstore.builder.reading.records import Bad
 from tokenstore.errors import BuildError, ConfigError
 
 EOS, BOS = 256, 257

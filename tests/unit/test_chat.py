@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tokenstore.build.chat import Conversation, conversation, special_in_content
+from tokenstore.builder.documents.chat import Conversation, conversation, special_in_content
 
 USER, ASSISTANT = {"role": "user", "content": "Wie spät ist es? 🕰️"}, {"role": "assistant", "content": "すぐ三時です。"}
 SYSTEM = {"role": "system", "content": "Sé breve."}

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.conversations import CONVERSATIONS
-from tokenstore.build.chat import Conversation
-from tokenstore.build.chat_templates import BUILT_IN, may_be_like
-from tokenstore.build.loss_spans import Renderer
-from tokenstore.build.template_families import families_like
-from tokenstore.build.templates import load_template
+from tests.support.stores.conversations import CONVERSATIONS
+from tokenstore.builder.documents.chat import Conversation
+from tokenstore.builder.documents.chat_templates import BUILT_IN, may_be_like
+from tokenstore.builder.documents.loss_spans import Renderer
+from tokenstore.builder.documents.template_families import families_like
+from tokenstore.builder.documents.templates import load_template
 from tools.compare_templates import main as compare_templates
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}

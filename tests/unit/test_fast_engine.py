@@ -14,8 +14,8 @@ from tokenizers import Tokenizer as Library
 from tokenizers import models, normalizers
 
 from tests.data.texts import TEXTS
-from tests.fast_texts import NEW, same
-from tests.vocabularies import SPECIAL, added_token, rank_lines, sentencepiece_model, variant
+from tests.support.stores.fast_texts import NEW, same
+from tests.support.stores.vocabularies import SPECIAL, added_token, rank_lines, sentencepiece_model, variant
 from tokenstore.errors import ConfigError
 from tokenstore.tokenizer import EngineMismatch, fast, load_tokenizer
 from tokenstore.tokenizer.byte_spans import spans_of_bytes

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.data.texts import TEXTS
-from tests.fast_texts import NEW, same
+from tests.support.stores.fast_texts import NEW, same
 from tokenstore.tokenizer import EngineMismatch, fast, load_tokenizer
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.forge import seal
-from tests.manifests import BODY, PLACE
+from tests.support.stores.forge import seal
+from tests.support.stores.manifests import BODY, PLACE
 from tokenstore.errors import CorruptionError, FormatError
 from tokenstore.format.layout import MAX_TOKENS, MAX_VOCAB
 from tokenstore.format.manifest import decode_manifest

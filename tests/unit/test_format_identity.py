@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.manifests import MANIFEST
+from tests.support.stores.manifests import MANIFEST
 from tokenstore.format.manifest import FileEntry
 from tokenstore.store import open_store
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.forge import digest_of, seal, sha256
-from tests.manifests import BODY, MANIFEST, PLACE
+from tests.support.stores.forge import digest_of, seal, sha256
+from tests.support.stores.manifests import BODY, MANIFEST, PLACE
 from tokenstore.format import FORMAT_VERSION
 from tokenstore.format.manifest import canonical_json, decode_manifest, encode_manifest
 

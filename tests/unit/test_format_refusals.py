@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from tests.forge import seal
-from tests.manifests import BODY, MANIFEST, PLACE
+from tests.support.stores.forge import seal
+from tests.support.stores.manifests import BODY, MANIFEST, PLACE
 from tokenstore.errors import CorruptionError, FormatError
 from tokenstore.format.manifest import decode_manifest, encode_manifest
 

@@ -10,8 +10,8 @@ import torch
 from transformers import DataCollatorWithFlattening
 
 from tests.conftest import random_documents
-from tests.masked import random_masked, write_masked
-from tests.tensors import same
+from tests.support.stores.masked import random_masked, write_masked
+from tests.support.tensors import same
 from tokenstore import Plan, TokenDataset, TokenLoader
 
 LENGTH, BATCH, IGNORE = 16, 6, -100

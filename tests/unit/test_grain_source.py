@@ -12,10 +12,10 @@ import grain
 import numpy as np
 import pytest
 
-from tests.microbatches import GIVEN, microbatches, same, small_plan, small_store
+from tests.support.trainers.microbatches import GIVEN, microbatches, same, small_plan, small_store
 from tokenstore import Plan
 from tokenstore.errors import ConfigError, StateMismatchError
-from tokenstore.torch_data.grain_source import MicrobatchDataset, MicrobatchSource, SequenceSource
+from tokenstore.trainers.grain import MicrobatchDataset, MicrobatchSource, SequenceSource
 
 WORLDS = [(1, 2), (2, 2), (4, 1), (2, None), (8, None)]
 

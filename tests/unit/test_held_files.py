@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.forge import replace
-from tests.grown import documents_of, grow, write
+from tests.support.stores.forge import replace
+from tests.support.stores.grown import documents_of, grow, write
 from tokenstore import Plan, PlanConfig
 from tokenstore.errors import CorruptionError
 from tokenstore.store.pin import Pace

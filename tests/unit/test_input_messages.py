@@ -13,7 +13,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from tests.command_lines import run_here
+from tests.support.processes.command_lines import run_here
 
 TABLE = pa.table({"text": ["a", "b"]})
 LINE = b'{"text": "a"}\n'

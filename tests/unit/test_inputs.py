@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenstore.build import BuildOptions, build_store
-from tokenstore.build.inputs import InputFile, find_inputs
-from tokenstore.build.units import UNIT_FILES, Unit, cut_units, slice_bytes, unit_size
+from tokenstore.builder import BuildOptions, build_store
+from tokenstore.builder.reading.inputs import InputFile, find_inputs
+from tokenstore.builder.reading.units import UNIT_FILES, Unit, cut_units, slice_bytes, unit_size
 from tokenstore.errors import ConfigError
 
 

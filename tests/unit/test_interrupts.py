@@ -10,7 +10,7 @@ from pathlib import Path
 import cyclopts
 import pytest
 
-from tests.command_lines import run as run_process
+from tests.support.processes.command_lines import run as run_process
 from tokenstore.commands.app import INTERRUPTED, app, run
 from tokenstore.views.search_tokens import Hit
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tokenstore import jit
+from tokenstore.batches import gather, masks
 from tokenstore.order import interleave, inverse, packing, rows, sorting
-from tokenstore.sampling import gather, masks
 
 KERNELS = [
     interleave._interleave_kernel,

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from tests.conftest import random_documents
 from tokenstore import Plan, SequenceDataset, TokenDataset, TokenLoader
 from tokenstore.errors import ConfigError, CorruptionError, StateMismatchError
-from tokenstore.sampling.identity import make_state
+from tokenstore.planning.history import make_state
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.microbatches import GIVEN, microbatches, same, small_plan, small_store
+from tests.support.trainers.microbatches import GIVEN, microbatches, same, small_plan, small_store
 from tokenstore import Plan, TokenDataset, TokenLoader
 from tokenstore.errors import ConfigError
 
@@ -82,7 +82,7 @@ def test_an_error_is_no_end(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None
     next(loader)
     loader.close()
     with monkeypatch.context() as patch:
-        patch.setattr("tokenstore.torch_data.batches.BatchMaker.make_of", lambda *_: 1 / 0)
+        patch.setattr("tokenstore.torch_data.tensors.BatchMaker.make_of", lambda *_: 1 / 0)
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 next(loader)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.texts import TEXTS
-from tests.vocabularies import added_token, variant
+from tests.support.stores.vocabularies import added_token, variant
 from tokenstore.tokenizer import load_tokenizer, long_texts
 from tokenstore.tokenizer.self_test import self_test_texts
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.forge import replace, seal
-from tests.masked import (
+from tests.support.stores.forge import replace, seal
+from tests.support.stores.masked import (
     REST,
     SMALL,
     SMALL_BITS,
@@ -27,7 +27,7 @@ from tests.masked import (
 )
 from tokenstore.errors import CorruptionError
 from tokenstore.store import open_store, verify
-from tokenstore.store.order_file import add_order
+from tokenstore.store.length_index import add_order
 from tokenstore.store.writer import StoreWriter
 
 # ---- the writer

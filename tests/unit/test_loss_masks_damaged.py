@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.forge import flip, overwrite, replace
-from tests.masked import SMALL, SMALL_BITS, edit_manifest, rewrite_mask, write_masked
+from tests.support.stores.forge import flip, overwrite, replace
+from tests.support.stores.masked import SMALL, SMALL_BITS, edit_manifest, rewrite_mask, write_masked
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.store import Finding, open_store, verify
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests import chat_templates as styles
-from tokenstore.build.chat import Conversation, conversation
-from tokenstore.build.loss_spans import Renderer, learned
-from tokenstore.build.templates import BUILT_IN, find_template
+from tests.support.stores import chat_templates as styles
+from tokenstore.builder.documents.chat import Conversation, conversation
+from tokenstore.builder.documents.loss_spans import Renderer, learned
+from tokenstore.builder.documents.templates import BUILT_IN, find_template
 from tokenstore.errors import ConfigError
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -338,8 +338,8 @@ def test_templates_are_found(tmp_path: Path) -> None:
 
 def test_a_missing_library_is_told_and_torch_is_not_imported() -> None:
     """The engine is optional; it comes without torch and without a word."""
-    use = "from tokenstore.build.loss_spans import Renderer; r = Renderer('x', {}, 'all')"
-    show = "from tokenstore.build.chat import Conversation; import sys; print(r.render(Conversation(())), 'torch' in sys.modules)"
+    use = "from tokenstore.builder.documents.loss_spans import Renderer; r = Renderer('x', {}, 'all')"
+    show = "from tokenstore.builder.documents.chat import Conversation; import sys; print(r.render(Conversation(())), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-W", "error", "-c", f"{use}; {show}"], capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("('x', [(0, 1)]) False\n", "")
     hide = "import sys; sys.modules['transformers'] = None"

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests import naive_packing as twin
+from tests.support.twins import packing as twin
 
 FACTORS = [(1, 1), (1, 2), (1, 3), (2, 3), (3, 2), (5, 3), (7, 5), (3, 1), (1, 7), (11, 4)]
 MEMBERS = [([5, 1, 9, 9, 30, 2, 5], 1, 1), ([16, 40, 3, 3, 7], 2, 3), ([8, 1, 21], 5, 2), ([12], 1, 3)]

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.grown import ALL, Document, Kind, check_documents, contents, documents_of, rewrite, write
-from tests.masked import REST
+from tests.support.stores.grown import ALL, Document, Kind, check_documents, contents, documents_of, rewrite, write
+from tests.support.stores.masked import REST
 from tokenstore.errors import BuildError, CorruptionError
 from tokenstore.format.layout import MAX_ID_BYTES
 from tokenstore.store import Origin, open_store, reader, verify
-from tokenstore.store.inputs import Inputs
+from tokenstore.store.input_list import Inputs
 from tokenstore.store.writer import StoreWriter
 
 DOCUMENTS = documents_of(1, [3, 1, 40, 7, 2, 2, 9, 30, 1, 5])

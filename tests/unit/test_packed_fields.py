@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.conftest import random_documents
-from tests.forge import forge
+from tests.support.stores.forge import forge
 from tokenstore import Plan, PlanConfig, TokenDataset, TokenLoader
 from tokenstore.errors import ConfigError
 

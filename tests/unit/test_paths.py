@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.privileges import open_folder, unprivileged
+from tests.support.processes.privileges import open_folder, unprivileged
 from tokenstore.paths import is_file, is_folder, is_there, mode_of
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.grown import Kind, documents_of, grow, write
+from tests.support.stores.grown import Kind, documents_of, grow, write
 from tokenstore import Plan, PlanConfig
 from tokenstore.errors import ConfigError, FormatError, StateMismatchError
 

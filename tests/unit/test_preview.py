@@ -12,7 +12,7 @@ import pytest
 import zstandard
 from pyarrow import parquet
 
-from tokenstore.build import BuildOptions, build_store, estimate, preview_build
+from tokenstore.builder import BuildOptions, build_store, estimate, preview_build
 from tokenstore.commands.app import app, run
 from tokenstore.errors import ConfigError
 

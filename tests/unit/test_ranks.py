@@ -19,7 +19,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from tests.conftest import random_documents
 from tokenstore import DataRank, Plan, TokenDataset, TokenLoader
 from tokenstore.errors import ConfigError
-from tokenstore.torch_data.grain_source import MicrobatchSource
+from tokenstore.trainers.grain import MicrobatchSource
 
 
 @contextmanager

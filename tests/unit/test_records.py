@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.texts import TEXTS
-from tests.reading import document_reader, read_slice
-from tokenstore.build.inputs import find_inputs
-from tokenstore.build.records import Bad, Reading, SliceReader
-from tokenstore.build.units import Slice, cut_units
+from tests.support.stores.reading import document_reader, read_slice
+from tokenstore.builder.reading.inputs import find_inputs
+from tokenstore.builder.reading.records import Bad, Reading, SliceReader
+from tokenstore.builder.reading.units import Slice, cut_units
 from tokenstore.errors import BuildError
 
 LINES = b"".join(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n" for text in TEXTS)

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.forge import overwrite, replace
-from tests.grown import ALL, Document, documents_of, grow, write
+from tests.support.stores.forge import overwrite, replace
+from tests.support.stores.grown import ALL, Document, documents_of, grow, write
 from tokenstore import Plan, TokenLoader
 from tokenstore.errors import CorruptionError
 from tokenstore.store import Store, open_store, versions
-from tokenstore.store.order_file import add_order
+from tokenstore.store.length_index import add_order
 from tokenstore.store.pin import Pace
 
 LENGTHS = [3, 40, 8, 17, 9, 30, 25, 12] * 4

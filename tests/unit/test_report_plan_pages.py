@@ -10,9 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents
-from tests.grown import Kind, documents_of, grow, write
-from tests.packed_cases import Stores, cases, limited, make_stores, plan_of, quietly
-from tests.report_pages import (
+from tests.support.report_pages import (
     ATTACKS,
     Page,
     check_page,
@@ -21,12 +19,14 @@ from tests.report_pages import (
     is_harmless,
     make_plan,
 )
+from tests.support.stores.grown import Kind, documents_of, grow, write
+from tests.support.twins.packed_plans import Stores, cases, limited, make_stores, plan_of, quietly
 from tokenstore import Plan, PlanConfig, open_store
 from tokenstore.errors import ConfigError
+from tokenstore.planning.plan_file import read_yaml
 from tokenstore.report.plan_page import LINES, plan_page
 from tokenstore.report.plan_report import PlanReport, plan_report
 from tokenstore.report.store_report import store_page, store_report
-from tokenstore.sampling.plan_file import read_yaml
 from tokenstore.views.numbers import percentage
 from tokenstore.views.plan_curves import mixture_over_steps
 from tokenstore.views.plan_summary import load_plan

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import random_documents
 from tests.data.texts import TEXTS
-from tests.grown import Kind, documents_of, grow, write
-from tests.report_pages import (
+from tests.support.report_pages import (
     ATTACKS,
     check_page,
     facts,
@@ -19,7 +18,8 @@ from tests.report_pages import (
     page_of,
     texts_store,
 )
-from tests.written import build_stores
+from tests.support.stores.grown import Kind, documents_of, grow, write
+from tests.support.stores.written import build_stores
 from tokenstore import open_store
 from tokenstore.report.plan_page import plan_page
 from tokenstore.report.plan_report import plan_report

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.report_pages import is_harmless
+from tests.support.report_pages import is_harmless
 from tokenstore.report.page import render
 
 

@@ -12,11 +12,12 @@ import pytest
 import xxhash
 
 import tokenstore
-from tests.appended import rows, stores_of, write_rows
-from tests.building import contents
-from tests.grown import edit_manifest
-from tokenstore.build import BuildOptions, append_store, build_store, hooks, retokenize
-from tokenstore.build import retokenize as _function
+from tests.support.stores.appended import rows, stores_of, write_rows
+from tests.support.stores.building import contents
+from tests.support.stores.grown import edit_manifest
+from tokenstore.builder import BuildOptions, append_store, build_store, retokenize
+from tokenstore.builder import retokenize as _function
+from tokenstore.builder.documents import hooks
 from tokenstore.errors import ConfigError, CorruptionError, FormatError
 from tokenstore.store import Finding, open_store
 

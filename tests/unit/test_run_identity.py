@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import random_documents
-from tests.forge import forge
+from tests.support.stores.forge import forge
 from tokenstore import Plan, PlanConfig, TokenDataset, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.order.schedule import MOST_SEQUENCES

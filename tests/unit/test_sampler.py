@@ -9,8 +9,8 @@ import pytest
 
 from tests.conftest import random_documents
 from tokenstore import Plan
+from tokenstore.batches import packings
 from tokenstore.order.schedule import Schedule
-from tokenstore.sampling import packings
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_no_room_for_scratch_is_told_again(plan: Plan, monkeypatch: pytest.Monke
         return real(shape, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr("tokenstore.sampling.sampler.np.empty", full)
+        patch.setattr("tokenstore.batches.sampler.np.empty", full)
         for _ in range(2):
             with pytest.raises(MemoryError):
                 sampler.spans(rows)

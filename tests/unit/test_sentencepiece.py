@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.texts import TEXTS
-from tests.vocabularies import sentencepiece_model
+from tests.support.stores.vocabularies import sentencepiece_model
 from tokenstore.errors import ConfigError
 from tokenstore.tokenizer import load_tokenizer
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from tests.conftest import random_documents
-from tests.tensors import same
+from tests.support.tensors import same
 from tokenstore import Plan, SequenceDataset, TokenLoader
 
 LENGTH = 16

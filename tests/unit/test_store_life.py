@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.conftest import write_store
-from tests.forge import replace
-from tests.opened import DOCUMENTS, maps_of, open_files
+from tests.support.stores.forge import replace
+from tests.support.stores.opened import DOCUMENTS, maps_of, open_files
 from tokenstore import tokenizer
-from tokenstore.build import BuildOptions, build_store
+from tokenstore.builder import BuildOptions, build_store
 from tokenstore.errors import CorruptionError
 from tokenstore.store import open_store, reader
 from tokenstore.store.maps import MapCache

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.opened import open_files
+from tests.support.stores.opened import open_files
 from tokenstore.errors import StoreBusyError, TokenStoreError
 from tokenstore.store import work
 from tokenstore.store.work import MARK_NAME, exclusive_work

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.opened import maps_of, open_files
+from tests.support.stores.opened import maps_of, open_files
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.store import maps, open_store, reader, writing
 from tokenstore.store.files import identity_of

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.opened import DOCUMENTS
+from tests.support.stores.opened import DOCUMENTS
 from tokenstore.store import Store, open_store
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.forge import forge, overwrite, replace
+from tests.support.stores.forge import forge, overwrite, replace
 from tokenstore.store import verify
 from tokenstore.store.verify import unlisted_files
 

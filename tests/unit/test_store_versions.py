@@ -12,14 +12,24 @@ import numpy as np
 import pytest
 
 from tests.conftest import random_documents
-from tests.forge import flip, replace
-from tests.grown import ALL, Kind, check_documents, contents, documents_of, grow, inputs_of, prepare, write
-from tests.masked import REST
+from tests.support.stores.forge import flip, replace
+from tests.support.stores.grown import (
+    ALL,
+    Kind,
+    check_documents,
+    contents,
+    documents_of,
+    grow,
+    inputs_of,
+    prepare,
+    write,
+)
+from tests.support.stores.masked import REST
 from tokenstore.commands.app import app, run
 from tokenstore.errors import BuildError, CorruptionError, FormatError
 from tokenstore.store import Store, files, open_store, verify, versions
-from tokenstore.store.append import commit_append
-from tokenstore.store.order_file import add_order
+from tokenstore.store.length_index import add_order
+from tokenstore.store.next_version import commit_append
 from tokenstore.store.writer import StoreWriter
 
 STEPS = [documents_of(1, [3, 1, 40, 7]), documents_of(2, [2, 9, 30]), documents_of(3, [1])]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.forge import replace
-from tests.masked import REST
+from tests.support.stores.forge import replace
+from tests.support.stores.masked import REST
 from tokenstore.errors import BuildError, FormatError
 from tokenstore.format.manifest import decode_manifest
 from tokenstore.store import open_store, verify

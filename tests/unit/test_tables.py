@@ -10,11 +10,11 @@ import pytest
 from pyarrow import parquet
 
 import tokenstore
-from tests.reading import read_slice
-from tokenstore.build import BuildOptions, build_store
-from tokenstore.build.inputs import find_inputs
-from tokenstore.build.records import Bad
-from tokenstore.build.units import cut_units
+from tests.support.stores.reading import read_slice
+from tokenstore.builder import BuildOptions, build_store
+from tokenstore.builder.reading.inputs import find_inputs
+from tokenstore.builder.reading.records import Bad
+from tokenstore.builder.reading.units import cut_units
 from tokenstore.errors import BuildError, ConfigError
 
 TEXTS = [f"text {i} " + "wörd ☃ " * (i % 37) for i in range(3000)]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests import naive
 from tests.conftest import random_documents, write_store
+from tests.support.twins import order as naive
 from tokenstore import Plan, PlanConfig
 from tokenstore.errors import ConfigError
 from tokenstore.order.weights import tempered

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.texts import TEXTS
-from tests.vocabularies import SPECIAL, byte_of_character, rank_lines
+from tests.support.stores.vocabularies import SPECIAL, byte_of_character, rank_lines
 from tokenstore.errors import ConfigError
 from tokenstore.tokenizer import load_tokenizer
 from tokenstore.tokenizer.patterns import PATTERNS

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer as Library
 from tokenizers import processors
 
 from tests.data.texts import TEXTS
-from tests.vocabularies import SPECIAL, rank_lines, sentencepiece_model
+from tests.support.stores.vocabularies import SPECIAL, rank_lines, sentencepiece_model
 from tokenstore.errors import ConfigError
 from tokenstore.tokenizer import load_tokenizer
 

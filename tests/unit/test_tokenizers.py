@@ -14,7 +14,7 @@ from tokenizers import AddedToken, models, pre_tokenizers, processors
 
 import tokenstore
 from tests.data.texts import TEXTS
-from tokenstore.build import BuildOptions, build_store
+from tokenstore.builder import BuildOptions, build_store
 from tokenstore.errors import ConfigError
 from tokenstore.tokenizer import load_tokenizer
 

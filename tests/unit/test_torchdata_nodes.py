@@ -10,10 +10,10 @@ import pytest
 import torch
 from torchdata.nodes import BaseNode, Loader, ParallelMapper, Prefetcher
 
-from tests.microbatches import GIVEN, microbatches, same, small_plan, small_store
+from tests.support.trainers.microbatches import GIVEN, microbatches, same, small_plan, small_store
 from tokenstore import Plan, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
-from tokenstore.torch_data.torchdata_nodes import TokenNode
+from tokenstore.trainers.torchdata import TokenNode
 
 Wrap = Callable[[TokenNode], BaseNode]
 

@@ -4,7 +4,7 @@ import inspect
 
 import pytest
 
-from tokenstore.sampling.config import (
+from tokenstore.planning.config import (
     PlanConfig,
     PlanFields,
     RunFields,
@@ -13,7 +13,7 @@ from tokenstore.sampling.config import (
     StageConfig,
     StageFields,
 )
-from tokenstore.sampling.plan import Plan
+from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.dataset import TokenDataset
 from tokenstore.torch_data.formats import FORMATS, DictFormat, TupleFormat
 from tokenstore.torch_data.loader import LoaderOptions, TokenLoader

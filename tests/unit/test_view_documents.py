@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.grown import documents_of, write
-from tests.masked import SMALL
-from tests.written import build_stores
+from tests.support.stores.grown import documents_of, write
+from tests.support.stores.masked import SMALL
+from tests.support.stores.written import build_stores
 from tokenstore.errors import ConfigError
 from tokenstore.store import Store, open_store
 from tokenstore.views import documents

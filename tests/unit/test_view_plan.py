@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents, write_store
-from tests.packed_cases import Stores, cases, limited, make_stores, plan_of
+from tests.support.twins.packed_plans import Stores, cases, limited, make_stores, plan_of
 from tokenstore import Plan
 from tokenstore.errors import ConfigError
-from tokenstore.sampling.identity import differences
+from tokenstore.planning.history import differences
 from tokenstore.views.plan_curves import mixture_over_steps
 from tokenstore.views.plan_diff import FieldDifference, compare_plans
 from tokenstore.views.plan_epochs import steps_of_epochs

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import write_store
 from tests.data.texts import TEXTS
-from tests.vocabularies import sentencepiece_model
-from tests.written import build_stores
+from tests.support.stores.vocabularies import sentencepiece_model
+from tests.support.stores.written import build_stores
 from tokenstore.errors import ConfigError
 from tokenstore.store import Store, open_store
 from tokenstore.tokenizer import load_tokenizer

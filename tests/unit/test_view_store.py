@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents, write_store
-from tests.forge import replace
-from tests.grown import documents_of, grow, write
-from tests.masked import random_masked, write_masked
+from tests.support.stores.forge import replace
+from tests.support.stores.grown import documents_of, grow, write
+from tests.support.stores.masked import random_masked, write_masked
 from tokenstore.errors import CorruptionError
 from tokenstore.store import Store, open_store
 from tokenstore.views import store_summary

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.data.texts import TEXTS
-from tests.vocabularies import rank_lines, sentencepiece_model
+from tests.support.stores.vocabularies import rank_lines, sentencepiece_model
 from tokenstore.tokenizer import load_tokenizer
 from tokenstore.views.decoding import BROKEN, Decoder
 from tokenstore.views.text import clip, safe

@@ -5,11 +5,11 @@ import sys
 import numpy as np
 import pytest
 
-from tests import naive
-from tests.calls import window_start
-from tests.virtual import VirtualStore, virtual_stores  # noqa: F401  # a fixture
+from tests.support.calls import window_start
+from tests.support.stores.virtual import VirtualStore, virtual_stores  # noqa: F401  # a fixture
+from tests.support.twins import order as naive
 from tokenstore import Plan
-from tokenstore.sampling.tables import OFFSET_KEY, SEQUENCE_KEY
+from tokenstore.batches.tables import OFFSET_KEY, SEQUENCE_KEY
 
 TOKENS, DOCUMENTS, LENGTH = 10**12, 10**9, 2048
 

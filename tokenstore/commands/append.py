@@ -11,9 +11,9 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from tokenstore.build import BuildProgress, append_store
+from tokenstore.builder import BuildProgress, append_store
 from tokenstore.commands.build import print_result
-from tokenstore.commands.progress import meter
+from tokenstore.commands.progress_bar import meter
 from tokenstore.views.text import safe
 
 

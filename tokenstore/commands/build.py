@@ -11,11 +11,11 @@ from typing import Annotated, Any
 from cyclopts import Group, Parameter
 from rich.console import Console
 
-from tokenstore.build import BuildOptions, BuildPreview, BuildProgress, BuildResult, build_store, preview_build
-from tokenstore.build.loss_spans import TrainOn
-from tokenstore.build.options import Dedup, DocumentStart, Engine, Records, SpecialText
-from tokenstore.build.records import MAX_RECORD_BYTES
-from tokenstore.commands.progress import meter
+from tokenstore.builder import BuildOptions, BuildPreview, BuildProgress, BuildResult, build_store, preview_build
+from tokenstore.builder.documents.loss_spans import TrainOn
+from tokenstore.builder.options import Dedup, DocumentStart, Engine, Records, SpecialText
+from tokenstore.builder.reading.records import MAX_RECORD_BYTES
+from tokenstore.commands.progress_bar import meter
 from tokenstore.errors import counted
 from tokenstore.views.text import safe
 

@@ -10,9 +10,9 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from tokenstore.commands.progress import Meter, meter
+from tokenstore.commands.progress_bar import Meter, meter
 from tokenstore.store import open_store
-from tokenstore.store.order_file import add_order
+from tokenstore.store.length_index import add_order
 from tokenstore.store.work import is_work_folder
 from tokenstore.views.text import safe
 

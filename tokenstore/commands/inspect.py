@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Group, Parameter
 
 from tokenstore.commands.entry import INTERRUPTED
-from tokenstore.commands.progress import meter
+from tokenstore.commands.progress_bar import meter
 from tokenstore.commands.screen import screen, span, write_json
 from tokenstore.commands.show_document import show_document, show_found
 from tokenstore.commands.show_store import show_store

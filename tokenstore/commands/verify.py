@@ -10,8 +10,8 @@ from typing import Annotated
 from cyclopts import Parameter
 from rich.console import Console
 
-from tokenstore.build import retokenize as tokenize_again
-from tokenstore.commands.progress import meter
+from tokenstore.builder import retokenize as tokenize_again
+from tokenstore.commands.progress_bar import meter
 from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError
 from tokenstore.store import open_store
 from tokenstore.store import verify as verify_store

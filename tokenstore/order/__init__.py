@@ -2,7 +2,7 @@ r"""The order, version 1. Floor 1: integers -> integers. Which sequence of which
 
 ORD-0 Purpose. Everything here is a pure function of integers: no floats, no state, no library's random numbers, so it is
 the same on every platform and library version. `div` and `mod` are floored; "uint64" means arithmetic modulo 2**64.
-The plain-int twins in `tests/naive.py` are written from this text; `tests/golden/order_v1/` holds vectors made by them.
+The plain-int twins in `tests/support/twins/order.py` are written from this text; `tests/golden/order_v1/` holds vectors made by them.
 
 ORD-1 Keys (`keys.py`). mix(x) is the SplitMix64 finaliser (Steele, Lea, Flood 2014) on uint64:
     x ^= x >> 30;  x *= 0xBF58476D1CE4E5B9;  x ^= x >> 27;  x *= 0x94D049BB133111EB;  x ^= x >> 31

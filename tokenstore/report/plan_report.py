@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokenstore.sampling.plan import Plan
+from tokenstore.planning.plan import Plan
 from tokenstore.views.decoding import Decoder
 from tokenstore.views.documents import excerpt_of
 from tokenstore.views.lengths import Lengths, summarize_lengths

@@ -3,9 +3,9 @@
 `files` alone touches the operating system; `append` makes a finished store longer.
 """
 
-from tokenstore.format.inputs import Origin
+from tokenstore.format.input_lines import Origin
+from tokenstore.store.find_manifest import versions
 from tokenstore.store.finding import Finding
-from tokenstore.store.manifests import versions
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.verify import verify
 

@@ -15,7 +15,7 @@ from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
 from tokenstore.format.layout import MANIFEST_NAME, MASK_PREFIX, mask_name, version_of
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry
 from tokenstore.store.files import Identity, check_sizes, identity_of, read_blocks
-from tokenstore.store.manifests import read_manifest
+from tokenstore.store.find_manifest import read_manifest
 from tokenstore.store.maps import map_array
 
 # How often the files of a run are looked at: so seldom that it takes that share of the time, but within these seconds

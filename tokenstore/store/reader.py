@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tokenstore.errors import CorruptionError
-from tokenstore.format.inputs import Origin
+from tokenstore.format.input_lines import Origin
 from tokenstore.format.layout import (
     BOUNDARIES_NAME,
     IDS_NAME,
@@ -32,7 +32,7 @@ from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.format.runs import are_runs
 from tokenstore.outside import MAX_TOKENIZER_BYTES
 from tokenstore.store.files import read_bytes
-from tokenstore.store.inputs import Inputs
+from tokenstore.store.input_list import Inputs
 from tokenstore.store.maps import MapCache
 from tokenstore.store.pin import Pace, Pin
 

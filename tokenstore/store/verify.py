@@ -20,8 +20,8 @@ from tokenstore.format.layout import (
 )
 from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.store.files import open_to_read
+from tokenstore.store.find_manifest import read_manifest, versions
 from tokenstore.store.finding import Finding
-from tokenstore.store.manifests import read_manifest, versions
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.verify_documents import check_ids, check_order, check_origins
 

@@ -3,7 +3,7 @@
     tokenstore-work.json    the mark: says that the folder is ours; it is locked while a process writes to the store
     building/               an unfinished build or append: recipe.json, parts/ (resumed from), store/ (made again each run)
     replaced/               the store that --overwrite replaces, until the new one is there
-    inputs.json             times, sizes and checksums of the inputs, where these are large (build/checksums.py)
+    inputs.json             times, sizes and checksums of the inputs, where these are large (builder/reading/checksums.py)
     rejects.jsonl           the bad records of a build; rejects-v2.jsonl those of the append that made version 2
 
 A folder of that name without the mark is somebody else's: it is refused, and nothing in it is read, changed or removed. An

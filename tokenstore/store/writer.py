@@ -10,7 +10,7 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 
 from tokenstore.errors import BuildError
-from tokenstore.format.inputs import decode_rows
+from tokenstore.format.input_lines import decode_rows
 from tokenstore.format.layout import (
     BOUNDARIES_NAME,
     IDS_NAME,

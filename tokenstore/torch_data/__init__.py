@@ -12,10 +12,10 @@ trainers.py   what the adapters of trainers share; each of these imports its own
     lightning.py, huggingface.py, torchdata_nodes.py, grain_source.py
 """
 
-from tokenstore.torch_data.batches import Batch
 from tokenstore.torch_data.dataset import TokenDataset
 from tokenstore.torch_data.loader import TokenLoader
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.torch_data.sequences import SequenceDataset
+from tokenstore.torch_data.tensors import Batch
 
 __all__ = ["Batch", "DataRank", "SequenceDataset", "TokenDataset", "TokenLoader"]

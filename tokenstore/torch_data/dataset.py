@@ -9,13 +9,13 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenstore.errors import ConfigError, StateMismatchError
-from tokenstore.sampling.identity import check_keys, short
-from tokenstore.sampling.plan import Plan, as_plan
-from tokenstore.torch_data.accelerated import check_dealing
-from tokenstore.torch_data.batches import Batch, BatchMaker, BatchT
+from tokenstore.planning.history import check_keys, short
+from tokenstore.planning.plan import Plan, as_plan
 from tokenstore.torch_data.formats import DictFormat, TupleFormat, check_fields
 from tokenstore.torch_data.position import ProcessSplit, SharedOptions, Split, check_inside_step, rest_of_step
 from tokenstore.torch_data.ranks import DataRank
+from tokenstore.torch_data.resharding import check_dealing
+from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT
 
 _VERSION = 1
 _KEYS = ("version", "plan", "worker", "num_workers", "microbatch_rows", "to_skip")

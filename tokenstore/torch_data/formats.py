@@ -44,7 +44,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tokenstore.sampling.gather import IGNORE
+from tokenstore.batches.gather import IGNORE
 
 DictFormat = Literal["torch", "hf", "hf_flash", "megatron", "nanotron"]
 TupleFormat = Literal["torchtitan", "torchtitan_flat"]

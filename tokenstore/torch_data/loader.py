@@ -7,12 +7,12 @@ from typing import Any, Generic, Literal, Self, Unpack, overload
 import torch
 
 from tokenstore.errors import StateMismatchError
-from tokenstore.sampling.plan import Plan, as_plan
-from tokenstore.torch_data.ahead import Ahead, ThreadGone, check_ahead
-from tokenstore.torch_data.batches import Batch, BatchMaker, BatchT, check_pinned, use_device
+from tokenstore.planning.plan import Plan, as_plan
 from tokenstore.torch_data.formats import DictFormat, TupleFormat, check_fields
 from tokenstore.torch_data.position import ProcessSplit, SharedOptions, check_inside_step, rest_of_step
+from tokenstore.torch_data.prefetch import Ahead, ThreadGone, check_ahead
 from tokenstore.torch_data.ranks import DataRank
+from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT, check_pinned, use_device
 
 
 class LoaderOptions(SharedOptions, total=False):
@@ -256,7 +256,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         self._loaded = True
 
     def metrics(self) -> dict[str, int | float]:
-        """How far the run is at `step`, the same on every rank, for its log: see `tokenstore.sampling.metrics`."""
+        """How far the run is at `step`, the same on every rank, for its log: see `tokenstore.planning.metrics`."""
         return self.plan.metrics(self._step)
 
     def _is_over(self) -> bool:

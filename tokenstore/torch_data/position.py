@@ -9,8 +9,8 @@ from typing import TypedDict
 import numpy as np
 
 from tokenstore.errors import ConfigError
-from tokenstore.order.split import check_split, divisors
-from tokenstore.sampling.plan import Plan
+from tokenstore.order.rank_rows import check_split, divisors
+from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.ranks import DataRank, ProcessRank
 
 INSIDE_STEP = ("warn", "continue", "rewind")

@@ -12,11 +12,11 @@ import torch
 from torch.utils.data import Dataset
 
 from tokenstore.order.schedule import MOST_SEQUENCES
-from tokenstore.sampling.plan import Plan, as_plan
+from tokenstore.planning.plan import Plan, as_plan
 from tokenstore.store.files import after_fork_in_child
-from tokenstore.torch_data.accelerated import check_sampler
-from tokenstore.torch_data.batches import Batch, BatchMaker, BatchT
 from tokenstore.torch_data.formats import DictFormat, TupleFormat, check_fields
+from tokenstore.torch_data.resharding import check_sampler
+from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT
 
 
 class SequenceDataset(Dataset[BatchT], Generic[BatchT]):

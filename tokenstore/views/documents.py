@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenstore.errors import ConfigError
-from tokenstore.format.inputs import Origin
+from tokenstore.format.input_lines import Origin
 from tokenstore.store import Store
 from tokenstore.views.decoding import Decoder
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tokenstore.sampling.plan import Plan
+from tokenstore.planning.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tokenstore.sampling.identity import differences
-from tokenstore.sampling.plan import Plan
+from tokenstore.planning.history import differences
+from tokenstore.planning.plan import Plan
 
 
 @dataclass(frozen=True)

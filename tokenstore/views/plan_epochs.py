@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import ceil
 
 from tokenstore.errors import ConfigError
-from tokenstore.sampling.plan import Plan
+from tokenstore.planning.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from tokenstore.errors import ConfigError
-from tokenstore.sampling.plan import Plan
+from tokenstore.planning.plan import Plan
 
 _MOST_BATCH = 1 << 20  # of a batch above it the divisors are not worth listing
 

@@ -8,9 +8,9 @@ from itertools import count, islice
 from pathlib import Path
 
 from tokenstore.errors import ConfigError
-from tokenstore.sampling import PlanConfig
-from tokenstore.sampling.plan import Plan
-from tokenstore.sampling.progress import PieceLengths, SourceProgress
+from tokenstore.planning import PlanConfig
+from tokenstore.planning.plan import Plan
+from tokenstore.planning.progress import PieceLengths, SourceProgress
 
 MANY_EPOCHS = 4
 ENDLESS_STEPS = 10_000  # what of an endless plan is looked at, if nothing else is asked

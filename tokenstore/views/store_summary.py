@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from tokenstore.format.inputs import Origin
+from tokenstore.format.input_lines import Origin
 from tokenstore.format.layout import INPUTS_NAME
 from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.store import Store, versions
-from tokenstore.store.inputs import Inputs
+from tokenstore.store.input_list import Inputs
 from tokenstore.views.lengths import Lengths, largest_documents, summarize_lengths
 
 _MASK_BYTES = 1 << 26  # of masks that are counted; of more, so many spread evenly

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 from tokenstore.errors import ConfigError
-from tokenstore.format.inputs import Origin
-from tokenstore.order.split import check_split
-from tokenstore.sampling.plan import Piece, Plan
+from tokenstore.format.input_lines import Origin
+from tokenstore.order.rank_rows import check_split
+from tokenstore.planning.plan import Piece, Plan
 from tokenstore.views.decoding import Decoder
 from tokenstore.views.documents import Excerpt, document_of_id, excerpt_of
 

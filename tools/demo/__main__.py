@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 import tokenstore
-from tokenstore.build import BuildOptions, build_store
+from tokenstore.builder import BuildOptions, build_store
 from tools.demo.sources import standard_library_files, write_prose
 from tools.demo.train import CHECKPOINT_EVERY
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from tokenstore.build import BuildOptions, build_store
+from tokenstore.builder import BuildOptions, build_store
 from tools.demo.sources import write_prose
 
 MODULES = Path(__file__).resolve().parents[2] / "tokenstore"

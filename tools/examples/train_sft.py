@@ -20,7 +20,7 @@ import torch
 from torch.nn import functional
 
 import tokenstore
-from tokenstore.build import BuildOptions, build_store
+from tokenstore.builder import BuildOptions, build_store
 from tools.examples.model import GPT, by_pieces
 
 FIELDS = ("input_ids", "targets", "position_ids", "document_ids", "cu_seqlens", "max_seqlen")

@@ -1,0 +1,98 @@
+"""Commands as a user runs them: to their end, or for a while."""
+
+import contextlib
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tokenstore.commands import app
+
+ROOT = Path(__file__).resolve().parents[3]
+MAIN = [sys.executable, "-c", "from tokenstore.commands.entry import main; main()"]
+WAIT_SECONDS = 60  # until what must happen has happened; only a hanging process reaches it
+Start = Callable[..., subprocess.Popen]
+INTERRUPTIONS = pytest.mark.parametrize(  # the signal, and how many workers it meets
+    ("name", "workers"),
+    [
+        ("SIGINT", 2),
+        pytest.param("SIGINT", 1, marks=pytest.mark.deep),
+        pytest.param("SIGTERM", 2, marks=pytest.mark.deep),
+        pytest.param("SIGTERM", 1, marks=pytest.mark.deep),
+    ],
+)
+
+
+def environment() -> dict[str, str]:
+    """Ours, without what makes rich think of a terminal."""
+    terminal = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
+    return {**{k: v for k, v in os.environ.items() if k not in terminal}, "PYTHONWARNINGS": "error"}
+
+
+def run(*command: object) -> subprocess.CompletedProcess:
+    """Run a command in the root of the clone to its end."""
+    return subprocess.run(
+        list(map(str, command)), cwd=ROOT, env=environment(), capture_output=True, text=True, timeout=WAIT_SECONDS, check=False
+    )  # fmt: skip
+
+
+def in_small_units(*command: object) -> list[object]:
+    """`tokenstore` with units of one small file, so that there is something to resume and work for two workers."""
+    code = (
+        "import functools as f, tokenstore.builder.pipeline as p; p.cut_units = f.partial(p.cut_units, unit_bytes=200_000)\n"
+        "from tokenstore.commands.entry import main\n"
+        "if __name__ == '__main__': main()"
+    )
+    return [sys.executable, "-c", code, *command]
+
+
+def interrupt(process: subprocess.Popen, parts: Path, name: str) -> None:
+    """Signal a build and its workers, as a terminal does, as soon as it writes parts; it says that it resumes, and no more."""
+    wait_until(lambda: process.poll() is not None or list(parts.glob("*.bad")))  # the last one opened
+    os.killpg(process.pid, getattr(signal, name))
+    out, err = process.communicate(timeout=WAIT_SECONDS)
+    assert process.returncode == 130, err
+    assert (err, out) == ("interrupted; the same command resumes\n", "")
+    wait_until(lambda: not group_members(process.pid))
+
+
+def ok(*command: object) -> str:
+    """What `run_here` prints where all is well."""
+    done = run_here(*command)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return done.stdout
+
+
+def run_here(*command: object) -> subprocess.CompletedProcess:
+    """The same in this process, which is quicker: `tokenstore` with these arguments."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = app.run(app.app, list(map(str, command)))
+    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    """Poll until `condition` holds."""
+    end = time.monotonic() + WAIT_SECONDS
+    while not condition():
+        assert time.monotonic() < end, "what the test waits for did not happen"
+        time.sleep(0.005)
+
+
+def group_members(group: int) -> list[int]:
+    """Processes of a process group that still run."""
+    members = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(its_group) == group and state != "Z":
+            members.append(int(stat.parent.name))
+    return members

@@ -1,0 +1,39 @@
+"""Real processes of a training run, started by torchrun, which find each other over gloo and leave what they trained."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[3]
+WAIT_SECONDS = 240  # only a hanging process reaches it
+
+
+def run_ranks(module: str, world_size: int, *arguments: object) -> None:
+    """Run a module of the tests on so many processes of this machine to its end."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
+    command = [*torchrun, "-m", module, *map(str, arguments)]
+    alone = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, **alone},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+
+
+def leave(folder: Path, name: str, trained: Any) -> None:
+    """In a process: what this rank was given in one run."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.{os.environ['RANK']}").write_bytes(pickle.dumps(trained))
+
+
+def left(folder: Path, name: str, world_size: int) -> list[Any]:
+    """In the test: what every rank was given in one run."""
+    return [pickle.loads((folder / f"{name}.{rank}").read_bytes()) for rank in range(world_size)]

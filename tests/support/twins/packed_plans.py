@@ -1,0 +1,220 @@
+"""Random plans over packed sources and pools, and a slow twin of a whole plan made of `naive` and `naive_packing`."""
+
+import copy
+import warnings
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from hypothesis import strategies as st
+
+from tests.conftest import random_documents, write_store
+from tests.support.stores.forge import forge
+from tests.support.twins import order as naive
+from tests.support.twins import packing as naive_packing
+from tokenstore import Plan, PlanConfig
+
+VOCABULARIES = (300, 70_000)
+SIZES = [(40, 30), (7, 200), (120, 9), (1, 64), (60, 1), (25, 80), (2, 3)]  # documents, longest
+WINDOWED = range(len(SIZES) - 1)  # those with at least 64 tokens: `concat` has a sequence of them at every length here
+PAD = 5
+BATCH = 24
+HORIZON = 20  # steps an endless plan is looked at
+REPEATS = ("0.5", "2.5", "0.3333", "1", "3", "0.75")
+
+Stores = dict[int, list[tuple[Path, list[list[int]]]]]
+
+
+class Pool(dict):
+    """A dict that is short when hypothesis shows a failing example."""
+
+    def __repr__(self) -> str:
+        return "Pool()"
+
+
+def make_stores(folder: Path) -> Stores:
+    """{vocabulary: [(path, documents)]}: stores of several shapes and many shards, with order files and a pad id."""
+    stores: Stores = Pool()
+    for vocabulary in VOCABULARIES:
+        stores[vocabulary] = []
+        for i, (count, longest) in enumerate(SIZES):
+            documents = random_documents(i, count, longest, vocabulary)
+            if i in WINDOWED:
+                documents[0] = (documents[0] * 64)[:64]
+            path = write_store(folder / f"{vocabulary}-{i}", documents, vocabulary, shard_bytes=500, order=True)
+            forge(path, lambda body: body["tokenizer"].update(pad_id=PAD))
+            stores[vocabulary].append((path, documents))
+    return stores
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+    packings: Sequence[str] = ("best_fit", "none"),
+    stages: bool = True,
+    skips: bool = True,
+    most_steps: int = 10,
+) -> dict:
+    """Fields of a PlanConfig, with numbers of stores in place of paths, and `vocabulary`."""
+    packing = draw(st.sampled_from(packings))
+    names = draw(st.lists(st.text("bcd", min_size=1, max_size=2), min_size=1, max_size=4, unique=True))
+    numbers = st.sampled_from(WINDOWED) if packing == "concat" else st.integers(0, len(SIZES) - 1)
+    weight = st.sampled_from(["1", "0.5", "0.3", "0.05", "0.7"])
+    sources: dict[str, dict] = {name: {"path": draw(numbers)} for name in names}
+    streams = list(names)
+    if packing != "concat" and draw(st.booleans()):
+        members = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+        repeats = {name: draw(st.sampled_from(REPEATS)) for name in members}
+        pool = draw(st.sampled_from(["a", "ca", "e"]))  # before, between and behind the other names
+        sources[pool] = {"pool": draw(st.sampled_from([members, repeats]))}
+        streams = [name for name in names if name not in members] + [pool]
+    for name in streams:
+        sources[name]["weight"] = draw(weight)
+    later, step = [], 0
+    for _ in range(draw(st.integers(0, 2)) if stages else 0):
+        step += draw(st.integers(1, 4))
+        used = draw(st.lists(st.sampled_from(streams), min_size=1, unique=True))
+        weights = {n: draw(weight) for n in used} if draw(st.booleans()) else None
+        sizes = st.sampled_from([12, 48] if weights is None else [None, 12, 48])
+        later.append({"from_step": step, "weights": weights, "global_batch_size": draw(sizes)})
+    start = draw(st.integers(0, most_steps))
+    ranges = [[], [[start, start + 2]], [[start, start + 1], [start + 3, start + 4]]]
+    return {
+        "vocabulary": draw(st.sampled_from(VOCABULARIES)),
+        "packing": packing,
+        "sequence_length": draw(st.integers(1, 64)),
+        "global_batch_size": BATCH,
+        "sources": sources,
+        "seed": draw(st.integers(-(2**70), 2**70)),
+        "shuffle": draw(st.booleans()),
+        "num_steps": draw(st.integers(1, most_steps)),
+        "stages": later,
+        "skip_steps": draw(st.sampled_from(ranges)) if skips else [],
+        "last_batch": draw(st.sampled_from([None, "drop", "pad"])),
+    }
+
+
+@st.composite
+def limited(draw: st.DrawFn, case: dict, words: bool = True) -> dict:
+    """A case in which sources run out: max_epochs with `drop` or `stop`, or one of the two words."""
+    case = copy.deepcopy(case)
+    word = draw(st.sampled_from([None, "first_exhausted", "all_exhausted"])) if words else None
+    if word:
+        case["num_steps"] = word
+    else:
+        case["on_exhausted"] = draw(st.sampled_from(["drop", "stop"]))
+    staged = any(stage["weights"] for stage in case["stages"])
+    without_weights = bool(word) and not staged and draw(st.booleans())
+    for source in case["sources"].values():
+        if "weight" in source:
+            source["max_epochs"] = draw(st.sampled_from([None, 1, 2, 3]))
+            source["weight"] = None if without_weights else source["weight"]
+    return case
+
+
+def quietly(config: PlanConfig) -> Plan:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one store under several names, many epochs: on purpose here
+        return Plan(config)
+
+
+def plan_of(stores: Stores, case: dict) -> tuple[Plan, dict[str, list[list[int]]]]:
+    """The plan, and the documents of its sources with a path."""
+    case = copy.deepcopy(case)
+    those = stores[case.pop("vocabulary")]
+    documents = {}
+    for name, source in case["sources"].items():
+        if "path" in source:
+            source["path"], documents[name] = str(those[source["path"]][0]), those[source["path"]][1]
+    return quietly(PlanConfig(**case)), documents
+
+
+class Twin:
+    """The run of a configuration, walked one sequence at a time.
+
+    Attributes:
+        num_sequences: sequences an epoch, of every source that takes part.
+        run: [(source, number)] of every sequence, up to the end or to HORIZON steps.
+        ends: whether the run ends.
+        num_steps: steps of the plan; None where it is endless.
+    """
+
+    def __init__(self, config: PlanConfig, documents: dict[str, list[list[int]]]):
+        self.config, self.documents = config, documents
+        self.members = {name: self._members(name) for name in config.streams}
+        self.num_sequences = {name: self._epoch(name) for name in config.streams}
+        word = config.num_steps if isinstance(config.num_steps, str) else None
+        limits = {name: config.sources[name].max_epochs or (1 if word else 0) for name in config.streams}
+        limits = {name: epochs * self.num_sequences[name] for name, epochs in limits.items() if epochs}
+        how = {"first_exhausted": "stop", "all_exhausted": "drop"}.get(word) or config.on_exhausted or "error"
+        last = HORIZON if config.num_steps is None else config.num_steps
+        asked = sum(limits.values()) * 100 + BATCH if word else self.cursor(last)
+        weights = {n: s.weight for n, s in config.sources.items() if s.weight} or self.num_sequences
+        later = [(self.cursor(s.from_step), s.weights and naive.integer_shares(s.weights)) for s in config.stages]
+        self.run = naive.stream([(0, naive.integer_shares(weights)), *later], limits, how, asked)
+        self.ends = config.num_steps is not None or len(self.run) < asked
+        self.num_steps = self._num_steps() if self.ends else None
+
+    def _members(self, name: str) -> list[str]:
+        return sorted(self.config.sources[name].repeats) or [name]
+
+    def repeat(self, stream: str, member: str) -> Fraction:
+        return Fraction(self.config.sources[stream].repeats.get(member, 1))
+
+    def twins(self, stream: str) -> tuple:
+        """Members as `naive_packing` takes them."""
+        repeats = [(member, self.repeat(stream, member)) for member in self.members[stream]]
+        return tuple((tuple(map(len, self.documents[m])), r.numerator, r.denominator) for m, r in repeats)
+
+    def _epoch(self, name: str) -> int:
+        if self.config.packing == "concat":
+            return sum(map(len, self.documents[name])) // self.config.sequence_length
+        return naive_packing.classes_of(self.twins(name), self.config.sequence_length, self.config.packing)[2]
+
+    def size(self, step: int) -> int:
+        given = [s.global_batch_size for s in self.config.stages if s.from_step <= step and s.global_batch_size]
+        return given[-1] if given else self.config.global_batch_size
+
+    def cursor(self, step: int) -> int:
+        return sum(self.size(k) for k in range(step))
+
+    def _num_steps(self) -> int:
+        step = cursor = 0
+        while cursor + self.size(step) <= len(self.run):
+            cursor, step = cursor + self.size(step), step + 1
+        return step + (cursor < len(self.run) and self.config.pads_last_batch)
+
+    @cached_property
+    def given_steps(self) -> list[int]:
+        """The steps that ranks are given, up to the end or the horizon."""
+        last = HORIZON if self.num_steps is None else self.num_steps
+        return [k for k in range(last) if not any(a <= k < b for a, b in self.config.skip_steps)]
+
+    def sequences(self, step: int) -> list[tuple[str, int] | None]:
+        """(source, number) of each row; None for a row of padding."""
+        rows = naive.step_rows(self.config.seed, step, self.cursor(step), self.size(step), self.config.shuffle)
+        return [self.run[n] if n < len(self.run) else None for n in rows]
+
+    def pieces(self, stream: str, number: int) -> list[tuple[str, int, int, int]]:
+        """(source with a path, document, start, stop) of a packed sequence."""
+        config = self.config
+        packed = naive_packing.packed_sequence(
+            self.twins(stream), config.sequence_length, config.seed, stream, number, config.packing, config.shuffle
+        )
+        return [(self.members[stream][member], *piece) for member, *piece in packed]
+
+    def batch(self, step: int) -> tuple[list, np.ndarray, np.ndarray]:
+        """(pieces, input_ids, targets) of a whole step."""
+        rows = [self.pieces(*sequence) if sequence else [] for sequence in self.sequences(step)]
+        ids = np.full((len(rows), self.config.sequence_length), PAD)
+        targets = np.full_like(ids, -100)
+        for r, row in enumerate(rows):
+            at = 0
+            for source, document, start, stop in row:
+                tokens = self.documents[source][document]
+                ids[r, at : at + stop - start] = tokens[start:stop]
+                targets[r, at : at + stop - start] = [*tokens[start + 1 : stop + 1], -100][: stop - start]
+                at += stop - start
+        return rows, ids, targets

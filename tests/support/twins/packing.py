@@ -1,0 +1,222 @@
+"""Plain-int twins of packed sources, written from ORD-12..ORD-15 in `tokenstore/order/__init__.py`: right, and slow.
+
+They import nothing of the package. Bins are lists, a group is a list of bins, a copy of a document is one entry.
+"""
+
+from bisect import bisect_left, insort
+from functools import cache
+
+from tests.support.twins.order import base_key, counted_key, permute
+
+RUNGS = [(2, 38), (5, 38), (10, 26), (25, 12), (50, 12), (None, 2), (None, 0)]  # (c, f); None: no cut, all best fit
+
+
+# ---- ORD-12
+def given_before(a, p, q):
+    """F(a)."""
+    return a * p // q
+
+
+@cache
+def copies(epoch, num_documents, p, q):
+    """Positions of the copies of an epoch, in order: rank -> position."""
+    out = []
+    for x in range(num_documents):
+        out += [x] * (given_before(epoch + x + 1, p, q) - given_before(epoch + x, p, q))
+    return out
+
+
+def position(rank, epoch, num_documents, p, q):
+    """Position of the document at a rank in an epoch, None where the rank is empty."""
+    places = copies(epoch, num_documents, p, q)
+    return places[rank] if rank < len(places) else None
+
+
+@cache
+def by_length(lengths):
+    """Position -> document. lengths: a tuple."""
+    return sorted(range(len(lengths)), key=lambda document: (lengths[document], document))
+
+
+def runs(lengths):
+    """[(tokens, first position, number)]."""
+    ordered = sorted(lengths)
+    return [(tokens, ordered.index(tokens), ordered.count(tokens)) for tokens in sorted(set(ordered))]
+
+
+def ranks(lengths, p, q):
+    """Room in tokens at each rank."""
+    rooms = []
+    for tokens, first, number in runs(lengths):
+        rooms += [tokens] * (given_before(first + number, p, q) - given_before(first, p, q))
+    num_ranks = -(-len(lengths) * p // q)
+    return rooms + [max(lengths, default=0)] * (num_ranks - len(rooms))
+
+
+# ---- ORD-13
+def slots(members, L):
+    """Slots of every length class in order: {v: [(member, rank, j)]}. members: [(lengths, p, q)], sorted by name."""
+    classes = {}
+    for member, (lengths, p, q) in enumerate(members):
+        for rank, room in enumerate(ranks(lengths, p, q)):
+            for j in range(room // L):
+                classes.setdefault(L, []).append((member, rank, j))
+            if room % L > 0:
+                classes.setdefault(room % L, []).append((member, rank, room // L))
+    return classes
+
+
+# ---- ORD-14: number of sequences
+def num_bins_best_fit_decreasing(counts, L):
+    """Piece by piece: every piece goes into the fullest bin that has room for it, or into a new one."""
+    num_bins, left = 0, []  # tokens left in every bin that is not full, rising
+    for v in sorted(counts, reverse=True):
+        for _ in range(counts[v]):
+            at = bisect_left(left, v)
+            if at < len(left):
+                r = left.pop(at)
+            else:
+                num_bins, r = num_bins + 1, L
+            if r > v:
+                insort(left, r - v)
+    return num_bins
+
+
+def num_sequences(counts, L, packing):
+    num_pieces = sum(counts.values())
+    if packing == "none":
+        return num_pieces
+    b = num_bins_best_fit_decreasing(counts, L)
+    lb = -(-sum(v * h for v, h in counts.items()) // L)
+    if lb < 32:
+        return b
+    q = 1000 if num_pieces >= 100_000 else 200
+    return min(num_pieces, max(b + -(-b // (2 * q)), lb + -(-lb // q)))
+
+
+# ---- ORD-14: bins
+def place(entries, L, num_bins, joins):
+    """Bins, each a list of placements; None where an entry finds no room. entries: [(worst fit?, v, a, b)]."""
+    first = [[] for _ in range(num_bins)]
+    groups = [first]  # in the order in which they were made
+    stacks = {L: [first]}  # tokens left -> groups, the top one last
+    for worst, v, a, b in entries:
+        while a < b:
+            rooms = [r for r, stack in stacks.items() if stack and r >= v and (joins > 0 or r == L)]
+            if not rooms:
+                return None
+            r = max(rooms) if worst else min(rooms)
+            empty, group = r == L, stacks[r][-1]
+            m = 1 if worst else min(r // v, b - a)
+            m = min(m, joins + 1 if empty else joins)
+            cost = m - 1 if empty else m  # slots of each bin that join others
+            k = min(len(group), (b - a) // m)
+            if cost > 0:
+                k = min(k, joins // cost)
+            made = group[:k]
+            del group[:k]
+            if not group:
+                stacks[r].pop()
+            for t, content in enumerate(made):
+                content.append([(v, y) for y in range(a + t * m, a + (t + 1) * m)])
+            groups.append(made)
+            if r > m * v:
+                stacks.setdefault(r - m * v, []).append(made)
+            a, joins = a + k * m, joins - k * cost
+    return [content for group in groups for content in group]
+
+
+def cut_of(counts, L, c):
+    """The greatest v such that the pieces shorter than v hold at most c % of the tokens of those shorter than L."""
+    hundredth = sum(v * h for v, h in counts.items() if v < L) // 100
+    fits = [v for v in range(1, L + 1) if sum(u * h for u, h in counts.items() if u < v) <= c * hundredth]
+    return max(fits)
+
+
+def sub_entries(v, h, L, f, jitter, shuffle):
+    """[(sort key, i, a, b)] of a class; `jitter` is the key of the epoch."""
+    s = min(h, max(1, 16384 // L)) if shuffle and v < L else 1
+    out = []
+    for i in range(s):
+        u = (counted_key(counted_key(jitter, v), i) >> 48) - 2**15
+        out.append((v * (2**22 + f * u), i, i * h // s, (i + 1) * h // s))
+    return out
+
+
+def entries_of(counts, L, rung, jitter, shuffle):
+    """[(worst fit?, v, a, b)] in the order of placing."""
+    c, f = RUNGS[rung]
+    cut = L + 1 if c is None else cut_of(counts, L, c)
+    out = []
+    for v, h in counts.items():
+        for key, i, a, b in sub_entries(v, h, L, f, jitter, shuffle):
+            out.append(((v != L, v < cut, -key, -v, i), (v >= cut, v, a, b)))
+    return [entry for _, entry in sorted(out)]
+
+
+def pack(counts, L, N, seed, name, epoch, shuffle):
+    """(bins, index of the rung taken). A bin is its slots (v, y), in the order before Fisher and Yates."""
+    jitter = counted_key(base_key(seed, "jitter", name), epoch)
+    for rung in range(len(RUNGS)) if shuffle else [len(RUNGS) - 1]:
+        bins = place(entries_of(counts, L, rung, jitter, shuffle), L, N, sum(counts.values()) - N)
+        if bins is not None:
+            return [[slot for placement in reversed(content) for slot in placement] for content in bins], rung
+    raise AssertionError("every rung failed")
+
+
+def singles(counts, L):
+    """Bins of packing `none`."""
+    return [[(v, y)] for v in range(L, 0, -1) for y in range(counts.get(v, 0))]
+
+
+# ---- ORD-15
+def shuffled(slots_of_bin, key):
+    """By Fisher and Yates, with the row key of the sequence."""
+    out = list(slots_of_bin)
+    for t in range(len(out) - 1, 0, -1):
+        other = ((counted_key(key, t) >> 32) * (t + 1)) >> 32
+        out[t], out[other] = out[other], out[t]
+    return out
+
+
+@cache
+def classes_of(members, L, packing):
+    """(slots, counts, number of sequences) of a source."""
+    classes = slots(members, L)
+    counts = {v: len(places) for v, places in classes.items()}
+    return classes, counts, num_sequences(counts, L, packing)
+
+
+@cache
+def bins_of(members, L, seed, name, epoch, packing, shuffle):
+    """The bins of an epoch."""
+    _, counts, n = classes_of(members, L, packing)
+    return singles(counts, L) if packing == "none" else pack(counts, L, n, seed, name, epoch, shuffle)[0]
+
+
+def slots_of_sequence(members, L, seed, name, k, packing, shuffle):
+    """[(member, rank, j, v)] of the k-th sequence, in row order."""
+    classes, counts, n = classes_of(members, L, packing)
+    epoch, i = divmod(k, n)
+    bins = bins_of(members, L, seed, name, epoch, packing, shuffle)
+    if not shuffle:
+        return [(*classes[v][y], v) for v, y in bins[i]]
+    sequence_key = counted_key(base_key(seed, "sequence", name), epoch)
+    class_key = counted_key(base_key(seed, "class", name), epoch)
+    content = shuffled(bins[permute(i, n, sequence_key)], counted_key(base_key(seed, "row", name), k))
+    return [(*classes[v][permute(y, counts[v], counted_key(class_key, v))], v) for v, y in content]
+
+
+def packed_sequence(members, L, seed, name, k, packing, shuffle):
+    """Pieces of the k-th sequence of a packed source, in row order: [(member, document, start, stop)]."""
+    members = tuple((tuple(lengths), p, q) for lengths, p, q in members)
+    epoch, pieces = k // classes_of(members, L, packing)[2], []
+    for member, rank, j, v in slots_of_sequence(members, L, seed, name, k, packing, shuffle):
+        lengths, p, q = members[member]
+        x = position(rank, epoch, len(lengths), p, q)
+        if x is not None:
+            document = by_length(lengths)[x]
+            start, stop = j * L, min(j * L + v, lengths[document])
+            if start < stop:
+                pieces.append((member, document, start, stop))
+    return pieces

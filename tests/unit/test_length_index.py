@@ -1,0 +1,275 @@
+"""The order file (FMT-9): its bytes, what a store is that is given one, who may write it, and `tokenstore index`."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tokenstore
+from tests.conftest import random_documents, write_store
+from tests.support.stores.forge import forge, overwrite
+from tests.support.stores.grown import edit_manifest
+from tokenstore.builder import BuildOptions, build_store
+from tokenstore.errors import CorruptionError, FormatError, StoreBusyError
+from tokenstore.store import length_index, open_store, verify
+from tokenstore.store.length_index import add_order
+from tokenstore.store.work import exclusive_work
+
+ROOT = Path(__file__).resolve().parents[2]
+INDEX = [sys.executable, "-m", "tools.index_store"]
+
+
+def expected_bytes(lengths: Sequence[int]) -> bytes:
+    """order.bin by its text: numbers by (tokens, number), zeros up to 8 bytes, every length and its first place."""
+    order = sorted(range(len(lengths)), key=lambda document: (lengths[document], document))
+    ordered = sorted(lengths)
+    runs = [(length, ordered.index(length)) for length in sorted(set(lengths))]
+    numbers = struct.pack(f"<{len(order)}I", *order)
+    return numbers + bytes(-len(numbers) % 8) + b"".join(struct.pack("<qq", *run) for run in runs)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def take_away(path: Path) -> None:
+    """Make a store one of before there were order files."""
+    (path / "order.bin").unlink()
+    forge(path, lambda body: body["files"].pop("order.bin"))
+    (path / "manifest.json").chmod(0o444)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A store of 300 documents in some shards, without an order file."""
+    return write_store(tmp_path / "s", random_documents(1, 300, 40), shard_bytes=2000)
+
+
+# ---- its bytes
+
+
+def test_the_worked_example(tmp_path: Path) -> None:
+    """FMT-9: documents [7, 1] and [5, 5, 1]: 0, 1, then runs (2, 0), (3, 1)."""
+    path = write_store(tmp_path / "s", [[7, 1], [5, 5, 1]], vocab_size=8)
+    assert add_order(path)
+    assert (path / "order.bin").read_bytes() == struct.pack("<2I4q", 0, 1, 2, 0, 3, 1) == expected_bytes([2, 3])
+
+
+@given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=80), block=st.sampled_from([1, 7, 1 << 22]))
+def test_random_stores_are_sorted(lengths: list[int], block: int) -> None:
+    """FMT-9: the file is the sorted list, whatever the number of documents handled at once; verify agrees."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(length_index, "_BLOCK", block)
+        path = write_store(Path(folder) / "s", [[1] * length for length in lengths], order=True)
+        assert (path / "order.bin").read_bytes() == expected_bytes(lengths)
+        assert verify(path) == []
+        with open_store(path) as store:
+            assert store.has_order
+            order = sorted(range(len(lengths)), key=lambda document: (lengths[document], document))
+            assert store.order().tolist() == order
+            assert store.order().dtype == np.uint32
+            assert not store.order().flags.writeable
+            assert [lengths[order[first]] for _, first in store.runs()] == sorted(set(lengths))
+
+
+def test_documents_of_more_than_a_million_tokens(tmp_path: Path) -> None:
+    """FMT-9: lengths around 2**20, where sorting changes its way, several of them equal, between short ones."""
+    most = 1 << 20
+    lengths = [most + 5, 3, most, most - 1, 1, most + 5, most + 1, 3, most, most - 1]
+    path = write_store(
+        tmp_path / "s", [np.full(length, 7, np.uint16) for length in lengths], shard_bytes=most, order=True
+    )
+    assert (path / "order.bin").read_bytes() == expected_bytes(lengths)
+    assert verify(path) == []
+    plan = tokenstore.Plan.of(path, 1 << 19, 4, num_steps="all_exhausted", last_batch="pad")
+    seen = [piece for step in range(plan.num_steps) for row in plan.documents(step) for piece in row]
+    assert sum(piece.stop - piece.start for piece in seen) == sum(lengths)
+
+
+def test_progress_is_told_from_beginning_to_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every document is handled twice; the last call says that all is done."""
+    monkeypatch.setattr(length_index, "_BLOCK", 100)
+    calls: list[tuple[int, int]] = []
+    add_order(path, lambda done, total: calls.append((done, total)))
+    assert calls == [(done, 600) for done in range(100, 601, 100)]
+
+
+def test_damaged_boundaries_are_refused(path: Path) -> None:
+    """P9: starts that do not rise are no lengths: the error names the file, and nothing is left."""
+    before = {name for name in contents(path) if name != "boundaries.bin"}
+    damaged = bytearray((path / "boundaries.bin").read_bytes())
+    damaged[80:88] = damaged[160:168]
+    overwrite(path / "boundaries.bin", bytes(damaged))
+    with pytest.raises(
+        CorruptionError, match=r"boundaries\.bin: expected rising starts, found others .*; run `tokenstore verify"
+    ):
+        add_order(path)
+    assert set(contents(path)) == before | {"boundaries.bin"}
+
+
+# ---- a store that is given one
+
+
+def test_nothing_but_the_order_is_added(path: Path) -> None:
+    """FMT-9: the digest and every other field and file stay; the new file is in the manifest, and read-only as all are."""
+    before, manifest = contents(path), open_store(path).manifest
+    plan = tokenstore.Plan.of(path, 8, 4, packing="concat", num_steps=9)
+    assert add_order(path) is True
+    after = open_store(path)
+    assert after.digest == manifest.digest
+    assert {name: entry for name, entry in after.manifest.files.items() if name != "order.bin"} == manifest.files
+    assert {name: data for name, data in contents(path).items() if name not in ("order.bin", "manifest.json")} == {
+        name: data for name, data in before.items() if name != "manifest.json"
+    }
+    assert {file.stat().st_mode & 0o777 for file in path.iterdir()} == {0o444}
+    assert not list(path.parent.glob("s.*"))
+    again = tokenstore.Plan.of(path, 8, 4, packing="concat", num_steps=9)
+    tokenstore.TokenLoader(again).load_state_dict(plan.state(5))
+    assert again.fingerprint == plan.fingerprint
+
+
+def test_a_second_run_does_nothing(path: Path) -> None:
+    """The file that is there is left alone, and so is the manifest."""
+    assert add_order(path) is True
+    before = {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in path.iterdir()}
+    calls: list[tuple[int, int]] = []
+    assert add_order(path, lambda done, total: calls.append((done, total))) is False
+    assert {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in path.iterdir()} == before
+    assert calls == []
+
+
+def test_a_store_held_open_meanwhile_reads_on(path: Path) -> None:
+    """The old manifest knows no order, the new one does; documents are the same; a held order survives a close."""
+    held = open_store(path)
+    first = held[0].tolist()
+    add_order(path)
+    assert not held.has_order
+    assert held[0].tolist() == first
+    assert len(list(held)) == 300
+    with open_store(path) as store:
+        order, runs = store.order(), store.runs()
+    assert sorted(order.tolist()) == list(range(300))
+    assert runs[0, 1] == 0
+
+
+def test_a_build_writes_one(tmp_path: Path) -> None:
+    """P8, FMT-9: a built store has the bytes add_order makes; the same build gives one to a store that lacks it, and says so."""
+    source = tmp_path / "in.jsonl"
+    source.write_text("".join(json.dumps({"text": "x" * (7 * i % 23 + 1)}) + "\n" for i in range(100)))
+    options = BuildOptions((str(source),), tmp_path / "s", "bytes")
+    assert build_store(options).was_there is False
+    path = tmp_path / "s"
+    built = contents(path)
+    assert built["order.bin"] == expected_bytes([len(document) for document in open_store(path)])
+    take_away(path)
+    assert not open_store(path).has_order
+    assert build_store(options).was_there is True
+    assert contents(path).keys() == built.keys()
+    assert contents(path)["order.bin"] == built["order.bin"]
+    assert contents(path)["manifest.json"] == built["manifest.json"]
+    assert verify(path) == []
+
+
+# ---- two at once, and none
+
+
+def test_two_writers_at_once(path: Path) -> None:
+    """The second one is told that the store is busy, and by whom; the lock goes with the first one."""
+    with exclusive_work(path):
+        with pytest.raises(StoreBusyError, match=rf"found process {os.getpid()}"):
+            add_order(path)
+        assert not open_store(path).has_order
+    assert add_order(path)
+    assert not path.with_name("s.tokenstore").exists()
+
+
+def test_a_busy_store_is_told_in_words_of_this_command(path: Path) -> None:
+    """What to do is to wait; `index` has no output."""
+    with exclusive_work(path):
+        with pytest.raises(StoreBusyError) as error:
+            add_order(path)
+    assert "output" not in str(error.value)
+
+
+def test_a_store_and_a_link_to_it_have_one_lock(path: Path) -> None:
+    """Two writers of one directory never meet, whatever name each gave."""
+    link = path.parent / "other" / "link"
+    link.parent.mkdir()
+    link.symlink_to(path)
+    with exclusive_work(path), pytest.raises(StoreBusyError):
+        add_order(link)
+
+
+def test_a_split_is_not_written_while_all_splits_are(tmp_path: Path, jsonl: Callable[..., Path]) -> None:
+    """P8: an append to a folder of splits and an index of one of them would undo each other."""
+    source = jsonl("in.jsonl", ["a", "b", "c", "d"])
+    store = build_store(BuildOptions((str(source),), tmp_path / "store", "bytes", split="a=0.5,b=0.5")).path
+    (store / "a" / "order.bin").unlink()
+    edit_manifest(store / "a", lambda body: body["files"].pop("order.bin"))
+    with exclusive_work(store), pytest.raises(StoreBusyError):
+        add_order(store / "a")
+    assert add_order(store / "a")
+    assert sorted(each.name for each in tmp_path.glob("store*/*")) == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["missing", "empty folder", "file"])
+def test_no_store_is_refused_before_a_lock_is_made(tmp_path: Path, kind: str) -> None:
+    """FormatError, and nothing is left beside it."""
+    path = tmp_path / "s"
+    if kind == "file":
+        path.write_text("x")
+    elif kind != "missing":
+        path.mkdir()
+    with pytest.raises(FormatError, match=r"no store at .*: found (nothing|a directory|a file)"):
+        add_order(path)
+    assert [file.name for file in tmp_path.iterdir()] == ([] if kind == "missing" else ["s"])
+
+
+# ---- the command
+
+
+def index(*arguments: object) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    command = [*INDEX, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_the_command_writes_once(path: Path) -> None:
+    """Exit code 0 and a line a store, of text or of JSON; where there is an order already it says so."""
+    other = write_store(path.with_name("t"), [[1], [1, 2], [3]])
+    done = index(path, other)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"{path}: 300 documents of 40 lengths, order file written in ")
+    assert lines[1].startswith(f"{other}: 3 documents of 2 lengths, order file written in ")
+    done = index("--json", other, path)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert rows == [
+        {"path": str(other), "written": False, "documents": 3, "lengths": 2},
+        {"path": str(path), "written": False, "documents": 300, "lengths": 40},
+    ]
+
+
+def test_the_command_fails_with_a_message(path: Path) -> None:
+    """Exit code 1 for what is no store or is busy, 2 for a wrong call; no traceback, nothing on standard output."""
+    with exclusive_work(path):
+        for arguments, code, text in (
+            ([path.with_name("none")], 1, "error: no store at "),
+            ([path], 1, f"found process {os.getpid()}"),
+            (["--jason", path], 2, "--jason"),
+        ):
+            done = index(*arguments)
+            assert done.returncode == code, done
+            assert text in done.stderr.replace("\n", " ")
+            assert "Traceback" not in done.stderr
+            assert done.stdout == ""

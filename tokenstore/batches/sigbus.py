@@ -1,0 +1,122 @@
+"""Survive SIGBUS: a kernel that reads a map behind the end of its file, as somebody cut the file, goes on over zeros.
+
+The system sends SIGBUS to the thread that reads such a page. Our handler puts a page of zeros there and notes it, so the
+kernel comes to its end, and its caller throws the batch away and says which file was cut. Every other SIGBUS is that of
+the handler before ours. A sampler has maps of its own, which only its kernels read: nobody else ever sees the zeros.
+
+Installed when a sampler first runs, and again where somebody else has replaced it. Linux only; elsewhere nothing is done.
+"""
+
+import mmap
+import signal
+import sys
+import weakref
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import carray, types
+
+from tokenstore.batches.tables import ADDRESS, FILE_COLUMNS, NUM_BYTES
+from tokenstore.intrinsics import int32_at, int64_at, own_word
+from tokenstore.jit import callback, inline_kernel
+from tokenstore.store.maps import SignalAction
+
+# Words of the state that handler and Python share: addresses of two actions, how often the handler passed a signal on
+# since it was installed, and bytes of a page; then a row for each sampler: address (0: none) and rows of its table of
+# files, the pages that had to be replaced, and an address in the last one
+PREVIOUS, DEFAULT, PASSED_ON, PAGE_BYTES, FIRST_ROW = range(5)
+FILES, NUM_FILES, NUM_REPLACED, REPLACED = range(4)
+ROW_WORDS, MAX_ROWS = 4, 4096
+STATE_WORDS = FIRST_ROW + ROW_WORDS * MAX_ROWS
+_SET_STATE = 0  # no signal has this number
+_IN_MAP, _READ, _FIXED_ZEROS = 2, 1, 0x32  # BUS_ADRERR, PROT_READ, MAP_PRIVATE | MAP_FIXED | MAP_ANONYMOUS
+
+_mmap: Any = types.ExternalFunction(
+    "mmap", types.int64(types.int64, types.uint64, types.int32, types.int32, types.int32, types.int64)
+)
+_sigaction: Any = types.ExternalFunction("sigaction", types.int32(types.int32, types.int64, types.int64))
+_raise: Any = types.ExternalFunction("raise", types.int32(types.int32))
+
+
+@inline_kernel
+def _is_held(address: int, files: int, num_files: int) -> bool:
+    """Whether an address is in one of the maps of a table of files."""
+    table = carray(int64_at(files), (num_files * FILE_COLUMNS,))
+    for file in range(num_files):
+        start = table[file * FILE_COLUMNS + ADDRESS]
+        if start != 0 and start <= address < start + table[file * FILE_COLUMNS + NUM_BYTES]:
+            return True
+    return False
+
+
+def _on_bus_error(number: int, info: int, context: int) -> None:
+    """The handler. It only reads and writes memory and calls what a handler may call; no call that succeeds sets errno."""
+    word = carray(int64_at(own_word()), (1,))
+    if number == _SET_STATE:
+        word[0] = info
+        return
+    state = carray(int64_at(word[0]), (STATE_WORDS,))
+    code, address = carray(int32_at(info), (3,))[2], carray(int64_at(info), (3,))[2]
+    if code == _IN_MAP:
+        page = address & -state[PAGE_BYTES]
+        for row in range(FIRST_ROW, STATE_WORDS, ROW_WORDS):
+            is_ours = state[row + FILES] != 0 and _is_held(page, state[row + FILES], state[row + NUM_FILES])
+            if is_ours and _mmap(page, np.uint64(state[PAGE_BYTES]), _READ, _FIXED_ZEROS, -1, 0) == page:
+                state[row + NUM_REPLACED] += 1
+                state[row + REPLACED] = address
+                return
+    # Not ours: the action before takes the signal, as if we had not been here; should it come back to us, the default
+    _sigaction(number, state[PREVIOUS] if state[PASSED_ON] == 0 else state[DEFAULT], 0)
+    state[PASSED_ON] += 1
+    if code <= 0:  # sent by somebody: it will not come again by itself
+        _raise(number)
+
+
+@cache
+def _installed() -> tuple[np.ndarray, SignalAction]:
+    """The shared state, and the action; both live as long as the process."""
+    handler = callback(_on_bus_error, types.void(types.int32, types.int64, types.int64))
+    state = np.zeros(STATE_WORDS, np.int64)
+    action = SignalAction(signal.SIGBUS, handler.address)
+    state[[PREVIOUS, DEFAULT, PAGE_BYTES]] = action.previous, action.default, mmap.PAGESIZE
+    handler.ctypes(_SET_STATE, state.ctypes.data, 0)
+    return state, action
+
+
+_free = [FIRST_ROW + ROW_WORDS * row for row in reversed(range(MAX_ROWS))]
+
+
+class Guard:
+    """Over the maps of one sampler, which are in `files`."""
+
+    def __init__(self, files: np.ndarray):
+        self._files = files  # the handler knows its address
+        self._state = np.zeros(FIRST_ROW + ROW_WORDS, np.int64).data  # until we are installed
+        self._row = FIRST_ROW
+        self._is_ready = False
+
+    def install(self) -> None:
+        """Make sure that our handler is the one of the process, and knows these maps."""
+        if not sys.platform.startswith("linux"):
+            return
+        state, action = _installed()
+        if action.install():
+            state[PASSED_ON] = 0
+        if not self._is_ready and _free:
+            self._row, self._state = _free.pop(), state.data
+            weakref.finalize(self, _leave, self._row).atexit = False
+            state[self._row : self._row + ROW_WORDS] = self._files.ctypes.data, len(self._files), 0, 0
+            self._is_ready = True
+
+    def take_replaced(self) -> int:
+        """An address in a map where a kernel read zeros since this was asked last; 0 if there was none."""
+        if not self._state[self._row + NUM_REPLACED]:
+            return 0
+        self._state[self._row + NUM_REPLACED] = 0
+        return self._state[self._row + REPLACED]
+
+
+def _leave(row: int) -> None:
+    _installed()[0][row] = 0
+    _free.append(row)

@@ -1,0 +1,140 @@
+"""Stores and sources as arrays a kernel reads: a row each, a row a file, and the addresses of the files that are mapped.
+
+A kernel that needs a file which is not mapped says so and is called again. So the usual batch is one call, a start costs
+nothing, and the number of maps is bounded whatever the number of shards.
+"""
+
+from collections.abc import Mapping, Sequence
+from time import monotonic
+
+import numpy as np
+
+from tokenstore.batches.sources import Source
+from tokenstore.errors import CorruptionError
+from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME
+from tokenstore.order.keys import as_bits, base_key
+from tokenstore.store import Store
+from tokenstore.store.maps import MAX_MAPS
+from tokenstore.store.pin import Pace
+
+# Columns of `stores`; P / Q is the repeat factor; ORDER_FILE and FIRST_MASK are -1 where there is none
+NUM_TOKENS, NUM_DOCUMENTS, FIRST_FILE, NUM_SHARDS, ITEM_BYTES, VOCAB_SIZE, ORDER_FILE, FIRST_MASK, P, Q = range(10)
+# Columns of `streams`; STORE is the store of a source that is no pool, PACKING the row of `packings` it used last
+NUM_SEQUENCES, STORE, SEQUENCE_KEY, OFFSET_KEY, CLASS_KEY, ROW_KEY, PACKING = range(7)
+_PURPOSES = ("sequence", "offset", "class", "row")
+# Columns of `files`; a store's boundaries come first, then its shards, then its order, then the masks of its shards
+ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED, NUM_BYTES = range(5)
+FILE_COLUMNS = 5
+# What a kernel says in `report[0]`. report[1:] is then: NOT_MAPPED file; BAD_ID store, token, vocabulary, id found;
+# BAD_BOUNDARY file, token, start and stop found; BAD_ORDER file, 0, document and its tokens found (0: no such document);
+# NOT_PACKED stream, epoch
+OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY, BAD_ORDER, NOT_PACKED = range(6)
+REPORT_SIZE = 5
+
+
+class Tables:
+    """Arrays over the stores and sources of a plan.
+
+    Attributes:
+        stores: int64[num_stores, 10], see the columns above.
+        streams: int64[num_sources, 7].
+        files: int64[num_files, 5]; ADDRESS is 0 for a file that is not mapped.
+    """
+
+    def __init__(self, stores: Mapping[str, Store], streams: Sequence[Source], seed: int):
+        self._stores = list(stores.values())
+        self._owners: list[tuple[int, int]] = []  # of each file: store, and its number there
+        self.stores = np.zeros((len(stores), 10), np.int64)
+        files: list[tuple[int, ...]] = []
+        for number, store in enumerate(self._stores):
+            shards = store.shards()
+            owners = [store.number_of(BOUNDARIES_NAME), *range(len(shards))]
+            owners += [store.number_of(ORDER_NAME)] if store.has_order else []
+            order = len(files) + len(shards) + 1 if store.has_order else -1
+            masks = [store.mask_number(shard) for shard in range(len(shards))] if store.manifest.has_masks else []
+            first_mask = len(files) + len(owners) if masks else -1
+            sizes = (store.num_tokens, len(store), len(files), len(shards), store.dtype.itemsize, store.vocab_size)
+            self.stores[number] = (*sizes, order, first_mask, 1, 1)
+            self._owners += [(number, owner) for owner in owners + masks]
+            files += [(0, 0, store.num_tokens, 0, 0)]
+            files += [(0, shard.first_token, shard.num_tokens, 0, 0) for shard in shards]
+            files += [(0, 0, 0, 0, 0)] * (len(self._owners) - len(files))
+        self.files = np.array(files, np.int64)
+        self.streams = np.zeros((len(streams), 7), np.int64)
+        numbers = {name: number for number, name in enumerate(stores)}
+        for number, stream in enumerate(streams):
+            keys = (as_bits(base_key(seed, purpose, stream.name)) for purpose in _PURPOSES)
+            self.streams[number] = (stream.num_sequences, numbers[stream.members[0].name], *keys, 0)
+            for member in stream.members:
+                self.stores[numbers[member.name], P : Q + 1] = member.repeat.numerator, member.repeat.denominator
+        self._held: dict[int, np.ndarray] = {}
+        self._most_held = MAX_MAPS
+        self._all_used = -1
+        self.pace = Pace()
+
+    def check_files(self) -> None:
+        """Refuse stores that were replaced, and held files that were written to, cut or taken away, since they were opened."""
+        began = monotonic()
+        held: list[list[int]] = [[] for _ in self._stores]
+        for number, file in map(self._owners.__getitem__, self._held):
+            held[number].append(file)
+        for store, files in zip(self._stores, held, strict=True):
+            store.check_files(files)
+        self.pace.looked(began)
+
+    def refuse_cut_file(self, address: int) -> None:
+        """Give up all maps, as one has a page of zeros at `address`, and say what is wrong with its file.
+
+        Raises: TokenStoreError: the file is cut or cannot be read. If it is whole again, there is nothing to raise.
+        """
+        starts = self.files[:, ADDRESS]
+        (file,) = np.flatnonzero((starts <= address) & (address < starts + self.files[:, NUM_BYTES]) & (starts > 0))
+        starts[:] = 0
+        self._held.clear()
+        number, file_in_store = self._owners[int(file)]
+        self._stores[number].check_content(file_in_store)
+
+    def resolve(self, report: np.ndarray, clock: int) -> None:
+        """Do what a kernel asked for in `report`: map a file; or raise for the damage it met."""
+        if report[0] == BAD_ID:
+            self._refuse_id(*(int(x) for x in report[1:5]))
+        file = int(report[1])
+        number, file_in_store = self._owners[file]
+        store = self._stores[number]
+        if report[0] == NOT_MAPPED:
+            self._make_room(clock)
+            array = store.map(file_in_store)  # our own: a `Guard` may put zeros into it
+            self._held[file] = array
+            self.files[file, NUM_BYTES] = array.nbytes
+            self.files[file, ADDRESS] = array.ctypes.data
+            self.files[file, LAST_USED] = clock  # not to go before the kernel has come back for it
+            return
+        token, start, stop = (int(x) for x in report[2:5])
+        if report[0] == BAD_ORDER:
+            found = f"document {start} of {stop} tokens" if stop else f"document {start} of {len(store)}"
+            raise CorruptionError(
+                f"documents by length: expected those of one length together, found {found} among others"
+                f" ({store.file(ORDER_NAME)}, or {BOUNDARIES_NAME} beside it); run `tokenstore verify {store.path}`"
+            )
+        raise CorruptionError(
+            f"document of token {token}: expected boundaries that rise around it, found {start}..{stop}"
+            f" ({store.file(BOUNDARIES_NAME)}); run `tokenstore verify {store.path}`"
+        )
+
+    def _refuse_id(self, number: int, token: int, vocab_size: int, found: int) -> None:
+        store = self._stores[number]
+        shard = next(shard for shard in store.shards() if token < shard.first_token + shard.num_tokens)
+        raise CorruptionError(
+            f"tokens from {token - shard.first_token} on: expected ids below {vocab_size}, found {found}"
+            f" ({store.path / shard.file}); run `tokenstore verify {store.path}`"
+        )
+
+    def _make_room(self, clock: int) -> None:
+        """Let go of the maps used longest ago, but of none that the batch under way has used."""
+        while len(self._held) >= self._most_held and self._all_used != clock:
+            oldest = min(self._held, key=lambda file: self.files[file, LAST_USED])
+            if self.files[oldest, LAST_USED] == clock:
+                self._all_used = clock  # no need to look again for the rest of this batch
+                return
+            self.files[oldest, ADDRESS] = 0
+            del self._held[oldest]

@@ -1,0 +1,252 @@
+"""Make a finished store longer: new inputs, by the options it was built with, as its next version (FMT-13).
+
+The shards that are there are not touched, and every older version stays as it was. <store>.tokenstore/building is resumed from.
+"""
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tokenstore.builder.assemble import Tally
+from tokenstore.builder.documents.encode import has_masks
+from tokenstore.builder.options import BuildOptions, BuildResult
+from tokenstore.builder.pipeline import (
+    Job,
+    Note,
+    Progress,
+    fill,
+    keep_checksums,
+    open_work,
+    prepare,
+    result_of,
+    resumable,
+    whole_result,
+)
+from tokenstore.builder.reading.checksums import KnownChecksums
+from tokenstore.builder.reading.inputs import InputFile
+from tokenstore.builder.recipe import check_same_options, options_of
+from tokenstore.builder.resume import publish_rejects, read_recipe, tidy
+from tokenstore.builder.split import parse_split
+from tokenstore.errors import BuildError, ConfigError
+from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME
+from tokenstore.format.manifest import Manifest
+from tokenstore.paths import is_folder, is_there
+from tokenstore.store.input_list import checked_rows
+from tokenstore.store.length_index import write_order
+from tokenstore.store.next_version import commit_append
+from tokenstore.store.reader import Store, open_store
+from tokenstore.store.work import exclusive_work
+from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writing import make_folders, remove_tree
+
+
+@dataclass(frozen=True)
+class _Target:
+    """A store to make longer: what it was before these inputs, and whether it has them already."""
+
+    base: Store
+    is_done: bool
+
+    @property
+    def folder(self) -> Path:
+        return self.base.path
+
+
+def append_store(
+    path: str | Path,
+    inputs: Sequence[str],
+    workers: int = 1,
+    max_bad: int = 0,
+    progress: Progress = lambda progress: None,
+    note: Note = lambda text: None,
+    filter: str | None = None,
+    map: str | None = None,
+) -> BuildResult:
+    """Add the documents of `inputs` to the store at `path`, or to all of a folder of splits.
+
+    Args:
+        path: the store's directory, or the folder that holds one store a split.
+        inputs: files, folders and globs, as in a build.
+        workers: processes that tokenize.
+        max_bad: bad records allowed.
+        progress, note: as in `build_store`.
+        filter, map: the functions the store was built with, as in the build. What the store says of them does not run.
+    Returns: the store as it is now; `was_there` where it held these inputs already.
+
+    Raises:
+        FormatError: there is no store.
+        ConfigError: a folder without stores of splits, one split alone, one that was built without equal documents, other
+            functions than those named, or some of the inputs are in it already.
+        StoreBusyError, BadRecordsError, BuildError: as in `build_store`; the same command resumes.
+    """
+    path = Path(path).resolve()
+    folders = _folders(path)
+    with resumable(path), contextlib.ExitStack() as stack:
+        work = stack.enter_context(exclusive_work(path))
+        newest = [stack.enter_context(open_store(folder)) for folder in folders]
+        options = options_of(
+            newest[0], tuple(str(each) for each in inputs), filter=filter, map=map, workers=workers, max_bad=max_bad
+        )
+        _check_dedup(options, path)
+        _check_fits(options, newest)
+        options = replace(options, output=path)
+        job = prepare(options, path, newest[0].manifest.tokenizer, note)
+        for store in newest:
+            check_same_options(store, job.recipe["options"])
+        targets = [_target(job, store, stack) for store in newest]
+        version = max(target.base.version for target in targets) + 1
+        job = replace(job, version=version)
+        is_done = all(target.is_done for target in targets) or not _append(job, targets, progress, note)
+        tidy([work.building], note)
+        rejects = None if is_done or not is_there(job.rejects) else job.rejects
+        return _result(job, targets, rejects, was_there=is_done)
+
+
+def _folders(path: Path) -> list[Path]:
+    try:
+        return _stores(path)
+    except OSError as error:
+        raise ConfigError(
+            f"append: expected a store or a folder of splits, found {error.strerror} ({path}); check the path and its permissions"
+        ) from error
+
+
+def _stores(path: Path) -> list[Path]:
+    """The store at `path`, or the stores of its splits, in the order they were asked for."""
+    if is_there(path / MANIFEST_NAME) or not is_folder(path):
+        with open_store(path) as store:
+            recorded = store.manifest.options
+        if recorded.get("split_name") or recorded.get(
+            "split"
+        ):  # one writer would omit the documents of the other splits
+            name = recorded.get("split_name")
+            raise ConfigError(
+                f"append: expected a whole store, found split {name!r} of one ({path}); append to the folder of its splits"
+            )
+        return [path]
+    for folder in sorted(path.iterdir()):
+        if is_there(folder / MANIFEST_NAME):
+            with open_store(folder) as store:
+                options = store.manifest.options
+            if options.get("split_name"):
+                return [_split(path, split.name) for split in parse_split(str(options["split"]))]
+    raise ConfigError(f"append: expected a store or a folder of splits, found neither ({path}); check the path")
+
+
+def _split(path: Path, name: str) -> Path:
+    """The store of a split; a link would have us write into another folder than the one that was named."""
+    if (path / name).is_symlink():
+        raise ConfigError(f"append: expected a folder, found a link ({path / name}); move the split into {path}")
+    return path / name
+
+
+def _check_dedup(options: BuildOptions, path: Path) -> None:
+    if options.dedup != "none":
+        raise ConfigError(
+            f"append: {path} was built with --dedup exact, which does not keep what is needed to compare new documents"
+            " with its own; build it again from all inputs"
+        )
+
+
+def _check_fits(options: BuildOptions, stores: Sequence[Store]) -> None:
+    """Refuse stores that are not what their options say, or whose tokenizers are not theirs: they may be a stranger's."""
+    said = (options.eos, options.origins, options.id_field is not None, has_masks(options))
+    first = stores[0].manifest
+    for store in stores:
+        mine = store.manifest
+        if said != (mine.ends_with_eos, mine.has_origins, mine.has_ids, mine.has_masks):
+            raise ConfigError(
+                f"options: expected eos, origins, ids and masks where the store has them, found others ({store.path});"
+                " build the store again"
+            )
+        if (mine.tokenizer, mine.vocab_size) != (first.tokenizer, first.vocab_size):
+            raise ConfigError(
+                f"append: expected the tokenizer of {stores[0].path} in every split, found another ({store.path});"
+                " append to splits that were built together"
+            )
+        store.check_tokenizer()
+
+
+def _target(job: Job, store: Store, stack: contextlib.ExitStack) -> _Target:
+    rows = checked_rows(store.file(INPUTS_NAME), store.entry(INPUTS_NAME), len(store))
+    there: dict[tuple[str, int | None], set[str | None]] = {}
+    for _, row in rows:
+        there.setdefault((row.file, row.num_bytes), set()).add(row.checksum)
+    known = KnownChecksums(job.work)
+    again = [file.name for file in job.files if _is_in(there.get((file.name, file.num_bytes), set()), file, known)]
+    if not again:
+        return _Target(store, False)
+    if len(again) < len(job.files):
+        raise ConfigError(
+            f"append: expected new inputs, found {len(again)} of {len(job.files)} that are in the store already, such as"
+            f" {again[0]} ({store.path}); leave them out"
+        )
+    base = store if store.version == 1 else stack.enter_context(open_store(store.path, version=store.version - 1))
+    return _Target(base, True)
+
+
+def _is_in(checksums: set[str | None], file: InputFile, known: KnownChecksums) -> bool:
+    """Whether an input is one of those of its name and size with these checksums."""
+    return None in checksums or (bool(checksums) and known.checksum(file) in checksums)
+
+
+def _open_work(job: Job, targets: Sequence[_Target], note: Note) -> None:
+    """As a build does; an append that was done, and killed before it tidied up, is in nobody's way."""
+    before = [target.base.digest for target in targets]
+    if not {*_strings(read_recipe(job.work).get("append", before))}.intersection(before):
+        remove_tree(job.work.building)
+    advice = "run that one again first, or remove what it left"
+    open_work(job, {**job.recipe, "append": before}, note, advice)
+
+
+def _strings(value: object) -> list[str]:
+    return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
+
+
+def _append(job: Job, targets: Sequence[_Target], progress: Progress, note: Note) -> bool:
+    """Write what is new into the work folder, and commit store by store; False where all was there already."""
+    working = job.work.building / "store"
+    _open_work(job, targets, note)
+    remove_tree(working)
+    with contextlib.ExitStack() as stack:
+        writers = []
+        for i, target in enumerate(targets):
+            make_folders(folder := working / str(i))
+            writer = StoreWriter.extending(target.base, folder, job.options.shard_bytes)
+            writers.append(stack.enter_context(writer))
+        tally = fill(job, writers, progress, note)
+        grown = [i for i, (writer, target) in enumerate(zip(writers, targets, strict=True)) if _grew(writer, target)]
+        if not grown:
+            raise BuildError(
+                f"documents: expected at least one, found none ({len(job.files)} input files); nothing changed"
+            )
+        wanting = [i for i in grown if not targets[i].is_done]  # less than all: a run was killed between two stores
+        for i in wanting:
+            _finish(job, writers[i], targets[i].base.manifest, tally, i)
+    if wanting:
+        publish_rejects(job.work, job.rejects)
+    for i in wanting:
+        commit_append(targets[i].folder, working / str(i))
+    keep_checksums(job, tally)
+    return bool(wanting)
+
+
+def _grew(writer: StoreWriter, target: _Target) -> bool:
+    return writer.num_documents > len(target.base)
+
+
+def _finish(job: Job, writer: StoreWriter, old: Manifest, tally: Tally, store: int) -> None:
+    counts = {name: old.counts.get(name, 0) + number for name, number in tally.counts(store).items()}
+    writer.finish(
+        b"".join(tally.inputs_file(store)), counts=counts, versions={**old.versions, **job.recipe["versions"]}
+    )
+    write_order(writer.folder)
+
+
+def _result(job: Job, targets: Sequence[_Target], rejects: Path | None, was_there: bool) -> BuildResult:
+    results = []
+    for target in targets:
+        with open_store(target.folder) as store:
+            results.append(result_of(target.folder, store.manifest, rejects, was_there, target.base.manifest))
+    return results[0] if len(results) == 1 else whole_result(job.output, results)

@@ -1,0 +1,175 @@
+"""Parts in order -> stores: a store a split, equal documents once if asked for, and what there was counted by input file."""
+
+import contextlib
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from tokenstore.builder.dedup import firsts
+from tokenstore.builder.documents.encode import has_masks
+from tokenstore.builder.options import BuildOptions
+from tokenstore.builder.part import Block, Part
+from tokenstore.builder.reading.checksums import checksum_of_blocks
+from tokenstore.builder.reading.inputs import InputFile
+from tokenstore.builder.reading.units import Unit
+from tokenstore.builder.split import Split, parse_split, split_numbers
+from tokenstore.errors import BadRecordsError, BuildError
+from tokenstore.format.input_lines import InputRow, encode_row
+from tokenstore.format.manifest import Manifest
+from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writing import make_folders
+
+DROPPED = ("empty", "filtered", "short", "long", "duplicates", "bad")  # why a record gives no document
+
+
+def splits_of(options: BuildOptions) -> tuple[Split, ...]:
+    """The splits asked for; () for one store."""
+    return parse_split(options.split) if options.split else ()
+
+
+def store_folders(folder: Path, options: BuildOptions) -> list[Path]:
+    """Where the stores of a build lie under its output (or working) folder."""
+    return [folder / split.name for split in splits_of(options)] or [folder]
+
+
+class Tally:
+    """What the parts held, by input file, and the bad records, written down as they come."""
+
+    def __init__(self, files: Sequence[InputFile], num_stores: int, rejects: BinaryIO):
+        self.files = files
+        self.lines = np.zeros(len(files), np.int64)
+        self.documents = np.zeros((num_stores, len(files)), np.int64)
+        self.dropped = np.zeros((len(DROPPED), len(files)), np.int64)
+        self.checksums = [""] * len(files)
+        self._hashes: tuple[int, bytearray] = 0, bytearray()  # of the file that comes next, and its blocks so far
+        self.num_bad = 0
+        self.first_bad: dict[str, Any] = {}
+        self._rejects = rejects
+
+    def add(self, unit: Unit, part: Part) -> None:
+        """Count a part, after its documents: until then `lines` says how many came before it."""
+        for place, number, reason, start in part.bad():
+            file = unit[place].file_number
+            bad = {
+                "file": self.files[file].name,
+                "record": int(self.lines[file]) + number,
+                "reason": reason,
+                "start": start,
+            }
+            self.first_bad = self.first_bad or bad
+            self._rejects.write(json.dumps(bad).encode() + b"\n")
+        for piece, summary in zip(unit, part.slices, strict=False):  # a part that stopped early has fewer slices
+            self.lines[piece.file_number] += summary.num_lines
+            self._add_hashes(piece.file_number, bytes.fromhex(summary.hashes))
+            for reason, number in {**summary.dropped, "bad": summary.num_bad}.items():
+                self.dropped[DROPPED.index(reason), piece.file_number] += number
+        self.num_bad += part.num_bad
+
+    def _add_hashes(self, number: int, hashes: bytes) -> None:
+        """Slices of a file come one after the other, so the blocks of one file are held at a time."""
+        if number != self._hashes[0]:
+            self._hashes = number, bytearray()
+        self._hashes[1].extend(hashes)
+        self.checksums[number] = checksum_of_blocks(bytes(self._hashes[1]))
+
+    def counts(self, store: int) -> dict[str, int]:
+        """Totals for the manifest of a store; what gave no document is counted over all splits."""
+        dropped = dict(zip(DROPPED, self.dropped.sum(axis=1).tolist(), strict=True))
+        return {"input files": len(self.files), "documents": int(self.documents[store].sum()), **dropped}
+
+    def inputs_file(self, store: int) -> Iterator[bytes]:
+        """inputs.jsonl: a line an input file."""
+        for i, file in enumerate(self.files):
+            dropped = dict(zip(DROPPED, self.dropped[:, i].tolist(), strict=True))
+            row = InputRow(file.name, int(self.documents[store, i]), file.num_bytes, self.checksums[i])
+            yield encode_row(row, {"lines": int(self.lines[i]), **dropped})
+
+
+def assemble(
+    parts: Iterable[Part],
+    units: Sequence[Unit],
+    tally: Tally,
+    options: BuildOptions,
+    writers: Sequence[StoreWriter],
+    scratch: Path,
+) -> None:
+    """Append the documents of `parts`, in order, to `writers`, one a split.
+
+    Raises: BadRecordsError: more bad records than allowed; the tally has them.
+    """
+    with contextlib.ExitStack() as stack:
+        first = None
+        if options.dedup == "exact":
+            parts = _all(parts, options)
+            first = stack.enter_context(firsts(parts, scratch))
+        splits = splits_of(options)
+        done = 0
+        for unit, part in zip(units, parts, strict=True):
+            for block in part.blocks(writers[0].dtype):
+                count = block.rows.size
+                kept = np.ones(count, np.bool_) if first is None else first[done : done + count]
+                done += count
+                _count_duplicates(block, kept, unit, tally)
+                numbers = split_numbers(block.rows["content"][:, 0], splits)
+                for store, writer in enumerate(writers):
+                    _append(writer, block.only(kept & (numbers == store)), unit, tally, store, options)
+            tally.add(unit, part)
+            if tally.num_bad > options.max_bad:
+                raise BadRecordsError
+
+
+def _all(parts: Iterable[Part], options: BuildOptions) -> list[Part]:
+    """All parts, or those up to the one with too many bad records."""
+    made, num_bad = [], 0
+    for part in parts:
+        made.append(part)
+        num_bad += part.num_bad
+        if num_bad > options.max_bad:
+            break
+    return made
+
+
+def _count_duplicates(block: Block, kept: np.ndarray, unit: Unit, tally: Tally) -> None:
+    for place, number in Counter(block.rows["slice"][~kept].tolist()).items():
+        tally.dropped[DROPPED.index("duplicates"), unit[place].file_number] += number
+
+
+def _append(writer: StoreWriter, block: Block, unit: Unit, tally: Tally, store: int, options: BuildOptions) -> None:
+    if block.rows.size == 0:
+        return
+    files = np.array([piece.file_number for piece in unit])[block.rows["slice"]]
+    np.add.at(tally.documents[store], files, 1)
+    writer.append(
+        block.tokens,
+        block.rows["length"].astype(np.int64),
+        mask=block.mask,
+        origins=tally.lines[files] + block.rows["record"] if options.origins else None,
+        ids=block.names if options.id_field else None,
+    )
+
+
+def new_writer(folder: Path, vocab_size: int, options: BuildOptions) -> StoreWriter:
+    """A writer of a new store in the new folder `folder`."""
+    make_folders(folder)
+    return StoreWriter(
+        folder,
+        vocab_size,
+        options.shard_bytes,
+        masks=has_masks(options),
+        origins=options.origins,
+        ids=options.id_field is not None,
+    )
+
+
+def finish(writer: StoreWriter, tally: Tally, store: int, name: str | None, fields: dict[str, Any]) -> Manifest:
+    """Write what is left of a store, its manifest last."""
+    counts = tally.counts(store)
+    if writer.num_documents == 0:
+        shown = ", ".join(f"{number} {what}" for what, number in counts.items() if number or what == "documents")
+        what = f"split {name}" if name else "documents"
+        raise BuildError(f"{what}: expected at least one, found none ({shown}); no store was written")
+    return writer.finish(inputs=b"".join(tally.inputs_file(store)), counts=counts, **fields)

@@ -1,0 +1,283 @@
+"""A record -> a document to encode: by the user's functions, then as text, as tokens made elsewhere, or as a conversation."""
+
+import dataclasses
+import reprlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokenstore.builder.documents.hooks import Hook, load_hook
+from tokenstore.builder.options import BuildOptions
+from tokenstore.builder.reading.records import Bad, Reading, Row, decoded
+from tokenstore.builder.split import content_hash
+from tokenstore.errors import BuildError
+from tokenstore.format.layout import MAX_ID_BYTES
+from tokenstore.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from tokenstore.builder.documents.loss_spans import Renderer
+
+_SHOWN, _SHOWN_NAME, _MOST_NAMES = 200, 40, 8
+_IGNORED_LABEL = -100
+_ABSENT = object()
+_NO_IDS = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Document:
+    """What will be encoded: a text, with the characters to be learned of a conversation, or ids that are there already.
+
+    Attributes:
+        text: "" for ids.
+        learned: spans of characters of `text`, half-open.
+        ids: int64[n], each below the vocabulary's size; none for a text.
+        mask: bool[n], which ids are to be learned; None: all.
+        name: the record's own id; "" without.
+        content: two words of a hash, where documents are split or compared; else zeros.
+    """
+
+    text: str = ""
+    learned: tuple[tuple[int, int], ...] = ()
+    ids: np.ndarray = dataclasses.field(default_factory=lambda: _NO_IDS)
+    mask: np.ndarray | None = None
+    name: str = ""
+    content: tuple[int, int] = (0, 0)
+
+    @property
+    def size(self) -> int:
+        """Characters of the text, or ids."""
+        return len(self.text) + len(self.ids)
+
+
+class DocumentReader:
+    """Rows -> documents, as `options` say; loaded once a process."""
+
+    def __init__(self, options: BuildOptions, tokenizer: Tokenizer):
+        self.options = options
+        self.vocab_size = tokenizer.vocab_size
+        self.special_tokens = tokenizer.special_tokens
+        self.refused = tokenizer.special_tokens if options.special_text == "error" else ()
+        self.keep = load_hook(options.filter) if options.filter else None
+        self.change = load_hook(options.map) if options.map else None
+        self.hashed = options.split is not None or options.dedup != "none"
+        if options.records == "chat":
+            self.renderer = renderer_of(options, tokenizer)
+
+    def document(self, row: Row, of_table: bool = False) -> Document | Bad | None:
+        """The document of a row; why it has none; None if the user's functions leave it out.
+
+        `of_table`: a field that is None is one that is missing, as a table has all fields in all rows.
+        """
+        try:
+            if self.keep is not None and not _called(self.keep, row, f"--filter {self.options.filter}"):
+                return None
+            if self.change is not None:
+                row = _called(self.change, row, f"--map {self.options.map}")
+                if row is None:
+                    return None
+                if not isinstance(row, dict):
+                    return Bad(f"map: expected a dict or None, found {type(row).__name__}", "")
+        except BuildError:
+            raise
+        except Exception as error:  # the user's code may raise anything; interrupts go on
+            text = f"{type(error).__name__} in the filter or map: {error}"[:_SHOWN]
+            return Bad(text.encode("utf-8", "replace").decode(), _start(row))  # a lone surrogate cannot be printed
+        try:
+            name = self._name(row)
+            if self.options.records == "chat":
+                return self._chat(row, name, of_table)
+            return self._text(row, name) if self.options.records == "text" else self._tokens(row, name)
+        except ValueError as error:
+            return Bad(str(error), _start(row))
+
+    def _name(self, row: Row) -> str:
+        if self.options.id_field is None:
+            return ""
+        value = field(row, self.options.id_field)
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        text = _checked_text(value, self.options.id_field)
+        if len(text.encode()) > MAX_ID_BYTES:
+            raise ValueError(f"field {self.options.id_field!r}: expected at most {MAX_ID_BYTES} bytes, found more")
+        return text
+
+    def _text(self, row: Row, name: str) -> Document:
+        text = _checked_text(field(row, self.options.text_field), self.options.text_field)
+        if len(text) > self.options.max_record_bytes:  # of a table; a line or a .txt never comes so far
+            raise ValueError(f"longer than {self.options.max_record_bytes} bytes; --max-record-size allows more")
+        for token in self.refused:
+            if token in text:
+                raise ValueError(f"special token {token!r} in the text")
+        return Document(text=text, name=name, content=content_hash(text.encode()) if self.hashed else (0, 0))
+
+    def _tokens(self, row: Row, name: str) -> Document:
+        ids = _numbers(field(row, self.options.tokens_field), self.options.tokens_field)
+        if ids.size and not (ids.min() >= 0 and ids.max() < self.vocab_size):
+            found = ids.min() if ids.min() < 0 else ids.max()
+            raise ValueError(
+                f"field {self.options.tokens_field!r}: expected ids below {self.vocab_size}, found {found}"
+            )
+        ids = ids.astype(np.int64)
+        mask = None
+        if self.options.mask_field:
+            mask = _mask(row, self.options.mask_field, ids)
+        content = ids.tobytes() + (b"" if mask is None else mask.tobytes())
+        return Document(ids=ids, mask=mask, name=name, content=content_hash(content) if self.hashed else (0, 0))
+
+    def _chat(self, row: Row, name: str, of_table: bool) -> Document:
+        from tokenstore.builder.documents.chat import conversation, special_in_content
+
+        talk = conversation(row, of_table)
+        if self.options.special_text != "special" and (reason := special_in_content(talk, self.special_tokens)):
+            raise ValueError(reason)
+        text, spans = self.renderer.render(talk)
+        content = content_hash(text.encode()) if self.hashed else (0, 0)
+        return Document(text=text, learned=tuple(spans), name=name, content=content)
+
+
+def renderer_of(options: BuildOptions, tokenizer: Tokenizer) -> "Renderer":
+    """What writes the conversations of a build as text. Raises ConfigError: no template, or one that cannot be used."""
+    from tokenstore.builder.documents.loss_spans import Renderer
+    from tokenstore.builder.documents.templates import find_template
+
+    template = find_template(options.chat_template, tokenizer.chat_template)
+    return Renderer(template, tokenizer.token_names, options.train_on, options.chat_date, tokenizer.special_tokens)
+
+
+def _called(function: Hook, row: Row, name: str) -> Any:
+    """What the user's function returns; BuildError where it would end the process, as by `sys.exit`."""
+    try:
+        return function(row)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # a worker that ends looks like one that is done, and exit code 0 like a store
+        raise BuildError(
+            f"{name}: the function raised {error!r}, which ends the program, at the record {_start(row)};"
+            " let it return, or raise an Exception to make the record bad"
+        ) from error
+
+
+def reading(options: BuildOptions) -> Reading:
+    """What must be read of each record: all of it, where others than we look at its fields."""
+    columns: tuple[str, ...] | None = None
+    if options.records != "chat" and options.filter is None and options.map is None:
+        wanted = [options.text_field] if options.records == "text" else [options.tokens_field, options.mask_field]
+        columns = tuple(dict.fromkeys(name for name in (*wanted, options.id_field) if name))
+    return Reading(columns, options.text_field, options.max_record_bytes)
+
+
+def find_mask_field(rows: Iterable[tuple[int, Row | Bad]]) -> str | None:
+    """The field of the first good row that says which of its tokens are to be learned, if it has one."""
+    row = next((row for _, row in rows if not isinstance(row, Bad)), {})
+    return next((name for name in ("loss_mask", "labels") if row.get(name) is not None), None)
+
+
+def field(row: Row, name: str) -> Any:
+    """The field of that name, or by its path: `a.b` is field b of a; ValueError if it is not there."""
+    value = row.get(name, _ABSENT)
+    if value is not _ABSENT:
+        return value
+    value, above = row, "the record"
+    for part in name.split("."):
+        if value is None:
+            return None  # a null above is a null
+        if not isinstance(value, dict) or part not in value:
+            raise ValueError(f"no field {name!r}; {above} has {_fields_of(value)}")
+        value, above = value[part], repr(part)
+    return value
+
+
+def _fields_of(value: Any) -> str:
+    """Names of the fields there are, for people."""
+    if not isinstance(value, dict):
+        return f"no fields, it is {_kind(value)}"
+    names = [repr(str(name))[:_SHOWN_NAME] for name in islice(value, _MOST_NAMES)]
+    more = f" and {len(value) - len(names)} more" if len(value) > len(names) else ""
+    return (", ".join(names) or "none") + more
+
+
+def _checked_text(value: Any, name: str) -> str:
+    if isinstance(value, bytes):
+        value = decoded(value)
+        if isinstance(value, Bad):
+            raise ValueError(value.reason)
+    if not isinstance(value, str):
+        raise ValueError(f"field {name!r}: expected a string, found {_kind(value)}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:  # a lone surrogate, from the user's code: no reader lets one through
+            raise ValueError(
+                f"field {name!r}: expected text, found {error.reason} at character {error.start}"
+            ) from error
+    return value
+
+
+def _numbers(value: Any, name: str) -> np.ndarray:
+    """A list of integers as int64[n] or, with some above its range, uint64[n]."""
+    found = _listed(value, name, "a list of integers")
+    if found.size and (found.dtype.kind not in "iu" or not {bool, np.bool_}.isdisjoint(map(type, value))):
+        raise ValueError(f"field {name!r}: expected a list of integers, found {_first_other(value, int, np.integer)}")
+    return found if found.size else found.astype(np.int64)
+
+
+def _listed(value: Any, name: str, rule: str) -> np.ndarray:
+    """A list as an array[n]."""
+    if not isinstance(value, (list, np.ndarray)):
+        raise ValueError(f"field {name!r}: expected {rule}, found {_kind(value)}")
+    try:
+        found = np.asarray(value)
+    except ValueError as error:  # lists of other lengths inside
+        raise ValueError(f"field {name!r}: expected {rule}, found lists inside") from error
+    if found.ndim != 1:
+        raise ValueError(f"field {name!r}: expected {rule}, found {'lists inside' if found.ndim else 'a number'}")
+    return found
+
+
+def _mask(row: Row, name: str, ids: np.ndarray) -> np.ndarray:
+    """bool[n] of `labels`, which are -100 or the token itself, or of a mask of zeros and ones."""
+    value = field(row, name)
+    rule = f"a list of {ids.size} numbers, as many as tokens"
+    found = _listed(value, name, rule)
+    if found.size != ids.size:
+        raise ValueError(f"field {name!r}: expected {rule}, found {found.size}")
+    if found.size and found.dtype.kind not in "biuf":
+        raise ValueError(f"field {name!r}: expected {rule}, found {_first_other(value, int, float, np.number)}")
+    if name.split(".")[-1] == "labels":
+        mask: np.ndarray = found != _IGNORED_LABEL
+        wrong = np.flatnonzero(mask & (found != ids))
+        rule = "-100 or the token itself (unshifted)"
+    else:
+        mask = found == 1
+        wrong = np.flatnonzero(~mask & (found != 0))
+        rule = "0 or 1"
+    if wrong.size:
+        raise ValueError(f"field {name!r}: expected {rule}, found {value[wrong[0]]!r} at token {wrong[0]}")
+    if mask.size and not mask.any():
+        raise ValueError(f"field {name!r}: expected a token to be learned, found none")
+    return mask
+
+
+def _first_other(value: Any, *kinds: type) -> str:
+    """What there is in a list beside numbers of `kinds`."""
+    others = (_kind(x) for x in value if not isinstance(x, kinds) or isinstance(x, bool))
+    return next(others, "numbers too large")
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else type(value).__name__
+
+
+def _start(row: Any) -> str:
+    """How a record begins, for people."""
+    import orjson
+
+    try:
+        return orjson.dumps(row, default=lambda value: repr(value)[:_SHOWN], option=orjson.OPT_NON_STR_KEYS)[
+            :_SHOWN
+        ].decode("utf-8", "ignore")
+    except Exception:  # nested too deep for it, or the user's code made anything of it
+        return reprlib.repr(row)[:_SHOWN]

@@ -1,0 +1,182 @@
+"""Documents -> tokens: ids with the special tokens asked for, loss masks, and which documents are left out for their length."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tokenstore.builder.documents.convert import Document
+from tokenstore.builder.options import BuildOptions
+from tokenstore.errors import BuildError, ConfigError
+from tokenstore.format.layout import token_dtype
+from tokenstore.tokenizer import Tokenizer
+
+REASONS = ("empty", "short", "long")
+KEPT = len(REASONS)  # of `Encoded.why`: why a document is left out, and that it is not
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Some documents as tokens.
+
+    Attributes:
+        tokens: uint16 or uint32[sum of lengths], in the store's dtype.
+        lengths: int64[k], each at least 1.
+        mask: bool[sum of lengths], which tokens are to be learned; None in a store without masks.
+        kept: int64[k], which of the documents given these are.
+        why: int8[n], of every document given: a place in `REASONS` for one left out, `KEPT` for the others.
+    """
+
+    tokens: np.ndarray
+    lengths: np.ndarray
+    mask: np.ndarray | None
+    kept: np.ndarray
+    why: np.ndarray
+
+
+def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, options: BuildOptions) -> Encoded:
+    """Encode some documents.
+
+    Raises: BuildError: an id outside the vocabulary: the tokenizer's engine and its vocabulary disagree.
+    """
+    ids, lengths, mask = _raw(documents, tokenizer, options)
+    if ids.size and int(ids.max()) >= tokenizer.vocab_size:
+        raise BuildError(
+            f"token id: expected ids below {tokenizer.vocab_size}, found {ids.max()}; the tokenizer's vocabulary and engine disagree"
+        )
+    why = _too_short_or_long(lengths, options)
+    kept = why == KEPT
+    if not kept.all():
+        tokens_kept = np.repeat(kept, lengths)
+        ids, lengths = ids[tokens_kept], lengths[kept]
+        mask = None if mask is None else mask[tokens_kept]
+    special = special_ids(tokenizer, options)
+    if options.records == "chat" and special[1] is not None:
+        ids, lengths, mask = _without_blanks_after(special[1], ids, lengths, mask, tokenizer)
+    ids, lengths, mask = _with_special(ids, lengths, mask, special, _may_have_them(options))
+    some = lengths > 0  # documents kept without text, where no special token was asked for
+    why[np.flatnonzero(kept)[~some]] = REASONS.index("empty")
+    tokens = ids.astype(token_dtype(tokenizer.vocab_size), copy=False)
+    return Encoded(tokens, lengths[some], mask, np.flatnonzero(why == KEPT), why)
+
+
+def _too_short_or_long(lengths: np.ndarray, options: BuildOptions) -> np.ndarray:
+    """int8[n]: a place in REASONS, or KEPT."""
+    why = np.full(lengths.size, KEPT, np.int8)
+    if options.max_tokens is not None:
+        why[lengths > options.max_tokens] = REASONS.index("long")
+    why[lengths < options.min_tokens] = REASONS.index("short")
+    if not options.keep_empty:  # a tokenizer may find no token in a text
+        why[lengths == 0] = REASONS.index("empty")
+    return why
+
+
+def _raw(
+    documents: Sequence[Document], tokenizer: Tokenizer, options: BuildOptions
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """(ids, lengths int64[n], mask) as the tokenizer gives them, all documents one after the other."""
+    if options.records == "text":
+        return *tokenizer.encode_batch([document.text for document in documents]), None
+    if options.records == "chat":
+        return _of_conversations(documents, tokenizer)
+    lengths = np.fromiter((len(document.ids) for document in documents), np.int64, len(documents))
+    ids = np.concatenate([np.zeros(0, np.int64), *(document.ids for document in documents)])
+    masks = [document.mask for document in documents if document.mask is not None]
+    return ids.astype(np.uint32), lengths, np.concatenate(masks) if masks else None
+
+
+def _of_conversations(documents: Sequence[Document], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    from tokenstore.builder.documents.loss_spans import learned
+
+    ids, lengths, spans = tokenizer.encode_batch_with_spans([document.text for document in documents])
+    first, parts = 0, []
+    for document in documents:  # their spans as characters of all texts, as those of the tokens
+        parts += [(first + start, first + stop) for start, stop in document.learned]
+        first += len(document.text)
+    return ids, lengths, learned(spans, parts)
+
+
+def has_masks(options: BuildOptions) -> bool:
+    """Whether the store will have loss masks."""
+    return options.records == "chat" or (options.records == "tokens" and options.mask_field is not None)
+
+
+def _may_have_them(options: BuildOptions) -> bool:
+    """Whether documents may come with the special tokens asked for, which then are not put there twice."""
+    return options.records != "text" or options.add_special_tokens
+
+
+_MOST_BLANKS = 4  # tokens of white space that a chat template may write after the end of the last turn
+
+
+def _without_blanks_after(
+    end: int, ids: np.ndarray, lengths: np.ndarray, mask: np.ndarray | None, tokenizer: Tokenizer
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Documents that end with the token `end` and white space, without that space: they need no second end then."""
+    if not ids.size:
+        return ids, lengths, mask
+    stops = np.cumsum(lengths)
+    blanks = np.zeros(lengths.size, np.int64)  # of documents that have the end
+    only_blanks = lengths > 0  # after the token that is looked at
+    for back in range(1, _MOST_BLANKS + 2):
+        only_blanks &= lengths >= back
+        token = ids[np.maximum(stops - back, 0)]
+        blanks[only_blanks & (token == end)] = back - 1
+        only_blanks &= token != end
+        for one in np.unique(token[only_blanks]):
+            only_blanks[token == one] &= tokenizer.decode(np.array([one])).isspace()
+    if not blanks.any():
+        return ids, lengths, mask
+    places = np.arange(ids.size) - np.repeat(stops - blanks, lengths)
+    kept = places < 0
+    return ids[kept], lengths - blanks, None if mask is None else mask[kept]
+
+
+def _with_special(
+    ids: np.ndarray,
+    lengths: np.ndarray,
+    mask: np.ndarray | None,
+    special: tuple[int | None, int | None],
+    may_be_there: bool,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Put the ids of `special` before and after every document. One after is learned if the token before it is."""
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    order, places, values, flags = [], [], [], []
+    total = lengths.copy()
+    for after, (value, at) in enumerate(zip(special, (starts, ends), strict=True)):
+        if value is None:
+            continue
+        missing = np.arange(lengths.size)
+        if may_be_there and ids.size:
+            edge = ids[np.clip(at - after, 0, ids.size - 1)]
+            missing = np.flatnonzero((edge != value) | (lengths == 0))
+        total[missing] += 1
+        places.append(at[missing])
+        order.append(2 * missing + after)  # at one place, the end of one document before the start of the next
+        values.append(np.full(missing.size, value, ids.dtype))
+        if mask is not None:
+            learned = mask[np.maximum(at[missing] - 1, 0)] if mask.size else np.zeros(missing.size, np.bool_)
+            flags.append(learned & (lengths[missing] > 0) if after else np.zeros(missing.size, np.bool_))
+    if places:
+        by_document = np.argsort(np.concatenate(order))
+        where = np.concatenate(places)[by_document]
+        ids = np.insert(ids, where, np.concatenate(values)[by_document])
+        mask = None if mask is None else np.insert(mask, where, np.concatenate(flags)[by_document])
+    return ids, total, mask
+
+
+def special_ids(tokenizer: Tokenizer, options: BuildOptions) -> tuple[int | None, int | None]:
+    """Ids put before and after every document; ConfigError if the tokenizer lacks one that was asked for."""
+    start = {"none": None, "eos": tokenizer.eos_id, "bos": tokenizer.bos_id}[options.document_start]
+    end = tokenizer.eos_id if options.eos else None
+    if options.eos and end is None:
+        listed = ", ".join(map(repr, tokenizer.special_tokens[:20])) or "none"
+        raise ConfigError(
+            f"eos: expected to know the end-of-text token, found none named; give --eos (special tokens: {listed}) or --no-eos"
+        )
+    if options.document_start != "none" and start is None:
+        raise ConfigError(
+            f"document start: expected a {options.document_start} token, found none in the tokenizer; use --document-start none"
+        )
+    return start, end

@@ -1,0 +1,177 @@
+"""Runs units in worker processes and gives their parts back in order, whatever order they finish in."""
+
+import contextlib
+import multiprocessing
+import signal
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from multiprocessing.connection import wait as wait_for_end
+from pathlib import Path
+from typing import Any, Literal
+
+from tokenstore.builder.documents.convert import DocumentReader
+from tokenstore.builder.options import BuildOptions, BuildProgress
+from tokenstore.builder.part import Part, make_part
+from tokenstore.builder.reading.inputs import InputFile
+from tokenstore.builder.reading.units import Unit, slice_bytes
+from tokenstore.builder.recipe import open_tokenizer
+from tokenstore.errors import BuildError
+from tokenstore.format.manifest import TokenizerEntry
+from tokenstore.store.files import set_environment
+from tokenstore.tokenizer import Tokenizer, reference_of
+
+_REPORT_SECONDS = 0.2
+_Job = tuple[Path, str, Unit, dict[int, InputFile]]  # stem, key, unit and inputs of `make_part`
+_AHEAD = 4  # units a worker that may be finished or waiting before the one that is needed next
+
+
+def run_units(
+    options: BuildOptions,
+    entry: TokenizerEntry | None,
+    files: Sequence[InputFile],
+    units: Sequence[Unit],
+    keys: Sequence[str],
+    stems: Sequence[Path],
+    done: Sequence[Part | None],
+    tokenizer: Tokenizer,
+    progress: Callable[[BuildProgress], None],
+    note: Callable[[str], None],
+) -> Generator[Part]:
+    """The part of every unit, in order: those in `done` as they are, the others made by `options.workers` processes.
+
+    `entry` is the tokenizer's in a store that is there already; see `recipe.open_tokenizer`.
+    """
+    counters = _Counters(files, units, done, progress)
+    todo = [number for number, part in enumerate(done) if part is None]
+    jobs = {number: (stems[number], keys[number], units[number], _named(files, units[number])) for number in todo}
+    if options.workers == 1 or len(todo) <= 1:
+        set_environment("TOKENIZERS_PARALLELISM", "false")  # --workers says how many cores to use
+        reader = DocumentReader(options, tokenizer)
+        made: Generator[Part] = (
+            part or make_part(*jobs[i], tokenizer, reader, counters.add) for i, part in enumerate(done)
+        )
+    else:
+        # All use the engine that was found here: it stands in the manifest
+        engine: Literal["fast", "reference"] = "fast" if reference_of(tokenizer) is not tokenizer else "reference"
+        made = _run_pool(replace(options, engine=engine), entry, jobs, done, counters)
+    with contextlib.closing(made):
+        for part in made:
+            if part.note:
+                note(part.note)
+            yield part
+    counters.show()
+
+
+def _named(files: Sequence[InputFile], unit: Unit) -> dict[int, InputFile]:
+    """Only the inputs a unit needs: a job must not carry a list of a million files."""
+    return {part.file_number: files[part.file_number] for part in unit}
+
+
+def _run_pool(
+    options: BuildOptions,
+    entry: TokenizerEntry | None,
+    jobs: Mapping[int, _Job],
+    done: Sequence[Part | None],
+    counters: "_Counters",
+) -> Generator[Part]:
+    context = multiprocessing.get_context("spawn")
+    workers = min(options.workers, len(jobs))
+    # A slot a worker and no lock around it: a worker killed while it held one would stop everybody.
+    amounts = context.RawArray("q", 3 * workers)
+    pool = ProcessPoolExecutor(workers, context, _start_worker, (options, entry, amounts, context.Value("i", 0)))
+    waiting = deque(jobs)
+    running: dict[int, Future[Part]] = {}
+    try:
+        for number, part in enumerate(done):
+            while waiting and waiting[0] < number + _AHEAD * workers:
+                ahead = waiting.popleft()
+                running[ahead] = pool.submit(_work, jobs[ahead])
+            if part is None:
+                future = running.pop(number)
+                while not wait([future], _REPORT_SECONDS).done:
+                    counters.set(_totals(amounts))
+                part = future.result()
+            yield part
+        counters.set(_totals(amounts))
+        pool.shutdown()
+    except BrokenProcessPool as error:
+        raise BuildError(
+            "worker: expected it to finish, found it killed (out of memory?);"
+            " use fewer --workers and run the same command again, it resumes"
+        ) from error
+    finally:
+        processes = list((pool._processes or {}).values())  # no public way to end them before Python 3.14
+        for process in processes:
+            process.terminate()
+        pool.shutdown(cancel_futures=True)  # waits for its thread, which else may trip over the end of the interpreter
+        for process in processes:
+            process.join()
+
+
+def _totals(amounts: Any) -> list[int]:
+    return [sum(amounts[i::3]) for i in range(3)]
+
+
+class _Counters:
+    """Adds up (bytes, documents, tokens) of this run on top of the parts that were there, and reports now and then."""
+
+    def __init__(
+        self,
+        files: Sequence[InputFile],
+        units: Sequence[Unit],
+        done: Sequence[Part | None],
+        progress: Callable[[BuildProgress], None],
+    ):
+        sizes = [sum(slice_bytes(part, files[part.file_number]) for part in unit) for unit in units]
+        there = [(size, part.num_documents, part.num_tokens) for size, part in zip(sizes, done, strict=True) if part]
+        self.base = [sum(column) for column in zip(*there, strict=True)] or [0, 0, 0]
+        self.total_bytes = sum(sizes)
+        self.here = [0, 0, 0]
+        self.progress = progress
+
+    def add(self, *amounts: int) -> None:
+        self.set([a + b for a, b in zip(self.here, amounts, strict=True)])
+
+    def set(self, here: Sequence[int]) -> None:
+        self.here = list(here)
+        self.show()
+
+    def show(self) -> None:
+        num_bytes, documents, tokens = (a + b for a, b in zip(self.base, self.here, strict=True))
+        self.progress(BuildProgress(num_bytes, self.total_bytes, documents, tokens))
+
+
+# ---- in the worker process
+_worker: dict[str, Any] = {}
+
+
+def _start_worker(options: BuildOptions, entry: TokenizerEntry | None, amounts: Any, num_started: Any) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us in order
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    set_environment("TOKENIZERS_PARALLELISM", "false")
+    tokenizer = open_tokenizer(options, entry)
+    with num_started.get_lock():
+        slot = num_started.value
+        num_started.value += 1
+    _worker.update(reader=DocumentReader(options, tokenizer), tokenizer=tokenizer, amounts=amounts, slot=slot)
+
+
+def _end_with_parent() -> None:
+    """A killed parent cannot end its workers, and they must not go on writing beside the build that comes next."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait_for_end([parent.sentinel])
+        signal.raise_signal(signal.SIGKILL)
+
+
+def _report(*done: int) -> None:
+    for i, amount in enumerate(done):
+        _worker["amounts"][3 * _worker["slot"] + i] += amount
+
+
+def _work(job: _Job) -> Part:
+    return make_part(*job, _worker["tokenizer"], _worker["reader"], _report)

@@ -1,0 +1,111 @@
+"""What a build would do, without doing it: inputs, units, tokens to expect, disk needed. A sample is read, nothing is written."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+from tokenstore.builder.documents.convert import DocumentReader
+from tokenstore.builder.documents.encode import has_masks
+from tokenstore.builder.estimate import Estimate, Estimator
+from tokenstore.builder.options import BuildOptions
+from tokenstore.builder.part import part_bytes
+from tokenstore.builder.pipeline import output_path, prepare
+from tokenstore.builder.reading.inputs import InputFile
+from tokenstore.builder.reading.units import cut_units
+from tokenstore.errors import BadRecordsError
+from tokenstore.format.layout import boundaries_bytes, mask_bytes, order_ids_bytes, token_dtype
+from tokenstore.paths import is_folder
+from tokenstore.store.files import free_bytes
+
+
+@dataclass(frozen=True)
+class BuildPreview:
+    """A build to be.
+
+    Attributes:
+        files: (ending, how many, bytes on the disk) of the inputs, by ending.
+        passed_over: how many files of folders are no inputs, by ending.
+        num_units: parts the work is cut into; a killed build loses at most one a worker.
+        num_documents, num_tokens: to expect, from a sample, without looking for equal documents.
+        is_exact: whether all inputs were read and tokenized.
+        error: of `num_tokens`, relative: it is that near with a chance of about 95 %.
+        read_in_part: inputs of which only the beginning was read, as they are large and cannot be read from the middle.
+            What comes later is assumed to be like it, and `error` does not cover that.
+        num_bad: bad records in the sample.
+        store_bytes: size of the store to expect. disk_bytes: room needed while building: finished parts are kept till the end.
+        free_bytes: room there is.
+    """
+
+    files: tuple[tuple[str, int, int], ...]
+    passed_over: dict[str, int]
+    num_bytes: int
+    num_units: int
+    tokenizer: str
+    vocab_size: int
+    dtype: str
+    num_documents: int
+    num_tokens: int
+    is_exact: bool
+    error: float
+    read_in_part: int
+    num_bad: int
+    store_bytes: int
+    disk_bytes: int
+    free_bytes: int
+
+
+def preview_build(options: BuildOptions) -> BuildPreview:
+    """What `build_store` would do where the output is free.
+
+    Raises:
+        ConfigError: as of a build, for inputs, tokenizer or options.
+        BadRecordsError: all records of the sample of one format are bad: a field has another name, for example.
+        BuildError: an input is damaged.
+    """
+    output = output_path(options)
+    job = prepare(options, output, None, lambda text: None)
+    options, files, tokenizer = job.options, job.files, job.tokenizer
+    reader = DocumentReader(options, tokenizer)
+    units = cut_units(files)
+    kinds: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for file in files:
+        kinds[file.format + file.compression] += 1
+        sizes[file.format + file.compression] += file.num_bytes
+    num_bytes = sum(sizes.values())
+    alike: dict[str, list[InputFile]] = {}
+    for file in files:
+        alike.setdefault(file.format + file.compression, []).append(file)
+    estimator = Estimator(tokenizer, reader)
+    expected = [_checked(ending, estimator.estimate(each)) for ending, each in alike.items()]
+    documents, tokens = (round(sum(each)) for each in zip(*((x.documents, x.tokens) for x in expected), strict=True))
+    errors = sum((each.error * each.tokens) ** 2 for each in expected) ** 0.5
+    dtype = token_dtype(tokenizer.vocab_size)
+    store_bytes = tokens * dtype.itemsize + boundaries_bytes(documents, tokens) + order_ids_bytes(documents)
+    store_bytes += documents * 8 * options.origins + mask_bytes(tokens) * has_masks(options)
+    return BuildPreview(
+        files=tuple((ending, kinds[ending], sizes[ending]) for ending in sorted(kinds)),
+        passed_over=job.passed_over,
+        num_bytes=num_bytes,
+        num_units=len(units),
+        tokenizer=f"{tokenizer.kind} ({tokenizer.engine} {tokenizer.engine_version})",
+        vocab_size=tokenizer.vocab_size,
+        dtype=dtype.name,
+        num_documents=documents,
+        num_tokens=tokens,
+        is_exact=all(each.is_exact for each in expected),
+        error=errors / max(tokens, 1),
+        read_in_part=sum(each.read_in_part for each in expected),
+        num_bad=sum(each.num_bad for each in expected),
+        store_bytes=store_bytes,
+        disk_bytes=store_bytes + part_bytes(documents, tokens, dtype, options),
+        free_bytes=free_bytes(next(folder for folder in output.parents if is_folder(folder))),
+    )
+
+
+def _checked(ending: str, expected: Estimate) -> Estimate:
+    if expected.num_bad and expected.num_bad == expected.num_records:
+        raise BadRecordsError(
+            f"bad records: all {expected.num_bad} records sampled from the {ending} inputs are bad; the first is"
+            f" {expected.first_bad}; check the field names and --records"
+        )
+    return expected

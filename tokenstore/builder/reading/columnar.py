@@ -1,0 +1,294 @@
+"""Rows of tables: .parquet, Arrow streams and files (.arrow, as Hugging Face `save_to_disk` writes them), .csv and .tsv.
+
+Only the columns asked for are read. Every row is a record, also one without text.
+"""
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from pathlib import Path
+from typing import Any
+
+from tokenstore.builder.reading.decompress import Stream
+from tokenstore.builder.reading.units import Slice
+from tokenstore.errors import BuildError
+
+_BATCH_ROWS, _BATCH_BYTES = 256, 8 << 20  # at once, whichever is less
+_MOST_CHARACTERS = 1 << 27  # of a field of .csv that is read to its end, so that the row behind it is found
+_FILE_START = b"ARROW1\x00\x00"
+_NOT_UTF8 = "Invalid UTF8"
+_STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+Columns = tuple[str, ...] | None  # None: all
+
+
+def table_rows(
+    path: Path, ending: str, part: Slice, columns: Columns, done: Callable[[int], None]
+) -> Iterator[dict[str, Any] | ValueError]:
+    """The rows of a .parquet or .arrow file.
+
+    Args:
+        part: of a .parquet file the row groups whose places are in its bytes, of another the whole file.
+        columns: columns, or `a.b` for field b of column a, which is then given as {"a": {"b": value}}.
+        done: called with how many bytes of the slice are read, about.
+    Returns: a row, or a ValueError for one whose text is not UTF-8.
+    Raises: BuildError: a damaged file, or no such column.
+    """
+    import pyarrow
+
+    batches = _parquet_batches if ending == ".parquet" else _arrow_batches
+    try:
+        for batch in batches(path, part, columns, done):
+            yield from _rows(batch)
+    except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:  # a name of a column need not be UTF-8
+        raise _damaged(ending, error, path) from error
+
+
+def first_bytes(path: Path, count: int) -> bytes:
+    """How a file begins; nothing where it cannot be read, which is reported where it is read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read(count)
+    except OSError:
+        return b""
+
+
+def _damaged(ending: str, error: Exception, path: Path) -> BuildError:
+    text = " ".join(str(error).split())[:200]
+    return BuildError(f"input: expected a whole {ending} file, found {text} ({path}); fetch it again or leave it out")
+
+
+def column_names(path: Path, ending: str) -> list[str]:
+    """Names of the columns of a .parquet or .arrow file."""
+    from pyarrow import parquet
+
+    if ending == ".parquet":
+        names: list[str] = parquet.read_schema(path).names
+        return names
+    batch = next(_arrow_batches(path, Slice(0), None, lambda num_bytes: None), None)
+    return [] if batch is None else batch.schema.names
+
+
+def group_slices(path: Path) -> list[tuple[Slice, int]]:
+    """The row groups of a .parquet file as slices, and how many rows each has; BuildError for a damaged file."""
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        with parquet.ParquetFile(path) as file:
+            groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+    except (pyarrow.ArrowException, OSError) as error:
+        raise _damaged(".parquet", error, path) from error
+    size = path.stat().st_size
+    places = _places(groups, size)
+    bounds = zip(pairwise([*places, size]), groups, strict=True)
+    return [(Slice(0, start, stop), group.num_rows) for (start, stop), group in bounds if start < stop]
+
+
+def _parquet_batches(path: Path, part: Slice, columns: Columns, done: Callable[[int], None]) -> Iterator[Any]:
+    from pyarrow import parquet
+
+    # One column chunk of a row group lies in memory at most, not all of a file
+    with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False, buffer_size=1 << 20) as file:
+        _check_columns(columns, file.schema_arrow, path)
+        groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+        _check_rows("a file", file.metadata.num_rows, sum(group.num_rows for group in groups))
+        size = path.stat().st_size
+        stop = size if part.stop is None else part.stop
+        mine = [i for i, place in enumerate(_places(groups, size)) if part.start <= place < stop]
+        total = sum(groups[i].num_rows for i in mine)
+        rows = 0
+        for i in mine:
+            group_bytes = max(groups[i].total_byte_size, 1)
+            batch_rows = min(_BATCH_ROWS, max(1, _BATCH_BYTES * groups[i].num_rows // group_bytes))
+            for batch in file.iter_batches(batch_rows, row_groups=[i], columns=_list(columns), use_threads=False):
+                rows += batch.num_rows
+                done((stop - part.start) * rows // max(total, 1))
+                yield batch
+        _check_rows("its row groups", total, rows)
+
+
+def _places(groups: Sequence[Any], size: int) -> list[int]:
+    """A byte of the file for each row group, in order; by their sizes, as an offset in a damaged file may be anything."""
+    sizes = [max(group.total_byte_size, 0) + 1 for group in groups]
+    total = max(sum(sizes), 1)
+    return [size * before // total for before in accumulate(sizes[:-1], initial=0)] if sizes else []
+
+
+def _check_rows(where: str, expected: int, found: int) -> None:
+    import pyarrow
+
+    if found != expected:
+        raise pyarrow.ArrowInvalid(f"{found} rows in {where} of {expected}")
+
+
+def _list(columns: Columns) -> list[str] | None:
+    return None if columns is None else list(columns)
+
+
+def _arrow_batches(path: Path, part: Slice, columns: Columns, done: Callable[[int], None]) -> Iterator[Any]:
+    import pyarrow
+
+    with pyarrow.OSFile(str(path)) as raw:
+        listed = None
+        if raw.read(len(_FILE_START)) == _FILE_START:
+            listed = pyarrow.ipc.open_file(raw).num_record_batches
+            raw.seek(len(_FILE_START))  # a file is a stream with an index behind it
+        else:
+            _check_stream_end(raw)
+        reader = pyarrow.ipc.open_stream(raw)
+        _check_columns(columns, reader.schema, path)
+        wanted = None if columns is None else sorted({_top(name, reader.schema) for name in columns})
+        for batch in reader if listed is None else _counted(reader, listed):
+            done(raw.tell())
+            batch = batch if wanted is None else batch.select(wanted)
+            _check_batch(batch)
+            yield batch
+        if listed is None and raw.tell() != raw.size():  # as in streams put together, of which pyarrow reads the first
+            raise pyarrow.ArrowInvalid(f"{raw.size() - raw.tell()} bytes after the end of the stream")
+
+
+def _check_stream_end(raw: Any) -> None:
+    """ArrowInvalid for a stream that was cut, be it between two batches, where pyarrow takes it for whole."""
+    import pyarrow
+
+    raw.seek(max(raw.size() - len(_STREAM_END), 0))
+    if raw.read() != _STREAM_END:
+        raise pyarrow.ArrowInvalid("the end of the file before the end of the stream")
+    raw.seek(0)
+
+
+def _counted(reader: Any, listed: int) -> Iterator[Any]:
+    """The batches of a file. Its index, where pyarrow finds them, may be damaged and list fewer than there are."""
+    import pyarrow
+
+    found = 0
+    try:
+        for batch in reader:
+            found += 1
+            yield batch
+    except (pyarrow.ArrowException, OSError):
+        if found != listed:  # else only the mark of the stream's end is missing, which not all writers write
+            raise
+    if found != listed:
+        raise pyarrow.ArrowInvalid(f"{found} batches and an index of {listed}")
+
+
+def _check_batch(batch: Any) -> None:
+    """ArrowInvalid for a damaged batch: pyarrow reads whatever its numbers point at, also outside of memory."""
+    import pyarrow
+
+    try:
+        batch.validate(full=True)
+    except pyarrow.ArrowInvalid as error:
+        if _NOT_UTF8 not in str(error) or batch.num_rows == 0:
+            raise
+        if batch.num_rows > 1:  # one row is bad; whether the others are sound is not known
+            for i in range(batch.num_rows):
+                _check_batch(batch.slice(i, 1))
+
+
+def _top(name: str, schema: Any) -> str:
+    return name if name in schema.names else name.split(".")[0]
+
+
+def _check_columns(columns: Columns, schema: Any, path: Path) -> None:
+    for name in columns or ():
+        if not _is_there(schema, name):
+            raise _no_column(name, schema.names, path)
+
+
+def _is_there(schema: Any, field: str) -> bool:
+    if field in schema.names:
+        return bool(schema.names.count(field) == 1)
+    names = field.split(".")
+    if schema.names.count(names[0]) != 1:
+        return False
+    kind = schema.field(names[0]).type
+    for name in names[1:]:
+        if not hasattr(kind, "get_field_index") or kind.get_field_index(name) < 0:
+            return False
+        kind = kind.field(name).type
+    return True
+
+
+def _no_column(field: str, names: Sequence[str], path: Path) -> BuildError:
+    if (number := names.count(field)) > 1:
+        return BuildError(f"field: {number} columns have the name {field!r} ({path}); rename all but one")
+    there = f"its columns are {', '.join(map(repr, names))}" if names else "it has none"
+    return BuildError(
+        f"field: there is no column {field!r} in {path}; {there}; name one with --text-field or the field's option"
+    )
+
+
+def _rows(batch: Any) -> Iterator[dict[str, Any] | ValueError]:
+    """The rows of a batch: a string column need not hold UTF-8, and one bad row must not stop the others."""
+    for first in range(0, batch.num_rows, _BATCH_ROWS):
+        some = batch.slice(first, _BATCH_ROWS)
+        try:
+            yield from some.to_pylist()
+        except (ValueError, OverflowError):  # also a time that Python has no value for
+            for i in range(some.num_rows):
+                try:
+                    yield from some.slice(i, 1).to_pylist()
+                except UnicodeDecodeError as error:
+                    yield ValueError(f"not UTF-8: {error.reason} at byte {error.start}")
+                except (ValueError, OverflowError) as error:
+                    yield ValueError(f"no such value in Python: {error}"[:200])
+
+
+def csv_rows(
+    stream: Stream, delimiter: str, columns: Columns, path: Path, max_bytes: int
+) -> Iterator[dict[str, str] | ValueError]:
+    """The rows of a .csv or .tsv file with a header line.
+
+    A ValueError for one of another width, with fields of more than `max_bytes` together, or that is not UTF-8.
+    """
+    csv.field_size_limit(max(max_bytes, _MOST_CHARACTERS))
+    # A mark before a quote would make it no quote; bytes that are not UTF-8 stay as they are, so that only their row is bad
+    text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
+    rows = csv.reader(text, delimiter=delimiter, strict=True)
+    try:
+        header = next(rows, [])
+        names = header if columns is None else columns
+        for name in names:
+            if header.count(name) != 1:
+                raise _no_column(name, header, path)
+        places = [(name, header.index(name)) for name in names]
+        for row in rows:
+            if not row:  # an empty line
+                continue
+            if len(row) != len(header):
+                yield ValueError(f"expected {len(header)} fields, found {len(row)}")
+            elif _is_longer(row, max_bytes):
+                yield ValueError(longer_than(max_bytes))
+            else:
+                yield _csv_row({name: row[at] for name, at in places})
+    except csv.Error as error:
+        raise BuildError(
+            f"input: expected rows of a .csv file, found {error} after line {rows.line_num} ({path}); mend it or leave it out"
+        ) from error
+    finally:
+        text.detach()  # whoever opened the stream closes it
+
+
+def longer_than(max_bytes: int) -> str:
+    """Why a record is too long."""
+    return f"longer than {max_bytes} bytes; --max-record-size allows more"
+
+
+def _is_longer(row: Sequence[str], max_bytes: int) -> bool:
+    if 4 * sum(map(len, row)) <= max_bytes:  # no character has more bytes
+        return False
+    return sum(len(value.encode("utf-8", "surrogateescape")) for value in row) > max_bytes
+
+
+def _csv_row(row: dict[str, str]) -> dict[str, str] | ValueError:
+    for value in row.values():
+        if not value.isascii():
+            try:
+                value.encode("utf-8", "surrogateescape").decode("utf-8")
+            except UnicodeDecodeError as error:
+                return ValueError(f"not UTF-8: {error.reason} at byte {error.start}")
+    return row

@@ -1,0 +1,53 @@
+"""Inputs -> units of work, the same whatever the number of workers: a unit is what one worker tokenizes into one part."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tokenstore.builder.reading.inputs import InputFile
+
+MIN_UNIT_BYTES, MAX_UNIT_BYTES = 4 << 20, 16 << 20  # seconds of tokenizing: little is lost when killed
+_MANY_UNITS = 64  # if there is enough for so many, so that all workers have some
+UNIT_FILES = 4096
+_CUTTABLE = (".jsonl", ".parquet")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The lines of input `file_number` that begin in bytes [start, stop), or row groups placed there; stop None: to the end."""
+
+    file_number: int
+    start: int = 0
+    stop: int | None = None
+
+
+Unit = tuple[Slice, ...]
+
+
+def slice_bytes(part: Slice, file: InputFile) -> int:
+    """Bytes of `file` that belong to its slice `part`."""
+    return (file.num_bytes if part.stop is None else part.stop) - part.start
+
+
+def unit_size(files: Sequence[InputFile]) -> int:
+    """Bytes of a unit: a power of two, so that a little more input leaves the other units, and their parts, as they are."""
+    wanted = sum(file.num_bytes for file in files) // _MANY_UNITS
+    return min(max(1 << (wanted - 1).bit_length(), MIN_UNIT_BYTES), MAX_UNIT_BYTES)
+
+
+def cut_units(files: Sequence[InputFile], unit_bytes: int | None = None) -> list[Unit]:
+    """Cut `files` into units, in order: small files together, a large plain .jsonl or .parquet by byte ranges, others whole."""
+    unit_bytes = unit_size(files) if unit_bytes is None else unit_bytes
+    units: list[Unit] = []
+    group: list[Slice] = []
+    room = unit_bytes
+    for number, file in enumerate(files):
+        if group and (file.num_bytes > room or len(group) == UNIT_FILES):
+            units.append(tuple(group))
+            group, room = [], unit_bytes
+        if file.format in _CUTTABLE and not file.compression and file.num_bytes > unit_bytes:
+            starts = range(0, file.num_bytes, unit_bytes)
+            units += [(Slice(number, start, min(start + unit_bytes, file.num_bytes)),) for start in starts]
+            continue
+        group.append(Slice(number))
+        room -= file.num_bytes
+    return [*units, tuple(group)] if group else units

@@ -1,0 +1,153 @@
+"""Tokenize some documents of a store again from its inputs, by the reference engine, and compare (`verify --retokenize`)."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from tokenstore.builder.documents.convert import Document, DocumentReader, reading
+from tokenstore.builder.documents.encode import encode_documents
+from tokenstore.builder.options import BuildOptions
+from tokenstore.builder.reading.inputs import TABLES, InputFile, find_inputs
+from tokenstore.builder.reading.records import Bad, SliceReader
+from tokenstore.builder.reading.units import Slice
+from tokenstore.builder.recipe import check_same_options, open_tokenizer, options_of, recipe_of
+from tokenstore.errors import BuildError, ConfigError
+from tokenstore.format.input_lines import InputRow
+from tokenstore.format.layout import INPUTS_NAME
+from tokenstore.store.finding import Finding
+from tokenstore.store.input_list import checked_rows
+from tokenstore.store.reader import Store, open_store
+from tokenstore.tokenizer import Tokenizer
+
+Progress = Callable[[int, int], None]
+_LEAST_SHARE = 1e-12  # less, and it is one document of each input
+_NONE = (-1, 1 << 63)  # no document left, behind all records
+
+
+def retokenize(
+    path: str | Path,
+    inputs: Sequence[str],
+    share: float,
+    version: int | None = None,
+    progress: Progress = lambda num_bytes, num_total: None,
+    filter: str | None = None,
+    map: str | None = None,
+    allow_links: str | Path | None = None,
+) -> list[Finding]:
+    """Compare evenly spread documents of the store at `path` with what its inputs give now.
+
+    Args:
+        path: the store's directory; it must have origins.
+        inputs: files, folders and globs, as given to the build, wherever they lie now.
+        share: of the documents to compare, above 0, at most 1; at least one of each input is.
+        version: of a store that has grown; None: the newest.
+        progress: called with (bytes of inputs just read, of all inputs).
+        filter, map: the functions the store was built with, as in the build. What the store says of them does not run.
+        allow_links: as in `open_store`.
+    Returns: what differs; [] where all is the same.
+
+    Raises: ConfigError: a share out of range, no origins, no such inputs, or the store's functions are not named, cannot
+        be imported or are others now. CorruptionError: the list of inputs is damaged.
+    """
+    if not 0 < share <= 1:
+        raise ConfigError(f"retokenize: expected more than 0 and at most 100 %, found {100 * share:g} %")
+    with open_store(path, version=version, allow_links=allow_links) as store:
+        if not store.has_origins:
+            raise ConfigError(
+                f"retokenize: expected a store that knows where its documents came from, found one without origins ({path})"
+            )
+        options = replace(options_of(store, tuple(inputs), filter=filter, map=map), engine="reference")
+        store.check_tokenizer()
+        files = find_inputs(options.inputs, options.text_endings).files
+        tokenizer = open_tokenizer(options, store.manifest.tokenizer, store.allow_links)
+        check_same_options(store, recipe_of(options, tokenizer, files)["options"])
+        return list(_compare_all(store, files, share, DocumentReader(options, tokenizer), tokenizer, progress))
+
+
+def _compare_all(
+    store: Store,
+    files: Sequence[InputFile],
+    share: float,
+    reader: DocumentReader,
+    tokenizer: Tokenizer,
+    progress: Progress,
+) -> Iterator[Finding]:
+    total = sum(file.num_bytes for file in files)
+    alike: dict[tuple[str, int | None], list[InputFile]] = defaultdict(list)
+    for file in files:
+        alike[file.path.name, file.num_bytes].append(file)
+    rows = checked_rows(store.file(INPUTS_NAME), store.entry(INPUTS_NAME), len(store), store.allow_links)
+    for first, row in rows:
+        documents = range(first, first + row.documents)
+        if not documents:
+            continue
+        may_be_it = _that_may_be(row, alike)
+        if not may_be_it:
+            rule = f"{row.file} of {row.num_bytes} bytes"
+            yield Finding(INPUTS_NAME, "inputs", rule, "none like it among those given")
+            continue
+        wanted = documents[:: round(1 / max(share, _LEAST_SHARE))]
+        findings = (list(_compare(store, file, row, wanted, reader, tokenizer)) for file in may_be_it)
+        yield from _least(findings)
+        progress(row.num_bytes or 0, total)
+
+
+def _that_may_be(row: InputRow, alike: dict[tuple[str, int | None], list[InputFile]]) -> list[InputFile]:
+    """Files with the name and size of an input, that with the same path below the folder all share first."""
+    name = tuple(row.file.split("/"))
+    files = [file for file in alike[name[-1], row.num_bytes] if file.path.parts[-len(name) :] == name]
+    return sorted(files, key=lambda file: file.name != row.file)
+
+
+def _least(findings: Iterable[list[Finding]]) -> list[Finding]:
+    """[] if one of several files is the right one, else what differs in the first."""
+    first = None
+    for found in findings:
+        if not found:
+            return []
+        first = first or found
+    return first or []
+
+
+def _compare(
+    store: Store, file: InputFile, row: InputRow, wanted: Sequence[int], reader: DocumentReader, tokenizer: Tokenizer
+) -> Iterator[Finding]:
+    """Read one input and compare the documents `wanted`, which lie in it in this order."""
+    left = ((document, origin.record) for document in wanted if (origin := store.origin(document)) is not None)
+    document, record = next(left)
+    try:
+        for number, found in SliceReader(file, Slice(0), reading(reader.options)):
+            while record < number:
+                yield Finding(row.file, f"record {record}", f"the tokens of document {document}", "no such record")
+                document, record = next(left, _NONE)
+            if record == number:
+                made = found if isinstance(found, Bad) else reader.document(found, file.format in TABLES)
+                if difference := _difference(store, document, made, tokenizer, reader.options):
+                    rule = f"the tokens of document {document}"
+                    yield Finding(row.file, f"record {record}", rule, difference)
+                document, record = next(left, _NONE)
+            if (document, record) == _NONE:
+                return
+        yield Finding(row.file, f"record {record}", f"document {document}", "the end of the file before it")
+    except BuildError as error:
+        yield Finding(INPUTS_NAME, row.file, "to read it as it was", str(error))
+
+
+def _difference(
+    store: Store, document: int, made: Document | Bad | None, tokenizer: Tokenizer, options: BuildOptions
+) -> str:
+    """What differs between a document of the store and its record now; "" if nothing."""
+    if not isinstance(made, Document):
+        return made.reason if isinstance(made, Bad) else "a record that the filter or map leaves out"
+    encoded = encode_documents([made], tokenizer, options)
+    tokens = store[document]
+    if not np.array_equal(encoded.tokens, tokens):
+        same = int(np.argmin(np.append(encoded.tokens[: tokens.size] == tokens[: encoded.tokens.size], False)))
+        return f"{encoded.tokens.size} tokens, not {tokens.size}, the same up to token {same}"
+    if encoded.mask is not None and not np.array_equal(encoded.mask, store.loss_mask(document)):
+        return "another loss mask"
+    name = store.id(document)
+    return "" if name is None or name == made.name else f"the id {made.name!r}, not {name!r}"

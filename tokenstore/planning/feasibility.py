@@ -1,0 +1,170 @@
+"""A configuration over opened stores -> the laid-out run: what cannot be had is refused here, with what would work."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenstore.batches.sources import Source
+from tokenstore.errors import ConfigError, TokenStoreError
+from tokenstore.order.schedule import DROP, ERROR, MOST_SEQUENCES, STOP, Schedule, Stage, cursor_of, lay_out
+from tokenstore.order.weights import integer_shares, tempered
+from tokenstore.planning.config import PlanConfig, SourceConfig
+from tokenstore.store import Store, open_store
+
+_MOST_ROOM = 2  # times the tokens of a source; more is a sequence length that does not fit it
+_MANY_EPOCHS = 4  # beyond about four passes repeated text adds little (Muennighoff et al., 2023)
+
+
+def open_stores(config: PlanConfig, allow_links: str | Path | None = None) -> dict[str, Store]:
+    """The stores of all sources with a path, by name, in the version asked for."""
+    sources = sorted(config.sources.items())
+    return {name: _open(name, source, allow_links) for name, source in sources if source.path is not None}
+
+
+def _open(name: str, source: SourceConfig, allow_links: str | Path | None) -> Store:
+    try:
+        return open_store(source.path or "", version=source.version, allow_links=allow_links)
+    except TokenStoreError as error:
+        raise type(error)(f"source {name}: {error}") from error
+
+
+def check_stores(stores: Mapping[str, Store]) -> None:
+    """All stores speak of the same tokens; the same store twice is worth a warning."""
+    identities: dict[tuple[str, str | None, int], str] = {}
+    digests: dict[str, str] = {}
+    for name, store in stores.items():
+        tokenizer = store.manifest.tokenizer
+        identities.setdefault((tokenizer.kind, tokenizer.sha256, store.vocab_size), name)
+        other = digests.setdefault(store.digest, name)
+        if other != name:
+            warnings.warn(f"sources {other} and {name} are the same store ({store.digest[:12]}...)", stacklevel=3)
+    if len(identities) > 1:
+        rows = ", ".join(
+            f"{name}: {kind} {(sha or '')[:12]} with {size} ids" for (kind, sha, size), name in identities.items()
+        )
+        raise ConfigError(
+            f"sources: expected stores of one tokenizer, found {len(identities)} ({rows}); build them with the same tokenizer"
+        )
+
+
+def pad_id(streams: Sequence[Source], schedule: Schedule) -> int:
+    """The token id that fills the rest of a row: one integer per plan, and part of its history (ORD-11).
+
+    It is the pad token of the first source, by name, with weight at step 0 (of a pool: its first member), else that
+    store's end-of-text token, else 0. So a source that only a later stage uses cannot change the rows before that stage.
+    """
+    first = next(stream for stream in streams if schedule.stages[0].shares.get(stream.name))
+    tokenizer = first.members[0].store.manifest.tokenizer
+    return next((id for id in (tokenizer.pad_id, tokenizer.eos_id) if id is not None), 0)
+
+
+def lay_out_plan(config: PlanConfig, num_sequences: Mapping[str, int]) -> Schedule:
+    """The schedule of a configuration; ConfigError where a source would run out, or there is not one step."""
+    try:
+        stages = _stages(config, num_sequences)
+    except ValueError as error:
+        raise ConfigError(f"plan: {error}; write other weights") from error
+    word = config.num_steps if isinstance(config.num_steps, str) else None
+    on_exhausted = {"first_exhausted": STOP, "all_exhausted": DROP}.get(word or "", config.on_exhausted or ERROR)
+    epochs = {name: config.sources[name].max_epochs or (1 if word else None) for name in num_sequences}
+    limits = {name: limit * num_sequences[name] for name, limit in epochs.items() if limit}
+    num_steps = None if isinstance(config.num_steps, str) else config.num_steps
+    last = max([stage.from_step for stage in stages] + ([num_steps] if num_steps else []))
+    if cursor_of(stages, last) > MOST_SEQUENCES:
+        raise ConfigError(
+            f"plan: expected at most 2**62 sequences in all, found {cursor_of(stages, last)}; use fewer steps"
+        )
+    schedule = lay_out(stages, limits, on_exhausted, num_steps, _merged(config.skip_steps), config.pads_last_batch)
+    if schedule.exhausted is not None:
+        _refuse(config, num_sequences, stages, schedule, num_steps)
+    if schedule.num_steps == 0:
+        raise ConfigError(
+            f"plan: expected at least one step of {stages[0].global_batch_size} sequences,"
+            f" found {schedule.end} sequences in all; use a smaller global_batch_size or more epochs"
+        )
+    return schedule
+
+
+def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Neighbouring ranges as one: the same steps skipped are the same plan, however they are written."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if merged and merged[-1][1] == start:
+            start = merged.pop()[0]
+        merged.append((start, stop))
+    return merged
+
+
+def _stages(config: PlanConfig, num_sequences: Mapping[str, int]) -> tuple[Stage, ...]:
+    weights: dict[str, Any] = {name: source.weight for name, source in config.sources.items() if source.weight}
+    if not weights:  # all left out: every source ends its epochs with the others
+        weights = tempered(num_sequences, config.temperature) if config.temperature else dict(num_sequences)
+    size = config.global_batch_size
+    stages = [Stage(0, size, integer_shares(weights))]
+    for stage in config.stages:
+        size = stage.global_batch_size or size
+        if stage.weights is not None:
+            stages.append(Stage(stage.from_step, size, integer_shares(stage.weights)))
+        elif size != stages[-1].global_batch_size:  # else it changes nothing, and leaves no trace in the history
+            stages.append(Stage(stage.from_step, size, stages[-1].shares, continues=True))
+    return tuple(stages)
+
+
+def _refuse(
+    config: PlanConfig,
+    num_sequences: Mapping[str, int],
+    stages: Sequence[Stage],
+    schedule: Schedule,
+    num_steps: int | None,
+) -> None:
+    """Say which source runs out, when, what it would need, and what would work."""
+    cursor, name = schedule.exhausted or (0, "")
+    allowed = config.sources[name].max_epochs
+    if num_steps is None:
+        need = "an endless plan needs ever more"
+    else:
+        free = lay_out(stages, {}, ERROR, num_steps)
+        needed = free.counts(cursor_of(stages, num_steps)).get(name, 0) / num_sequences[name]
+        need = f"{num_steps} steps need {needed:.2f} epochs"
+    longest = schedule.step_of(cursor)
+    works = f"The longest plan that works has num_steps: {longest}"
+    if longest == 0:
+        works = "Not one step works"
+    raise ConfigError(
+        f"source {name}: expected it to last, found that it runs out in step {longest}:"
+        f" {allowed} epochs of {num_sequences[name]} sequences are allowed, {need}. {works}; or raise max_epochs, lower its weight, or set on_exhausted: drop or stop"
+    )
+
+
+def warn_of_padding(streams: Sequence[Source], length: int) -> None:
+    """Sequences that are mostly padding: usually a sequence length far above what the source holds."""
+    for stream in streams:
+        room = stream.num_sequences * length
+        if stream.packing == "best_fit" and room > _MOST_ROOM * stream.num_tokens:
+            epoch = "1 sequence" if stream.num_sequences == 1 else f"{stream.num_sequences:,} sequences"
+            warnings.warn(
+                f"source {stream.name}: {float(100 * (1 - stream.num_tokens / room)):.3g} % padding: an epoch is {epoch} of"
+                f" {length:,} tokens, but the source has {int(stream.num_tokens):,}; use a smaller sequence_length",
+                stacklevel=3,
+            )
+
+
+def warn_of_surprises(config: PlanConfig, num_sequences: Mapping[str, int], schedule: Schedule) -> None:
+    """Repeating a source many times, or ending before what was asked for, is allowed, and worth a word."""
+    if schedule.end is None or schedule.num_steps is None:
+        return
+    asked = max([schedule.stages[-1].from_step, *([config.num_steps] if isinstance(config.num_steps, int) else [])])
+    if schedule.num_steps < asked:
+        warnings.warn(
+            f"this plan ends after {schedule.num_steps} steps, where its sources run out, not after {asked};"
+            " raise max_epochs, or give a source that lasts",
+            stacklevel=3,
+        )
+    for name, count in schedule.counts(schedule.end).items():
+        epochs = count / num_sequences[name]
+        if epochs > _MANY_EPOCHS and config.sources[name].max_epochs is None:
+            warnings.warn(
+                f"source {name} is repeated {epochs:.1f} times in this plan; lower its weight or set max_epochs",
+                stacklevel=3,
+            )

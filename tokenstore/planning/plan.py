@@ -1,0 +1,383 @@
+"""Plan: the pure function batch = f(step, rank), and the questions it answers by arithmetic."""
+
+import operator
+import pickle
+import threading
+import warnings
+import weakref
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import count
+from pathlib import Path
+from typing import Any, NamedTuple, Self, TypedDict, Unpack
+
+import numpy as np
+
+from tokenstore.batches.packings import Packings
+from tokenstore.batches.sampler import Order, Sampler
+from tokenstore.batches.spans import DOCUMENT, DOCUMENT_START, LENGTH, SPAN_STORE, START
+from tokenstore.batches.tables import Tables
+from tokenstore.errors import ConfigError, CorruptionError, StateMismatchError
+from tokenstore.order.rank_rows import check_split, first_row
+from tokenstore.order.schedule import MOST_SEQUENCES
+from tokenstore.planning.config import Number, PlanConfig, RunFields, SourceConfig, SourceFields
+from tokenstore.planning.feasibility import (
+    check_stores,
+    lay_out_plan,
+    open_stores,
+    pad_id,
+    warn_of_padding,
+    warn_of_surprises,
+)
+from tokenstore.planning.find import Finder, Occurrence
+from tokenstore.planning.history import check_same_past, check_state, fingerprint_of, make_state, past_of
+from tokenstore.planning.metrics import metrics_of
+from tokenstore.planning.progress import PieceLengths, SourceProgress, piece_lengths, progress_of
+from tokenstore.planning.resolve import resolve_sources
+from tokenstore.store.files import after_fork_in_child
+
+
+class Arrays(TypedDict):
+    """What a rank is given in a step: int64[sequences, sequence_length] each."""
+
+    input_ids: np.ndarray
+    targets: np.ndarray
+
+
+class Piece(NamedTuple):
+    """Tokens [start, stop) of a document of a source."""
+
+    source: str
+    document: int
+    start: int
+    stop: int
+
+
+class Plan:
+    """An immutable plan over opened stores. Safe to share among threads and to pickle (by configuration)."""
+
+    def __init__(self, config: PlanConfig | str | Path, allow_links: str | Path | None = None):
+        """Open the stores of `config` and lay the plan out.
+
+        Args:
+            config: a configuration, or the path of a plan.yaml (or JSON) file.
+            allow_links: as in `open_store`. It is no part of the plan, of its states or of its fingerprint.
+
+        Raises:
+            ConfigError: a plan that cannot be had: a source too short, mixed tokenizers, a source that would run out.
+            TokenStoreError: a store that cannot be opened.
+        """
+        config = PlanConfig.load(config) if isinstance(config, str | Path) else config
+        self.config = config = config.model_copy(deep=True)  # what was asked for stays what it was
+        self.allow_links = None if allow_links is None else Path(allow_links).absolute()
+        self.stores = open_stores(config, self.allow_links)
+        check_stores(self.stores)
+        self.streams = resolve_sources(config, self.stores)
+        self.num_sequences = {stream.name: stream.num_sequences for stream in self.streams}
+        self.schedule = lay_out_plan(config, self.num_sequences)
+        self.pad_id = pad_id(self.streams, self.schedule)
+        self._order = Order(
+            self.schedule,
+            tuple(self.num_sequences),
+            config.seed,
+            config.sequence_length,
+            config.packing != "concat",
+            config.shuffle,
+            config.cross_document_targets,
+            self.pad_id,
+        )
+        self._sampler = self.sampler()
+        self._lock = threading.Lock()
+        _renew_after_fork(self)
+        used = {name for stage in self.schedule.stages for name in stage.shares}
+        warn_of_padding([stream for stream in self.streams if stream.name in used], config.sequence_length)
+        warn_of_surprises(config, self.num_sequences, self.schedule)
+
+    @classmethod
+    def of(
+        cls,
+        stores: str | Path | Mapping[str, str | Path],
+        sequence_length: int,
+        global_batch_size: int,
+        seed: int = 0,
+        weights: Mapping[str, Number] | None = None,
+        allow_links: str | Path | None = None,
+        **fields: Unpack[RunFields],
+    ) -> Self:
+        """The short form: one store, or several by name with their weights; `fields` are those of PlanConfig."""
+        paths = dict(stores) if isinstance(stores, Mapping) else {Path(stores).name: stores}
+        if unknown := sorted(set(weights or {}) - set(paths)):
+            raise ConfigError(f"weights: expected names of stores ({', '.join(paths)}), found {unknown}")
+        sources: dict[str, SourceConfig | SourceFields] = {
+            name: {"path": str(path), "weight": (weights or {}).get(name)} for name, path in paths.items()
+        }
+        config = PlanConfig(
+            sequence_length=sequence_length, global_batch_size=global_batch_size, seed=seed, sources=sources, **fields
+        )
+        return cls(config, allow_links)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], "Plan"], tuple[bytes]]:
+        found = {name: {"path": str(store.path), "version": store.version} for name, store in self.stores.items()}
+        sources = {name: source.model_copy(update=found.get(name, {})) for name, source in self.config.sources.items()}
+        digests = {name: store.digest for name, store in self.stores.items()}
+        config, links = self.config.model_copy(update={"sources": sources}), self.allow_links
+        packed = zlib.compress(pickle.dumps((config, digests, links)))
+        return _reopen, (packed,)  # small also with hundreds of sources: it goes to every worker
+
+    def __repr__(self) -> str:
+        steps = "endless" if self.num_steps is None else f"{self.num_steps} steps"
+        return f"Plan({', '.join(self.num_sequences)}; {steps} of {self.global_batch_size(0)} x {self.config.sequence_length})"
+
+    # ---- what the plan is
+
+    @property
+    def num_steps(self) -> int | None:
+        """Steps of the plan, skipped ones counted; None when it is endless."""
+        return self.schedule.num_steps
+
+    @property
+    def last_start(self) -> int:
+        """The last step that a run may start at: num_steps, or where an endless plan reaches the sizes of ORD-10."""
+        return self.schedule.step_of(MOST_SEQUENCES) if self.num_steps is None else self.num_steps
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything that decides the whole plan, its end included, hex."""
+        return fingerprint_of(self.past(None))
+
+    def past(self, step: int | None) -> str:
+        """Canonical JSON of everything that decided steps [0, step) and nothing else; None: the whole plan, with its end."""
+        constants = {
+            "seed": self.config.seed,
+            "sequence_length": self.config.sequence_length,
+            "packing": self.config.packing,
+            "shuffle": self.config.shuffle,
+            "cross_document_targets": self.config.cross_document_targets,
+            "pad_id": self.pad_id,
+        }
+        identities = {stream.name: stream.identity for stream in self.streams}
+        return past_of(self.schedule, constants, identities, step)
+
+    def global_batch_size(self, step: int) -> int:
+        """Sequences of `step` over all ranks."""
+        return self.schedule.stage(step).global_batch_size
+
+    def step_at(self, num_updates: int) -> int:
+        """The step that comes after `num_updates` steps have been given: skipped ones are not counted as updates."""
+        step = num_updates
+        for start, stop in self.schedule.skip_steps:
+            step += stop - start if start <= step else 0
+        return step
+
+    # ---- state
+
+    def state(self, step: int, cursor: int | None = None) -> dict[str, int | str]:
+        """The state of a run that is to give `step` next (or goes on inside it, at `cursor`)."""
+        step = self.check_start(step)
+        start = self.schedule.cursor(step)
+        cursor = start if cursor is None else cursor
+        return make_state(step, cursor, self.past(step if cursor == start else step + 1))
+
+    def check_state(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """(step, sequences of it already given) of a state of this plan.
+
+        Raises: StateMismatchError: the state is of another plan, another version, or damaged.
+        """
+        check_state(state)
+        step, cursor = state["step"], state["cursor"]
+        if step > self.last_start:
+            raise StateMismatchError(
+                f"state: expected a step in 0..{self.last_start}, found {step}; this plan ends before the run had come there"
+            )
+        start = self.schedule.cursor(step)
+        past_end = step if cursor == start else step + 1
+        check_same_past(state["past"], self.past(past_end), past_end, self.stores)
+        if not start <= cursor < start + self.global_batch_size(step):
+            raise StateMismatchError(
+                f"state: expected a cursor inside step {step}, found {cursor}; the state is damaged"
+            )
+        return step, cursor - start
+
+    # ---- the pure function
+
+    def sampler(self) -> Sampler:
+        """A new Sampler over this plan, for one thread."""
+        tables = Tables(self.stores, self.streams, self.config.seed)
+        return Sampler(self._order, tables, Packings(self.streams, self.stores, self.config.seed, self.config.shuffle))
+
+    def batch(self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None) -> Arrays:
+        """What `rank` is given in `step`.
+
+        Args:
+            step: 0 <= step < num_steps, not skipped.
+            rank, world_size: data-parallel rank and size.
+            microbatch_size: sequences per microbatch, as the loader has it: which rows of the step are this rank's depends
+                on it. Its microbatches follow one another. Default: all of the rank's sequences are one microbatch.
+        Returns: `input_ids` and `targets`, int64[global_batch_size / world_size, sequence_length]. A target is the token
+            that follows in the document, -100 at the document's last token.
+        """
+        with self._lock:
+            rows = self._rows(step, rank, world_size, microbatch_size)
+            shape = (len(rows), self.config.sequence_length)
+            batch: Arrays = {"input_ids": np.empty(shape, np.int64), "targets": np.empty(shape, np.int64)}
+            self._sampler.fill(rows, batch["input_ids"], batch["targets"])
+            return batch
+
+    def documents(
+        self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None
+    ) -> list[list[Piece]]:
+        """The pieces of every sequence that `batch` gives for the same arguments, in the same order."""
+        names = tuple(self.stores)
+        with self._lock:
+            rows = self._rows(step, rank, world_size, microbatch_size)
+            return [[_piece(names, span) for span in spans.tolist()] for spans in self._sampler.spans(rows)]
+
+    def _rows(self, step: int, rank: int, world_size: int, microbatch_size: int | None) -> np.ndarray:
+        self.check_step(step)
+        step = operator.index(step)
+        size = self.global_batch_size(step)
+        microbatch_size = check_split(size, rank, world_size, microbatch_size)
+        blocks = [
+            self._sampler.locate(step, first_row(j, rank, world_size, microbatch_size), microbatch_size)
+            for j in range(size // (world_size * microbatch_size))
+        ]
+        return np.concatenate(blocks)
+
+    def check_step(self, step: int) -> None:
+        """Refuse a step that the plan does not have, or skips."""
+        if self.check_start(step) == self.last_start:
+            raise ValueError(f"step: expected one below {self.last_start}, found {step}")
+        if self.schedule.is_skipped(step):
+            raise ValueError(
+                f"step: expected one that is not skipped, found {step}; skip_steps: {self.schedule.skip_steps}"
+            )
+
+    def check_start(self, step: int) -> int:
+        """`step` as an int, if a run may start at it: any step of the plan, or its end. ValueError for any other."""
+        step = operator.index(step)  # a numpy or torch integer would overflow later
+        if not 0 <= step <= self.last_start:
+            limit = "" if self.num_steps is not None else "; a run has at most 2**62 sequences"
+            raise ValueError(f"step: expected one in 0..{self.last_start}, found {step}{limit}")
+        return step
+
+    # ---- questions
+
+    def progress(self, step: int) -> dict[str, SourceProgress]:
+        """Every source after steps [0, step), without replay; step is at most num_steps."""
+        length = self.config.sequence_length
+        return progress_of(self.schedule, self.streams, self._piece_lengths, length, self.check_start(step))
+
+    def metrics(self, step: int) -> dict[str, int | float]:
+        """`progress(step)` as a flat dict of numbers for a run's log; `metrics` lists its keys."""
+        return metrics_of(self.check_start(step), self.progress(step), self.config.sequence_length)
+
+    @cached_property
+    def _piece_lengths(self) -> dict[str, PieceLengths | None]:
+        return {stream.name: piece_lengths(stream, self.config.sequence_length) for stream in self.streams}
+
+    def epoch_start(self, source: str, epoch: int) -> int | None:
+        """The step in which `epoch` (from 0) of a source begins; None where this plan never comes so far."""
+        if source not in self.num_sequences:
+            raise ValueError(f"source: expected one of {', '.join(self.num_sequences)}, found {source!r}")
+        _check_epoch(epoch)
+        cursor = self.schedule.find(source, operator.index(epoch) * self.num_sequences[source])
+        return None if cursor is None else self._step_of_given(cursor)
+
+    def _step_of_given(self, cursor: int) -> int | None:
+        step = self.schedule.step_of(cursor)
+        return step if self.num_steps is None or step < self.num_steps else None
+
+    def find(
+        self, source: str, document: int, epoch: int | None = None, steps: range | tuple[int, int] | None = None
+    ) -> Iterator[Occurrence]:
+        """When a document comes by: (epoch, step, row, start, stop) of each of its pieces, lazily, in order of step.
+
+        Skipped steps give nothing. In an endless plan this goes on for ever; take some, or bound it.
+
+        Args:
+            source: name of a source with a path; in a pool, that of the member.
+            document: number of the document in its store.
+            epoch: only this pass (from 0) over the source (of a pool: over the pool).
+            steps: only steps in this range, [first, last); what lies behind the plan's end gives nothing.
+        """
+        owners = {
+            member.name: (n, m) for n, stream in enumerate(self.streams) for m, member in enumerate(stream.members)
+        }
+        if source not in owners:
+            raise ValueError(f"source: expected one of {', '.join(sorted(owners))}, found {source!r}")
+        number, member = owners[source]
+        if not 0 <= operator.index(document) < len(self.stores[source]):
+            raise IndexError(
+                f"document: expected one of {len(self.stores[source])}, found {document} (source {source})"
+            )
+        within = None
+        if steps is not None:
+            within = self._steps_of(steps)
+        stream = self.streams[number]
+        if epoch is not None:
+            _check_epoch(epoch)
+            epochs: Iterator[int] = iter([operator.index(epoch)])
+        else:
+            before = (
+                0 if within is None else self.schedule.counts(self.schedule.cursor(within.start)).get(stream.name, 0)
+            )
+            epochs = count(before // stream.num_sequences)
+        return self._finder.occurrences(number, stream, member, operator.index(document), epochs, within)
+
+    def _steps_of(self, steps: range | tuple[int, int]) -> range:
+        """[first, last) as steps of the plan, cut at its end."""
+        if isinstance(steps, range) and steps.step != 1:
+            raise ValueError(f"steps: expected every step of a range, found {steps}")
+        first, last = (operator.index(x) for x in ((steps.start, steps.stop) if isinstance(steps, range) else steps))
+        most = max(first, last) if self.num_steps is None else self.num_steps
+        first, last = min(first, most), min(last, most)
+        return range(self.check_start(first), max(self.check_start(last), first))
+
+    @cached_property
+    def _finder(self) -> Finder:
+        packings = Packings(self.streams, self.stores, self.config.seed, self.config.shuffle)
+        return Finder(self.schedule, packings, self.config.seed, self.config.sequence_length, self.config.shuffle)
+
+
+def _renew_after_fork(plan: Plan) -> None:
+    """A lock that some thread held at a fork would never be free in the child, and its sampler may be half-way."""
+    known = weakref.ref(plan)
+
+    def renew() -> None:
+        if (mine := known()) is not None:
+            mine._lock, mine._sampler = threading.Lock(), mine.sampler()
+
+    after_fork_in_child(renew)
+
+
+def as_plan(plan: Plan | str | Path) -> Plan:
+    """A plan as it is, or that of a file."""
+    return plan if isinstance(plan, Plan) else Plan(plan)
+
+
+def _check_epoch(epoch: int) -> None:
+    if operator.index(epoch) < 0:
+        raise ValueError(f"epoch: expected 0 or more, found {epoch}")
+    if epoch >= 1 << 48:
+        raise ValueError(f"epoch: expected one below 2**48, found {epoch}")
+
+
+def _piece(names: Sequence[str], span: Sequence[int]) -> Piece:
+    start = span[START] - span[DOCUMENT_START]
+    return Piece(names[span[SPAN_STORE]], span[DOCUMENT], start, start + span[LENGTH])
+
+
+def _reopen(packed: bytes) -> Plan:
+    """Unpickle a plan: open its stores again, which must still be the same."""
+    config, digests, allow_links = pickle.loads(zlib.decompress(packed))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # said where the plan was made first
+        plan = Plan(config, allow_links)
+    for name, store in plan.stores.items():
+        if store.digest != digests[name]:
+            raise CorruptionError(
+                f"source {name}: expected the store {digests[name]}, found {store.digest} ({store.path});"
+                " it was replaced while a run was using it; start the run again"
+            )
+    return plan
