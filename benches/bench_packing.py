@@ -1,7 +1,7 @@
 """Claims: an epoch is packed in milliseconds whatever the number of documents, with next to no padding and new neighbours.
 
 Four resources: CPU; memory: 64 bytes a group of equal bins; disk none; network none. Web-like lengths, seed 7. The packing
-is made anew every epoch by every rank; nothing of it is written. The order file is made once, by the builder.
+is made anew every epoch by every rank; nothing of it is written. The length index is made once, by the builder.
 """
 
 from itertools import pairwise
@@ -15,7 +15,7 @@ from tokenstore.order.inverse import BinIndex
 from tokenstore.order.keys import base_key
 from tokenstore.order.packing import Packing, num_best_fit, pack
 from tokenstore.order.repeats import Member
-from tokenstore.store.length_index import add_order
+from tokenstore.store.length_index import add_length_index
 
 JITTER = base_key(0, "jitter", "web")
 
@@ -85,15 +85,15 @@ def _again(documents: int, length: int) -> Row:
 
 
 def run(folder: Path, smoke: bool) -> list[Row]:
-    """Packing plans, padding, pairs, and the order file."""
+    """Packing plans, padding, pairs, and the length index."""
     reach = {2048: "20 ms", 4096: "20 ms", 8192: "20 ms", 32768: "40 ms"}
     lengths = [2048] if smoke else list(reach)
     rows = _plans(10_000 if smoke else 1_000_000, lengths, reach, smoke)
     rows.append(_again(1000 if smoke else 10_000, 4096))
-    add_order(sparse_store(folder / "warm", 1000))  # compile
+    add_length_index(sparse_store(folder / "warm", 1000))  # compile
     documents = 100_000 if smoke else 20_000_000
     path = sparse_store(folder / "order", documents)
-    took = seconds(lambda: add_order(path))
-    claim = f"order file, {documents:,} documents, written and synced"
+    took = seconds(lambda: add_length_index(path))
+    claim = f"length index, {documents:,} documents, written and synced"
     rows.append(Row(claim, f"{took / documents * 1e9:.0f} ns a document", "60 ns", ""))
     return rows

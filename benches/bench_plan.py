@@ -1,6 +1,6 @@
 """Claim: planning a sequence (which source, which window or documents) costs about a microsecond.
 
-Four resources: CPU; memory: boundaries, for best_fit the order file too, at random places. All down to the tokens' addresses:
+Four resources: CPU; memory: boundaries, for best_fit the length index too, at random places. All down to the tokens' addresses:
 interleave, permutation inside the step and of the source; `concat`: offset, documents, their boundaries; `best_fit`: bin,
 slots, documents, their boundaries. No tokens are read.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tokenstore
 from benches.scenes import Row, rounds, sparse_store, token_store
-from tokenstore.store.length_index import add_order
+from tokenstore.store.length_index import add_length_index
 
 BATCH = 64
 
@@ -30,7 +30,7 @@ def run(folder: Path, smoke: bool) -> list[Row]:
     """Nanoseconds a sequence, for a large source and for one below 65,536 sequences, in batches of 64."""
     small = token_store(folder / "small", 9, 200_000 if smoke else 10_000_000)
     large = sparse_store(folder / "large", 20_000 if smoke else 10_000_000)
-    add_order(large)
+    add_length_index(large)
     steps = 20 if smoke else 1000
     cases = [
         ("concat, large source (many sequences)", _measure(small, 16, steps, "concat"), "500 ns"),

@@ -15,7 +15,7 @@ from statistics import median
 from benches.limit import read_all
 from benches.scenes import CannotRun, Row, ratio, rounds, show, sparse_store, token_store
 from tokenstore.store import verify
-from tokenstore.store.length_index import add_order
+from tokenstore.store.length_index import add_length_index
 
 FAR = 10**7
 _SIZES = {"10^4": (10**4, 1), "10^6": (10**6, 1), "10^8": (10**8, 1), "10^9, 10^13 tokens": (10**9, 10)}
@@ -78,7 +78,7 @@ def run(folder: Path, smoke: bool) -> list[Row]:
     sizes = {"10^3": (10**3, 1), "10^4": (10**4, 1)} if smoke else _SIZES
     stores = {name: sparse_store(folder / f"{number}", *size) for number, (name, size) in enumerate(sizes.items())}
     for path in stores.values():
-        add_order(path)
+        add_length_index(path)
     rows = []
     for packing in ("concat", "best_fit"):
         rows += _sizes(stores, packing, 1 if smoke else 3)
@@ -124,7 +124,7 @@ def _sources(folder: Path, number: int, count: int) -> list[Row]:
     """A mixture of many sources, each a store of its own, against one source."""
     paths = {f"s{i:04d}": str(sparse_store(folder / f"{i}", 1000)) for i in range(number)}
     for path in paths.values():
-        add_order(Path(path))
+        add_length_index(Path(path))
     rows = []
     for packing in ("concat", "best_fit"):
         many, one = (measure(some, packing, FAR, count) for some in (paths, {"s0000": paths["s0000"]}))

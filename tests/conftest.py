@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.data.texts import TEXTS
 from tokenstore.format.manifest import TokenizerEntry
-from tokenstore.store.length_index import add_order
+from tokenstore.store.length_index import add_length_index
 from tokenstore.store.writer import StoreWriter
 
 for name, examples in ("quick", 25), ("thorough", 150):  # thorough: pytest --hypothesis-profile=thorough
@@ -36,11 +36,11 @@ def write_store(
     vocab_size: int = 300,
     shard_bytes: int = 1 << 20,
     eos: bool = False,
-    order: bool = False,
+    length_index: bool = False,
 ) -> Path:
     """A store of the given documents (ids, end-of-text included), by the real writer, committed without a lock.
 
-    order: with an order file, as a built store has one and packing whole documents needs.
+    length_index: with a length index, as a built store has one and packing whole documents needs.
     """
     path.mkdir(parents=True)
     with StoreWriter(path, vocab_size, shard_bytes) as writer:
@@ -52,10 +52,10 @@ def write_store(
             tokenizer=TokenizerEntry("bytes", None, None, EOS if eos else None, None, None, "tests", "1"),
             options={},
             counts={},
-            versions={},
+            library_versions={},
         )
-    if order:
-        add_order(path)
+    if length_index:
+        add_length_index(path)
     return path
 
 

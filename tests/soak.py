@@ -47,11 +47,11 @@ class Split:
 def make_stores(folder: Path) -> list[Path]:
     """Of several shapes and many shards, one with loss masks."""
     stores = [
-        write_store(folder / f"{number}", random_documents(number, *shape), shard_bytes=500, order=True)
+        write_store(folder / f"{number}", random_documents(number, *shape), shard_bytes=500, length_index=True)
         for number, shape in enumerate(SHAPES)
     ]
     masked = random_masked(9, [1 + number % 50 for number in range(100)])
-    return [*stores, write_masked(folder / "masked", masked, shard_bytes=900, order=True)]
+    return [*stores, write_masked(folder / "masked", masked, shard_bytes=900, length_index=True)]
 
 
 def random_plan(stores: list[Path], rng: random.Random) -> Plan:

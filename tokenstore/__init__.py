@@ -7,7 +7,7 @@
     for batch in tokenstore.TokenLoader(plan, rank=0, world_size=1, step=0):
         ...                                    # {"input_ids": int64[64, 2048], "targets": int64[64, 2048]}
 
-Floors, each importing only lower ones (`tests/unit/test_floors.py` holds them):
+Layers, each importing only lower ones (`tests/unit/test_layers.py` holds them):
     errors, paths 0  every error raised on purpose; what is at a path
     outside       0  files that a stranger may have made: how they are opened, and their limits
     jit           0  the policy for numba kernels

@@ -1,4 +1,4 @@
-"""Floor 0: every error the package raises on purpose. Each kind is a different thing for the caller to do.
+"""Layer 0: every error the package raises on purpose. Each kind is a different thing for the caller to do.
 
 A message says what was expected, what was found, where, and what to do:
 `<thing>: expected <rule>, found <value> (<file>, <place>); <what to do>`.
@@ -23,7 +23,7 @@ class ConfigError(TokenStoreError, ValueError):
 
 
 class StateMismatchError(TokenStoreError):
-    """A saved state belongs to a run with another past: load the plan it came from."""
+    """A saved state belongs to a run with another history: load the plan it came from."""
 
 
 class StoreBusyError(TokenStoreError):

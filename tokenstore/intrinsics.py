@@ -1,4 +1,4 @@
-"""Floor 0: what numba does not offer by itself: arrays at an address, prefetching, counting zero bits.
+"""Layer 0: what numba does not offer by itself: arrays at an address, prefetching, counting zero bits.
 
 A table of the addresses of mapped files is one array that a kernel takes; a thousand maps are not.
 """

@@ -1,4 +1,4 @@
-"""Floor 0: the one policy for numba kernels.
+"""Layer 0: the one policy for numba kernels.
 
 nogil, no fastmath, no parallel, cached on disk. Two traps of numba's cache are closed here. It checks only the file of
 the kernel itself, not of the kernels that one calls, so a changed callee would leave a stale result: our stamp is a

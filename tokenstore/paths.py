@@ -1,4 +1,4 @@
-"""Floor 0: what is at a path.
+"""Layer 0: what is at a path.
 
 Not `Path.exists` and its like: from Python 3.14 on they call missing what may not be looked at, and a name that is too long.
 """

@@ -37,14 +37,14 @@ def compare(name: str, path: Path) -> tuple[dict[str, int], list[str]]:
     theirs, ours = load_template(text, tokens, _DATE), Renderer(BUILT_IN[name], tokens, "all", _DATE)
     counts = {"same": 0, "refused by both": 0, "refused here": 0, "refused there": 0}
     differences = []
-    for title, talk in CONVERSATIONS.items():
-        expected = _or_none(partial(theirs.render, talk.messages, talk.tools))
-        found = _or_none(partial(ours.render, talk))
+    for title, conversation in CONVERSATIONS.items():
+        expected = _or_none(partial(theirs.render, conversation.messages, conversation.tools))
+        found = _or_none(partial(ours.render, conversation))
         if found is None or expected is None:
             counts[f"refused {'by both' if found == expected else 'here' if found is None else 'there'}"] += 1
         elif found != expected:
             differences.append(f"{name}: {title}:\n    theirs {expected!r}\n    ours   {found!r}")
-        elif tokenizer is not None and (difference := _tokens_differ(path, tokens, text, name, talk)):
+        elif tokenizer is not None and (difference := _tokens_differ(path, tokens, text, name, conversation)):
             differences.append(f"{name}: {title}: {difference}")
         else:
             counts["same"] += 1
@@ -58,18 +58,18 @@ def _or_none(render: Callable[[], tuple[str, object]]) -> str | None:
         return None
 
 
-def _tokens_differ(path: Path, names: dict[str, str], template: str, name: str, talk: Conversation) -> str:
+def _tokens_differ(path: Path, names: dict[str, str], template: str, name: str, conversation: Conversation) -> str:
     """Tokens of a build with the built-in template against those of the library with the family's own."""
     from transformers import PreTrainedTokenizerFast
 
     file = str(path / "tokenizer.json")
     library = PreTrainedTokenizerFast(tokenizer_file=file, **names)
     expected = library.apply_chat_template(
-        list(talk.messages), tools=talk.tools, chat_template=template, return_dict=False
+        list(conversation.messages), tools=conversation.tools, chat_template=template, return_dict=False
     )
     options = BuildOptions(("x",), Path("x"), file, records="chat", chat_template=name, train_on="all", eos=False)
     tokenizer = open_tokenizer(options)
-    row = {"messages": list(talk.messages), "tools": talk.tools}
+    row = {"messages": list(conversation.messages), "tools": conversation.tools}
     document = DocumentReader(options, tokenizer).document(row)
     if not isinstance(document, Document):
         return document.reason if document else "no document"

@@ -56,7 +56,7 @@ SPREAD = {
 }
 HARDEST = {26: 2, 27: 2, 29: 4, 30: 1, 31: 3, 32: 2, 33: 5, 34: 4, 36: 4, 37: 3, 38: 3, 39: 3, 40: 5, 42: 3, 43: 2}
 HARDEST |= {44: 6, 45: 2, 46: 2, 47: 1, 48: 2, 50: 1}
-PACKINGS = (  # length, counts, seed, name, epoch, shuffle; the first seven end on rungs 0..6
+PACKINGS = (  # length, counts, seed, name, epoch, shuffle; the first seven end on attempts 0..6
     (64, {2: 1}, 1, "a", 0, True),
     (64, {13: 1, 16: 1, 19: 1, 27: 2, 38: 1, 40: 1, 50: 1, 56: 1, 62: 1}, 1, "a", 0, True),
     (31, {8: 1, 9: 1, 11: 1, 12: 1, 15: 1}, 1, "a", 1, True),
@@ -166,12 +166,12 @@ def sequence_numbers() -> list[Any]:
 
 
 def packings() -> list[Any]:
-    """[length, [[class, slots], ...], seed, name, epoch, shuffle, rung, [[[class, slot], ...] of each bin]]."""
+    """[length, [[class, slots], ...], seed, name, epoch, shuffle, attempt, [[[class, slot], ...] of each bin]]."""
     rows = []
     for length, counts, seed, name, epoch, shuffle in PACKINGS:
         n = naive_packing.num_sequences(counts, length, "best_fit")
-        bins, rung = naive_packing.pack(counts, length, n, seed, name, epoch, shuffle)
-        rows.append([length, sorted(counts.items()), seed, name, epoch, shuffle, rung, bins])
+        bins, attempt = naive_packing.pack(counts, length, n, seed, name, epoch, shuffle)
+        rows.append([length, sorted(counts.items()), seed, name, epoch, shuffle, attempt, bins])
     return rows
 
 

@@ -76,7 +76,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("pages")
     hostile = hostile_store(folder)
     texts_store(folder / "chat", TEXTS)
-    write_store(folder / "b", random_documents(1, 80, 20, 259), 259, order=True)
+    write_store(folder / "b", random_documents(1, 80, 20, 259), 259, length_index=True)
     sources = {
         SCRIPTS[0]: {"path": str(hostile), "weight": "0.6"},
         "b \u202e": {"path": str(folder / "b"), "weight": "0.4"},
@@ -209,8 +209,8 @@ class TestKeys:
             assert seen.told() == ""
             for at in range(12):
                 told = seen.press("ArrowRight")
-                learned = ", not trained on" if "dim" in box.classes[at] else ""
-                assert told == f"{place(box, at)}{json.dumps(box.texts[at], ensure_ascii=False)}{learned}"
+                in_loss = ", not trained on" if "dim" in box.classes[at] else ""
+                assert told == f"{place(box, at)}{json.dumps(box.texts[at], ensure_ascii=False)}{in_loss}"
                 assert seen.page.locator(".tokens .at").count() == 1
             assert seen.press("ArrowLeft").startswith(place(box, 10))
             assert seen.press("ArrowRight", "Alt+ArrowLeft", "Control+ArrowLeft") == told

@@ -31,7 +31,7 @@ class NeverDue:
 def path(tmp_path: Path) -> Path:
     """Several pages a file, of all kinds."""
     documents = random_masked(1, [1 + number % 40 for number in range(9000)])
-    path = write_masked(tmp_path / "s", documents, shard_bytes=200_000, order=True, at_once=1000)
+    path = write_masked(tmp_path / "s", documents, shard_bytes=200_000, length_index=True, at_once=1000)
     for file in path.iterdir():
         file.chmod(0o644)
     return path
@@ -56,7 +56,7 @@ def rows(sampler: Sampler, step: int) -> list[list[int]]:
 @pytest.mark.parametrize(
     ("packing", "stem"),
     [
-        *[("best_fit", stem) for stem in ("tokens-00001", "boundaries", "order", "mask-00000")],
+        *[("best_fit", stem) for stem in ("tokens-00001", "boundaries", "length_index", "mask-00000")],
         *[("concat", stem) for stem in ("tokens-00000", "boundaries")],
     ],
 )

@@ -1,4 +1,4 @@
-"""Giving a store its order file while the disk fails, the process dies or the directory is closed (P8): the store stays whole."""
+"""Giving a store its length index while the disk fails, the process dies or the directory is closed (P8): the store stays whole."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ from tests.conftest import random_documents, write_store
 from tests.support.processes.privileges import NOBODY
 from tokenstore.errors import TokenStoreError
 from tokenstore.store import length_index, open_store, verify
-from tokenstore.store.length_index import add_order
+from tokenstore.store.length_index import add_length_index
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -23,7 +23,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store of 300 documents in some shards, without an order file."""
+    """A store of 300 documents in some shards, without a length index."""
     return write_store(tmp_path / "s", random_documents(1, 300, 40), shard_bytes=2000)
 
 
@@ -40,14 +40,14 @@ def test_a_full_disk_leaves_the_store_as_it_was(path: Path, monkeypatch: pytest.
 
         patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(
-            TokenStoreError, match=r"order file: expected to write .*order\.bin, found No space left on device"
+            TokenStoreError, match=r"length index: expected to write .*length_index\.bin, found No space left on device"
         ):
-            add_order(path)
+            add_length_index(path)
     after = contents(path)
     assert {name: after[name] for name in before} == before
     assert verify(path) == []
     assert not list(path.parent.glob("s.*"))
-    assert add_order(path)
+    assert add_length_index(path)
     assert verify(path) == []
 
 
@@ -60,7 +60,7 @@ def test_a_full_disk_is_not_kept_full(path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(TokenStoreError):
-        add_order(path)
+        add_length_index(path)
     assert contents(path) == before
 
 
@@ -71,7 +71,7 @@ def test_a_disk_that_fails_at_any_call_leaves_a_whole_store(path: Path, monkeypa
     """P8: whichever call fails, the store is sound with or without an order, and the next run ends in the same bytes."""
     spare = path.with_name("spare")
     shutil.copytree(path, spare)
-    add_order(spare)
+    add_length_index(spare)
     expected = contents(spare)
     failures = 0
     while True:
@@ -94,7 +94,7 @@ def test_a_disk_that_fails_at_any_call_leaves_a_whole_store(path: Path, monkeypa
             for name in CALLS:
                 patch.setattr(os, name, counted(name))
             try:
-                assert add_order(spare)
+                assert add_length_index(spare)
                 break
             except TokenStoreError as error:
                 message = str(error)
@@ -102,7 +102,7 @@ def test_a_disk_that_fails_at_any_call_leaves_a_whole_store(path: Path, monkeypa
         assert "found Input/output error; mend it and run `tokenstore index` again" in message
         assert verify(spare) == []
         assert len(list(open_store(spare))) == 300
-        add_order(spare)
+        add_length_index(spare)
         assert contents(spare) == expected
         assert verify(spare) == []
     assert set(made) == set(CALLS)
@@ -122,13 +122,13 @@ def test_a_kill_before_the_manifest_leaves_a_store_that_the_next_run_mends(
     with monkeypatch.context() as patch:
         patch.setattr(length_index, "write_atomically", die)
         with pytest.raises(error):
-            add_order(path)
-    assert (path / "order.bin").exists()
+            add_length_index(path)
+    assert (path / "length_index.bin").exists()
     assert (path / "manifest.json").read_bytes() == before
-    assert not open_store(path).has_order
+    assert not open_store(path).has_length_index
     assert verify(path) == []
-    assert add_order(path)
-    assert open_store(path).has_order
+    assert add_length_index(path)
+    assert open_store(path).has_length_index
     assert verify(path) == []
 
 
@@ -141,10 +141,10 @@ def test_an_interruption_on_the_way_leaves_the_store(path: Path) -> None:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            add_order(path, interrupt)
-        assert not open_store(path).has_order
+            add_length_index(path, interrupt)
+        assert not open_store(path).has_length_index
         assert verify(path) == []
-    assert add_order(path)
+    assert add_length_index(path)
     assert verify(path) == []
 
 
@@ -177,18 +177,18 @@ def test_a_directory_that_may_not_be_written_is_told(public: Path, closed: str) 
     (public if closed == "store" else public.parent).chmod(0o555)
     with pytest.raises(
         TokenStoreError,
-        match=rf"expected to write {public}(/order\.bin\.tokenstore-tmp|\.tokenstore), found Permission denied.*; mend it",
+        match=rf"expected to write {public}(/length_index\.bin\.tokenstore-tmp|\.tokenstore), found Permission denied.*; mend it",
     ):
-        add_order(public)
+        add_length_index(public)
     assert verify(public) == []
     assert not list(public.parent.glob("s.*"))
 
 
 def test_a_store_that_has_its_order_needs_no_directory_to_write(public: Path) -> None:
     """`index stores/*` on a read-only disk is fine where there is nothing to do."""
-    assert add_order(public)
+    assert add_length_index(public)
     public.parent.chmod(0o555)
-    assert not add_order(public)
+    assert not add_length_index(public)
 
 
 def test_a_run_killed_before_the_rename_is_taken_up(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,5 +200,5 @@ def test_a_run_killed_before_the_rename_is_taken_up(public: Path, monkeypatch: p
     with monkeypatch.context() as patch:
         patch.setattr(length_index, "rename", die)
         with pytest.raises(KeyboardInterrupt):
-            add_order(public)
-    assert add_order(public)
+            add_length_index(public)
+    assert add_length_index(public)

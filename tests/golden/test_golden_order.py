@@ -120,18 +120,18 @@ def test_sequence_numbers(row: list) -> None:
 
 @pytest.mark.parametrize("row", vectors("packings"), ids=lambda row: f"{row[0]}-{len(row[1])}-{row[4]}-{row[6]}")
 def test_packings(row: list) -> None:
-    """Each of the seven rungs, shuffled and not: every bin has the slots written down, in that order (ORD-14, ORD-15)."""
-    length, counts, seed, name, epoch, shuffle, rung, expected = row
+    """Each of the seven attempts, shuffled and not: every bin has the slots written down, in that order (ORD-14, ORD-15)."""
+    length, counts, seed, name, epoch, shuffle, attempt, expected = row
     expected = [[tuple(slot) for slot in content] for content in expected]
     classes = classes_of(counts, length)
     made = pack(classes, len(expected), base_key(seed, "jitter", name), epoch, shuffle)
-    assert made.rung == rung
+    assert made.attempt == attempt
     assert bins(made, classes) == expected
-    assert naive_packing.pack(dict(counts), length, len(expected), seed, name, epoch, shuffle) == (expected, rung)
+    assert naive_packing.pack(dict(counts), length, len(expected), seed, name, epoch, shuffle) == (expected, attempt)
 
 
-def test_packings_come_to_every_rung() -> None:
-    """The first seven vectors are one packing for each rung."""
+def test_packings_come_to_every_attempt() -> None:
+    """The first seven vectors are one packing for each attempt."""
     assert [row[6] for row in vectors("packings")[:7]] == list(range(7))
 
 

@@ -30,7 +30,7 @@ VARIANTS = (
 
 def make_store(folder: Path) -> Path:
     """About ten shards of 20 tokens and more."""
-    return write_masked(folder / "s", DOCUMENTS, shard_bytes=50, order=True)
+    return write_masked(folder / "s", DOCUMENTS, shard_bytes=50, length_index=True)
 
 
 def plan_of(path: Path, variant: dict) -> Plan:

@@ -199,8 +199,8 @@ def add(body: dict, name: str, num_bytes: int = 0) -> None:
 
 ONE_VERSION = "files: expected those of one version"
 FORGED: dict[str, tuple[Callable[[dict], object], str]] = {
-    "order of version 3": (lambda body: move(body, "order-v2.bin", "order-v3.bin"), ONE_VERSION),
-    "order of version 1": (lambda body: move(body, "order-v2.bin", "order.bin"), ONE_VERSION),
+    "order of version 3": (lambda body: move(body, "length_index-v2.bin", "length_index-v3.bin"), ONE_VERSION),
+    "order of version 1": (lambda body: move(body, "length_index-v2.bin", "length_index.bin"), ONE_VERSION),
     "ids of version 1": (lambda body: move(body, "ids-v2.bin", "ids.bin"), ONE_VERSION),
     "ids of two versions": (lambda body: add(body, "ids-v7.bin"), ONE_VERSION),
     "inputs of version 1": (lambda body: move(body, "inputs-v2.jsonl", "inputs.jsonl"), ONE_VERSION),
@@ -250,7 +250,7 @@ def test_a_forged_manifest_is_refused(path: Path, what: str) -> None:
     assert len(verify(path)) == 1
 
 
-@pytest.mark.parametrize("name", ["boundaries", "order", "origins", "ids"])
+@pytest.mark.parametrize("name", ["boundaries", "length_index", "origins", "ids"])
 def test_a_first_version_names_nothing_of_a_second(path: Path, name: str) -> None:
     """FMT-13: such a name in a manifest of version 1 is refused, so no growth ever meets it."""
     edit_manifest(path, lambda body: add(body, f"{name}-v2.bin"))

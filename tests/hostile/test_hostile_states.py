@@ -18,7 +18,7 @@ from tokenstore.errors import ConfigError, StateMismatchError
 
 def sealed(**fields: Any) -> dict:
     """A state with these fields whose fingerprint fits, as somebody who knows the rule would forge it."""
-    state = {"version": 1, "step": 1, "cursor": 4, "past": "{}", **fields}
+    state = {"state_version": 1, "step": 1, "cursor": 4, "history": "{}", **fields}
     try:
         text = canonical(state)
     except (TypeError, ValueError, RecursionError):
@@ -34,22 +34,22 @@ HUGE = 10**5000
 FORGED = {
     "none": None,
     "a list": [],
-    "a list of keys": ["version", "step", "cursor", "past", "fingerprint"],
+    "a list of keys": ["state_version", "step", "cursor", "history", "fingerprint"],
     "a string": "state",
     "a number": 7,
     "mixed keys": {1: 2, "a": 3, None: 4, (1, 2): 5},
     "a huge key": {HUGE: 1},
-    "past no JSON": sealed(past="{"),
-    "past nested deep": sealed(past="[" * 100_000 + "]" * 100_000),
-    "past nested and closed": sealed(past="[" * 900 + "]" * 900),
-    "past a list": sealed(past="[1, 2]"),
-    "past of nested fields": sealed(past='{"seed": ' + "[" * 700 + "]" * 700 + "}"),
-    "past with a huge number": sealed(past='{"seed": 1' + "0" * 5000 + "}"),
-    "past with NaN": sealed(past='{"seed": NaN}'),
-    "past with a lone surrogate": sealed(past='{"seed": "\ud800"}'),
-    "past of many fields": sealed(past=canonical({f"k{i}": "x" * 100 for i in range(10_000)})),
-    "past no text": sealed(past={"seed": 1}),
-    "past nothing": sealed(past=None),
+    "history no JSON": sealed(history="{"),
+    "history nested deep": sealed(history="[" * 100_000 + "]" * 100_000),
+    "history nested and closed": sealed(history="[" * 900 + "]" * 900),
+    "history a list": sealed(history="[1, 2]"),
+    "history of nested fields": sealed(history='{"seed": ' + "[" * 700 + "]" * 700 + "}"),
+    "history with a huge number": sealed(history='{"seed": 1' + "0" * 5000 + "}"),
+    "history with NaN": sealed(history='{"seed": NaN}'),
+    "history with a lone surrogate": sealed(history='{"seed": "\ud800"}'),
+    "history of many fields": sealed(history=canonical({f"k{i}": "x" * 100 for i in range(10_000)})),
+    "history no text": sealed(history={"seed": 1}),
+    "history nothing": sealed(history=None),
     "version true": sealed(version=True),
     "version text": sealed(version="1"),
     "version huge": sealed(version=HUGE),
@@ -105,7 +105,9 @@ JSON = st.recursive(
 )
 
 
-@given(value=JSON, key=st.sampled_from(["version", "step", "cursor", "past", "fingerprint"]), seal=st.booleans())
+@given(
+    value=JSON, key=st.sampled_from(["state_version", "step", "cursor", "history", "fingerprint"]), seal=st.booleans()
+)
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_state_with_any_value_in_a_field_is_refused_or_ours(
     plan: tokenstore.Plan, value: Any, key: str, seal: bool
@@ -114,7 +116,7 @@ def test_a_state_with_any_value_in_a_field_is_refused_or_ours(
     sound = plan.state(1)
     state = {**sound, key: value}
     if seal and key != "fingerprint":
-        state = sealed(**{name: state[name] for name in ("version", "step", "cursor", "past")})
+        state = sealed(**{name: state[name] for name in ("state_version", "step", "cursor", "history")})
     try:
         plan.check_state(state)
     except StateMismatchError:
@@ -122,7 +124,7 @@ def test_a_state_with_any_value_in_a_field_is_refused_or_ours(
     assert state == sound
 
 
-@pytest.mark.parametrize("key", ["version", "worker", "num_workers", "microbatch_rows", "to_skip", "plan"])
+@pytest.mark.parametrize("key", ["state_version", "worker", "num_workers", "microbatch_rows", "to_skip", "plan"])
 @pytest.mark.parametrize(
     "value", [HUGE, True, [1], "x", {}, -1], ids=["huge", "true", "list", "text", "dict", "negative"]
 )

@@ -17,12 +17,12 @@ from tokenstore.builder import BuildOptions, append_store, build_store, pipeline
 from tokenstore.builder.reading.units import cut_units
 from tokenstore.errors import BadRecordsError, ConfigError, TokenStoreError
 from tokenstore.store import open_store, versions
-from tokenstore.store.length_index import add_order
+from tokenstore.store.length_index import add_length_index
 from tokenstore.store.work import MARK_NAME, Work
 
 pytestmark = pytest.mark.timeout(120)  # a pipe that is waited for is a failure
 
-TEMPORARY = [f"{name}{suffix}" for name in ("manifest.json", "manifest-v1.json", "order.bin") for suffix in (".tmp", ".tokenstore-tmp")]  # fmt: skip
+TEMPORARY = [f"{name}{suffix}" for name in ("manifest.json", "manifest-v1.json", "length_index.bin") for suffix in (".tmp", ".tokenstore-tmp")]  # fmt: skip
 WAYS: dict[str, Callable[[Path, Path], object]] = {
     "link": lambda path, victim: path.symlink_to(victim),
     "link to nothing": lambda path, victim: path.symlink_to(victim.with_name("nothing")),
@@ -58,8 +58,8 @@ def build(output: Path, *inputs: str, **options: Any) -> Path:
 
 
 def without_order(store: Path) -> Path:
-    (store / "order.bin").unlink()
-    return edit_manifest(store, lambda body: body["files"].pop("order.bin"))
+    (store / "length_index.bin").unlink()
+    return edit_manifest(store, lambda body: body["files"].pop("length_index.bin"))
 
 
 # ---- in a store
@@ -71,25 +71,29 @@ def test_what_is_in_the_way_of_a_file_is_replaced_by_its_name(
 ) -> None:
     """P9: `manifest.json.tmp -> victim` in a store had the victim overwritten by index and append, and made read-only."""
     store = without_order(build(tmp_path / "store", source))
-    for name in (*TEMPORARY, "order.bin", "order-v2.bin", "boundaries-v2.bin", "tokens-00001.bin"):
+    for name in (*TEMPORARY, "length_index.bin", "length_index-v2.bin", "boundaries-v2.bin", "tokens-00001.bin"):
         WAYS[way](store / name, victim)
-    assert add_order(store)
+    assert add_length_index(store)
     append_store(store, [other])
     assert [tokenstore.verify(store, version=version) for version in versions(store)] == [[], []]
     assert len(open_store(store)) == 10
-    assert not any((store / name).is_symlink() for name in ("order.bin", "order-v2.bin", "boundaries-v2.bin"))
+    assert not any(
+        (store / name).is_symlink() for name in ("length_index.bin", "length_index-v2.bin", "boundaries-v2.bin")
+    )
 
 
-@pytest.mark.parametrize("name", ["manifest.json.tokenstore-tmp", "order.bin.tokenstore-tmp", "order.bin"])
+@pytest.mark.parametrize(
+    "name", ["manifest.json.tokenstore-tmp", "length_index.bin.tokenstore-tmp", "length_index.bin"]
+)
 def test_a_folder_in_the_place_of_a_file_is_an_error(tmp_path: Path, source: str, name: str) -> None:
     """P9: it is not removed; the store stays as it was."""
     store = without_order(build(tmp_path / "store", source))
     (store / name).mkdir()
     (store / name / "mine").write_text("mine")
-    with pytest.raises(TokenStoreError, match=rf"order file: expected to write .*{name}.*Is a directory"):
-        add_order(store)
+    with pytest.raises(TokenStoreError, match=rf"length index: expected to write .*{name}.*Is a directory"):
+        add_length_index(store)
     assert (store / name / "mine").read_text() == "mine"
-    assert not open_store(store).has_order
+    assert not open_store(store).has_length_index
 
 
 def test_a_split_that_is_a_link_is_not_appended_to(tmp_path: Path, source: str, other: str) -> None:
@@ -110,7 +114,7 @@ def test_a_split_that_is_a_link_is_not_appended_to(tmp_path: Path, source: str, 
 def marked(path: Path) -> Path:
     """A work folder with our mark, as it may come with somebody's archive."""
     path.mkdir()
-    (path / MARK_NAME).write_text(f'{{"format": "tokenstore-work", "version": 1, "pid": {0:10d}}}\n')
+    (path / MARK_NAME).write_text(f'{{"format": "tokenstore-work", "format_version": 1, "pid": {0:10d}}}\n')
     return path
 
 
@@ -145,8 +149,8 @@ NOT_OURS: dict[str, Callable[[Path, Path], object]] = {
     "a mark with a second name": mark("second name"),
     "a mark that is a pipe": mark("pipe"),
     "a mark of another format": mark(b'{"format": "other", "version": 1, "pid":          7}\n'),
-    "a mark of another version": mark(b'{"format": "tokenstore-work", "version": 2, "pid":          7}\n'),
-    "a mark and more": mark(b'{"format": "tokenstore-work", "version": 1, "pid":          7}\nmore'),
+    "a mark of another version": mark(b'{"format": "tokenstore-work", "format_version": 2, "pid":          7}\n'),
+    "a mark and more": mark(b'{"format": "tokenstore-work", "format_version": 1, "pid":          7}\nmore'),
     "a deep mark": mark(b"[" * 100_000),
     "a link in the place of the work": inside("building"),
     "a link in the place of parts": inside("building/parts"),
@@ -291,7 +295,7 @@ def test_files_that_are_named_like_the_store_are_left_alone(
     if action == "append":
         append_store(store, [other])
     elif action == "index":
-        assert add_order(store)
+        assert add_length_index(store)
     elif action == "bad records":
         with pytest.raises(BadRecordsError):
             append_store(store, [str(jsonl("in/bad.jsonl", [7]))])
@@ -334,7 +338,12 @@ def test_overwrite_replaces_all_that_a_store_can_have(tmp_path: Path, source: st
     """P8: older versions, what an interrupted append or index left, links to files; the files at the other end stay."""
     store = build(tmp_path / "store", source)
     append_store(store, [other])
-    for name in ("tokens-00009.bin", "boundaries-v3.bin", "order.bin.tokenstore-tmp", "manifest.json.tokenstore-tmp"):
+    for name in (
+        "tokens-00009.bin",
+        "boundaries-v3.bin",
+        "length_index.bin.tokenstore-tmp",
+        "manifest.json.tokenstore-tmp",
+    ):
         (store / name).write_bytes(b"left")
     (store / "mask-00000.bin").symlink_to(victim)
     build(store, other, overwrite=True)

@@ -20,7 +20,7 @@ STEPS = range(3)
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     path = tmp_path_factory.mktemp("stores") / "a"
-    write_store(path, random_documents(3, 60, 30, vocab_size=64), vocab_size=64, order=True)
+    write_store(path, random_documents(3, 60, 30, vocab_size=64), vocab_size=64, length_index=True)
     return small_plan(path, num_steps=3, skip_steps=[])
 
 

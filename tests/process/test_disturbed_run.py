@@ -19,7 +19,7 @@ DISTURBANCES = {
     "a shard cut": "os.truncate(sorted(path.glob('tokens-*'))[1], 10)",
     "a shard emptied": "os.truncate(sorted(path.glob('tokens-*'))[0], 0)",
     "the boundaries cut": "os.truncate(path / 'boundaries.bin', 0)",
-    "the order cut": "os.truncate(path / 'order.bin', 0)",
+    "the order cut": "os.truncate(path / 'length_index.bin', 0)",
     "a mask cut": "os.truncate(sorted(path.glob('mask-*'))[0], 0)",
     "a shard taken away": "sorted(path.glob('tokens-*'))[1].unlink()",
     "the store taken away": "shutil.rmtree(path)",
@@ -61,7 +61,7 @@ def python(script: str, *arguments: object) -> subprocess.CompletedProcess:
 def test_a_file_that_is_cut_or_taken_away_is_named(tmp_path: Path, disturbance: str, workers: int) -> None:
     """P9: the run lives, and an exception says which file it is."""
     lengths = [1 + number % 20 for number in range(400)]
-    path = write_masked(tmp_path / "s", random_masked(1, lengths), shard_bytes=1000, order=True, at_once=10)
+    path = write_masked(tmp_path / "s", random_masked(1, lengths), shard_bytes=1000, length_index=True, at_once=10)
     script = SCRIPT.replace("{disturbance}", DISTURBANCES[disturbance])
     done = python(script, path, workers)
     assert done.returncode == 1, done.stderr
@@ -87,7 +87,7 @@ if __name__ == "__main__":
 
 def test_a_killed_worker_ends_the_run_and_nothing_that_it_gave_is_wrong(make_store: Callable[..., Path]) -> None:
     """P1: SIGKILL of a DataLoader's worker, as where memory is short: an error, no hang; a step counted is a step given."""
-    path = make_store("a", random_documents(1, 400, 20), order=True)
+    path = make_store("a", random_documents(1, 400, 20), length_index=True)
     done = python(KILLED, path)
     assert done.returncode == 1
     # Which one is torch's race: its signal handler's, or that of one of its pipes to the worker

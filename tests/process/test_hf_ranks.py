@@ -19,8 +19,8 @@ RUNS = {"whole": (0, 2), "again": (2, 4), "from_one": (3, 1)}  # updates before 
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stores, the checkpoints of one rank, and all that two ranks left."""
     folder = tmp_path_factory.mktemp("ranks")
-    write_store(folder / "a", random_documents(3, 60, 30, vocab_size=64), vocab_size=64, order=True)
-    write_store(folder / "v", random_documents(4, 60, 30, vocab_size=64), vocab_size=64, order=True)
+    write_store(folder / "a", random_documents(3, 60, 30, vocab_size=64), vocab_size=64, length_index=True)
+    write_store(folder / "v", random_documents(4, 60, 30, vocab_size=64), vocab_size=64, length_index=True)
     train_alone(folder, None)
     run_ranks("tests.support.trainers.hf_ranks", 2, folder)
     return folder

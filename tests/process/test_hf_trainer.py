@@ -143,7 +143,7 @@ def test_updates_that_are_no_steps_are_refused(plan: Plan, train: Train, size: i
 
 
 def test_a_checkpoint_of_another_run_is_refused(plan: Plan, train: Train) -> None:
-    """P10: trainer_state.json holds the past of the plan."""
+    """P10: trainer_state.json holds the history of the plan."""
     train(plan, options={"max_steps": 2})
     with pytest.raises(StateMismatchError, match="seed was 0, is 1"):
         train(small_plan(plan.stores["a"].path, seed=1), after=2)
@@ -205,7 +205,7 @@ def loss_by_hand(model: Any, plan: Plan) -> float:
 def test_the_loss_of_an_evaluation_is_by_tokens(make_store: Callable[..., Path], tmp_path: Path, size: int) -> None:
     """Short and long documents, some of one token without a target, empty rows at the end: each target counts the same."""
     documents = [*random_documents(5, 18, 9, vocab_size=64), [7]]
-    path = make_store("v", documents, vocab_size=64, order=True)
+    path = make_store("v", documents, vocab_size=64, length_index=True)
     plan = Plan.of(path, 8, 12, packing="none", num_steps="all_exhausted")
     model = tiny_model()
     arguments = quiet_arguments(tmp_path, 4, 1, per_device_eval_batch_size=size)

@@ -194,7 +194,7 @@ def test_plans_that_do_not_fit_are_refused(plan: Plan, fit: Callable) -> None:
 
 
 def test_the_checkpoint_of_another_run_is_refused(plan: Plan, fit: Callable) -> None:
-    """P10: another past, or a checkpoint that knows no plan."""
+    """P10: another history, or a checkpoint that knows no plan."""
     fit(TokenDataModule(plan))
     with pytest.raises(StateMismatchError, match="seed was 0, is 1"):
         fit(TokenDataModule(small_plan(plan.stores["a"].path, seed=1)), 2)

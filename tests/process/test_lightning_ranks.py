@@ -25,8 +25,8 @@ pytestmark = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The stores, the checkpoints of one rank, and all that two ranks left."""
     folder = tmp_path_factory.mktemp("ranks")
-    write_store(folder / "a", random_documents(3, 60, 30, vocab_size=64), vocab_size=64, order=True)
-    write_store(folder / "v", random_documents(4, 10, 8, vocab_size=64), vocab_size=64, order=True)
+    write_store(folder / "a", random_documents(3, 60, 30, vocab_size=64), vocab_size=64, length_index=True)
+    write_store(folder / "v", random_documents(4, 10, 8, vocab_size=64), vocab_size=64, length_index=True)
     train_alone(folder, None)
     run_ranks("tests.support.trainers.lightning_ranks", 2, folder)
     return folder

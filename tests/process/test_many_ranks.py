@@ -23,7 +23,7 @@ def plan(make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Pl
     monkeypatch.setattr(reader, "_maps", maps.MapCache(MOST_MAPS))
     monkeypatch.setattr("tokenstore.batches.tables.MAX_MAPS", MOST_MAPS)
     paths = {
-        name: make_store(name, random_documents(number, 400, 60), shard_bytes=120, order=True)
+        name: make_store(name, random_documents(number, 400, 60), shard_bytes=120, length_index=True)
         for number, name in enumerate("ab")
     }
     return Plan.of(paths, sequence_length=16, global_batch_size=RANKS * MICROBATCHES, weights={"a": 1, "b": "0.3"})

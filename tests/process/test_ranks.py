@@ -15,7 +15,7 @@ from tokenstore import DataRank, Plan, TokenDataset, TokenLoader
 
 @pytest.fixture
 def plan(make_store: Callable[..., Path]) -> Plan:
-    path = make_store("a", random_documents(3, 200, 30), order=True)
+    path = make_store("a", random_documents(3, 200, 30), length_index=True)
     return Plan.of(path, sequence_length=16, global_batch_size=8, num_steps=5, skip_steps=[(2, 3)])
 
 

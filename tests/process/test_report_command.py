@@ -31,7 +31,7 @@ def store(tmp_path: Path) -> Path:
 def plan(make_store: Callable[..., Path], tmp_path: Path) -> Path:
     """Two sources, and steps that are skipped."""
     for seed, name in enumerate("ab"):
-        make_store(name, random_documents(seed, 60, 20), order=True)
+        make_store(name, random_documents(seed, 60, 20), length_index=True)
     (tmp_path / "plan.yaml").write_text(
         "sequence_length: 16\nglobal_batch_size: 4\nnum_steps: 60\nsources:\n"
         "  a: {path: a, weight: 0.5}\n  b: {path: b, weight: 0.5}\nskip_steps: [[4, 6]]\n"
@@ -152,7 +152,7 @@ class TestJson:
         found = json.loads(ok("report", store, "--json"))
         assert set(found) == {f.name for f in fields(store_report.StoreReport)} == {"store", "samples", "no_text"}
         assert len(found["samples"]) == 6
-        assert set(found["samples"][0]) == {"number", "id", "origin", "num_tokens", "num_learned", "excerpt"}
+        assert set(found["samples"][0]) == {"number", "id", "origin", "num_tokens", "num_in_loss", "excerpt"}
         found = json.loads(ok("report", plan, "--json"))
         assert (
             set(found)

@@ -38,7 +38,7 @@ def store(tmp_path: Path) -> Path:
 def plan(make_store: Callable[..., Path], tmp_path: Path) -> Path:
     """Two sources, two stages, a skip, and steps that have several pieces in a row."""
     for seed, name in enumerate("ab"):
-        make_store(name, random_documents(seed, 60, 20), order=True)
+        make_store(name, random_documents(seed, 60, 20), length_index=True)
     (tmp_path / "plan.yaml").write_text(
         "sequence_length: 16\nglobal_batch_size: 4\nnum_steps: 60\nsources:\n"
         "  a: {path: a, weight: 0.5}\n  b: {path: b, weight: 0.5}\n"
@@ -64,8 +64,8 @@ class TestJson:
             == names(store_summary.StoreSummary)
             == keys(
                 "path version versions digest num_tokens num_documents num_shards num_bytes dtype vocab_size"
-                " ends_with_eos tokenizer has_order has_origins has_ids has_masks options counts library_versions"
-                " num_inputs inputs lengths largest learned"
+                " ends_with_eos tokenizer has_length_index has_origins has_ids has_masks options counts library_versions"
+                " num_inputs inputs lengths largest in_loss"
             )
         )
         assert (
@@ -78,7 +78,7 @@ class TestJson:
         assert set(found["largest"][0]) == {"number", "num_tokens", "id", "origin"}
         assert set(found["largest"][0]["origin"]) == {"file", "record"}
         assert set(found["inputs"][0]) == {"file", "documents"}
-        assert set(found["learned"]) == {"share", "exact"}
+        assert set(found["in_loss"]) == {"share", "exact"}
 
     def test_keys_of_a_document_and_of_a_search(self, store: Path) -> None:
         """The same; segments are those of the text."""
@@ -87,12 +87,12 @@ class TestJson:
         assert (
             set(found["document"])
             == names(documents.DocumentView)
-            == keys("number id origin num_tokens num_learned excerpt")
+            == keys("number id origin num_tokens num_in_loss excerpt")
         )
         excerpt = found["document"]["excerpt"]
         assert set(excerpt) == {"start", "stop", "text", "segments"}
         assert (excerpt["start"], excerpt["stop"]) == (3, 8)
-        assert set(excerpt["segments"][0]) == {"start", "stop", "ids", "text", "learned"}
+        assert set(excerpt["segments"][0]) == {"start", "stop", "ids", "text", "in_loss"}
         wanted = ",".join(map(str, documents_of(3, [30, 4, 60])[2].tokens[7:10]))
         found = json.loads(ok("inspect", store, "--search-tokens", wanted, "--json"))
         assert set(found) == {"path", "version", "found", "complete"}

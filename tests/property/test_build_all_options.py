@@ -25,14 +25,14 @@ SPLITS = [None, None, "train=1", "a=0.5,b=0.5", "a=0.1,b=0.3,c=0.6"]
 def records(draw: st.DrawFn, mask: str | None) -> dict:
     """A record with a text, ids, a mask and a name, one of which may be wrong or missing."""
     ids = draw(IDS)
-    learned = draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
+    in_loss = draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
     row: dict[str, Any] = {"id": draw(st.integers(0, 9)), "text": draw(st.sampled_from(WORDS)), "input_ids": ids}
     if draw(st.booleans()):
-        learned = [True] * len(ids)
+        in_loss = [True] * len(ids)
     if mask == "loss_mask":
-        row["loss_mask"] = [int(x) for x in learned]
+        row["loss_mask"] = [int(x) for x in in_loss]
     if mask == "labels":
-        row["labels"] = [x if learn else -100 for x, learn in zip(ids, learned, strict=True)]
+        row["labels"] = [x if learn else -100 for x, learn in zip(ids, in_loss, strict=True)]
     if how := draw(HOW):
         row["how"] = how
     wrong = draw(st.sampled_from([None] * 15 + ["id", "text", "input_ids", mask or "id"]))

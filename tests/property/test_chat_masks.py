@@ -1,4 +1,4 @@
-"""What is learned of random conversations, against twins: texts put together by hand, a slow mask, the library's own mask."""
+"""What is in the loss of random conversations, against twins: texts put together by hand, a slow mask, the library's own mask."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -12,8 +12,8 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.data.texts import TEXTS
 from tests.support.stores import chat_templates as styles
-from tokenstore.builder.documents.chat import Conversation, conversation, special_in_content
-from tokenstore.builder.documents.loss_spans import Renderer, learned
+from tokenstore.builder.documents.chat import Conversation, read_conversation, special_in_content
+from tokenstore.builder.documents.loss_spans import Renderer, in_loss
 from tokenstore.builder.documents.templates import BUILT_IN
 
 SPECIAL = ["<|im_start|>", "<|im_end|>", "</s>"]
@@ -28,18 +28,18 @@ def conversations(draw: st.DrawFn, roles: tuple[str, ...] = ("user", "assistant"
     said = [{"role": "system", "content": draw(WORDS)}] if draw(st.booleans()) else []
     if draw(st.booleans()):
         said += [{"role": ("user", "assistant")[i % 2], "content": draw(WORDS)} for i in range(draw(st.integers(2, 6)))]
-        return conversation({"messages": said})
+        return read_conversation({"messages": said})
     for _ in range(draw(st.integers(0, 5))):
         role = draw(st.sampled_from(roles))
         said.append({"role": role, "content": draw(WORDS if role == "assistant" else OFTEN_EMPTY)})
     said.insert(draw(st.integers(min(len(said), 1), len(said))), {"role": "assistant", "content": draw(WORDS)})
-    return conversation({"messages": said})
+    return read_conversation({"messages": said})
 
 
-def chatml(talk: Conversation, learned_end: str, train_on: str) -> tuple[str, list[str]]:
-    """A ChatML text and its learned parts, by hand."""
+def chatml(conversation: Conversation, learned_end: str, train_on: str) -> tuple[str, list[str]]:
+    """A ChatML text and its parts in the loss, by hand."""
     text, parts = "", []
-    for message in talk.messages:
+    for message in conversation.messages:
         text += f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n"
         if message["role"] == "assistant":
             parts.append(message["content"] + learned_end)
@@ -56,9 +56,9 @@ def test_what_is_learned_is_what_an_assistant_says(template: str, end: str, trai
     renderer = Renderer(template, {}, train_on)  # type: ignore[arg-type]
 
     @given(conversations())
-    def check(talk: Conversation) -> None:
-        text, spans = renderer.render(talk)
-        expected_text, expected = chatml(talk, end, train_on)
+    def check(conversation: Conversation) -> None:
+        text, spans = renderer.render(conversation)
+        expected_text, expected = chatml(conversation, end, train_on)
         assert text == expected_text
         assert [text[start:stop] for start, stop in spans] == expected
         assert all(stop < start for (_, stop), (start, _) in pairwise(spans))
@@ -79,16 +79,16 @@ ENDS = {  # what an assistant's content is followed by, by family
 
 @pytest.mark.parametrize("style", ENDS)
 def test_without_marks_a_conversation_is_right_or_refused(style: str) -> None:
-    """All that an assistant says is learned, and the end of its turn; nothing of what others say and of what stands between."""
+    """All that an assistant says is in the loss, and the end of its turn; nothing of what others say and of what stands between."""
     names = {"bos_token": "<s>", "eos_token": "</s>"}
     renderer = Renderer(getattr(styles, style), names, date="2025-01-31", all_special=list(ENDS.values()))
     num_right = 0
 
     @settings(max_examples=150)  # most conversations break a rule of these templates and are refused
     @given(conversations(("user", "assistant")))
-    def check(talk: Conversation) -> None:
+    def check(conversation: Conversation) -> None:
         nonlocal num_right
-        said = [{**m, "content": f"⟦{i}⟧{m['content']}⟦/{i}⟧"} for i, m in enumerate(talk.messages)]
+        said = [{**m, "content": f"⟦{i}⟧{m['content']}⟦/{i}⟧"} for i, m in enumerate(conversation.messages)]
         try:
             text, spans = renderer.render(Conversation(tuple(said)))
         except ValueError as error:
@@ -96,7 +96,7 @@ def test_without_marks_a_conversation_is_right_or_refused(style: str) -> None:
                 raise
             return
         num_right += 1
-        is_learned = np.array([any(start <= at < stop for start, stop in spans) for at in range(len(text))])
+        is_in_loss = np.array([any(start <= at < stop for start, stop in spans) for at in range(len(text))])
         for message in said:
             if message["role"] == "system" and message["content"] not in text:
                 continue  # left out by the template
@@ -105,9 +105,9 @@ def test_without_marks_a_conversation_is_right_or_refused(style: str) -> None:
             if message["role"] == "assistant":
                 assert text.startswith(ENDS[style], stop)
                 stop += len(ENDS[style])
-            assert (is_learned[start:stop] == (message["role"] == "assistant")).all()
-            is_learned[start:stop] = False
-        rest = "".join(np.array(list(text))[is_learned])
+            assert (is_in_loss[start:stop] == (message["role"] == "assistant")).all()
+            is_in_loss[start:stop] = False
+        rest = "".join(np.array(list(text))[is_in_loss])
         assert rest.replace("<think>\n\n</think>\n\n", "").strip() == ""
 
     check()
@@ -123,10 +123,10 @@ def spans(draw: st.DrawFn, longest: int = 60) -> list[tuple[int, int]]:
 
 @given(spans(), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=80))
 def test_learned_tokens_against_a_slow_twin(parts: list[tuple[int, int]], tokens: list[tuple[int, int]]) -> None:
-    """Every character of a learned token is learned, and it has one; tokens may overlap and come in any order."""
+    """Every character of a learned token is in the loss, and it has one; tokens may overlap and come in any order."""
     characters = [any(start <= at < stop for start, stop in parts) for at in range(80)]
     expected = [size > 0 and all(characters[start : start + size]) for start, size in tokens]
-    found = learned(np.array([(start, start + size) for start, size in tokens], np.int64).reshape(-1, 2), parts)
+    found = in_loss(np.array([(start, start + size) for start, size in tokens], np.int64).reshape(-1, 2), parts)
     assert found.dtype == bool
     assert found.tolist() == expected
 
@@ -146,19 +146,19 @@ def test_masks_of_templates_with_marks_are_those_of_the_library(oracle: Callable
     roles = ("user", "assistant") if template == BUILT_IN["alpaca"] else ("user", "assistant", "tool")
 
     @given(conversations(roles))
-    def check(talk: Conversation) -> None:
-        if special_in_content(talk, SPECIAL):
+    def check(conversation: Conversation) -> None:
+        if special_in_content(conversation, SPECIAL):
             return
-        text, spans = renderer.render(talk)
+        text, spans = renderer.render(conversation)
         encoding = oracle.backend_tokenizer.encode(text, add_special_tokens=False)
         tokens = np.array(encoding.offsets, np.int64)
         expected = oracle.apply_chat_template(
-            list(talk.messages), chat_template=template, return_assistant_tokens_mask=True, return_dict=True
+            list(conversation.messages), chat_template=template, return_assistant_tokens_mask=True, return_dict=True
         )
         assert encoding.ids == expected["input_ids"]
         edges = np.array(spans).ravel()
         on_edge = ((tokens[:, :1] < edges) & (edges < tokens[:, 1:])).any(axis=1)
-        mask = learned(tokens, spans)
+        mask = in_loss(tokens, spans)
         assert not (mask & on_edge).any()
         assert mask[~on_edge].tolist() == np.array(expected["assistant_masks"], bool)[~on_edge].tolist()
         assert on_edge.sum() <= 2 * len(spans)
@@ -167,12 +167,14 @@ def test_masks_of_templates_with_marks_are_those_of_the_library(oracle: Callable
 
 
 @given(conversations(), st.sampled_from(SPECIAL), st.data())
-def test_a_special_token_put_anywhere_is_found(talk: Conversation, token: str, data: st.DataObject) -> None:
+def test_a_special_token_put_anywhere_is_found(conversation: Conversation, token: str, data: st.DataObject) -> None:
     """No place in a message hides one, and its message is named."""
-    at = data.draw(st.integers(0, len(talk.messages) - 1))
-    content = talk.messages[at]["content"]
+    at = data.draw(st.integers(0, len(conversation.messages) - 1))
+    content = conversation.messages[at]["content"]
     cut = data.draw(st.integers(0, len(content)))
-    said = list(talk.messages)
+    said = list(conversation.messages)
     said[at] = {**said[at], "content": content[:cut] + token + content[cut:]}
     assert str(special_in_content(Conversation(tuple(said)), SPECIAL)).startswith(f"message {at + 1}: ")
-    assert special_in_content(talk, SPECIAL) is None or any(s in m["content"] for m in talk.messages for s in SPECIAL)
+    assert special_in_content(conversation, SPECIAL) is None or any(
+        s in m["content"] for m in conversation.messages for s in SPECIAL
+    )

@@ -12,7 +12,7 @@ from tokenstore.store import open_store, verify, versions
 
 LENGTHS = st.lists(st.one_of(st.integers(1, 12), st.sampled_from([4095, 4096, 4097, 9000])), min_size=1, max_size=12)
 KINDS = st.builds(Kind, st.booleans(), st.booleans(), st.booleans(), st.booleans())
-SIDE_FILES = ("boundaries.bin", "order.bin", "origins.bin", "ids.bin")
+SIDE_FILES = ("boundaries.bin", "length_index.bin", "origins.bin", "ids.bin")
 
 
 @given(LENGTHS, st.sets(st.integers(1, 11), max_size=4), KINDS, st.sampled_from([1, 30, 1 << 20]), st.integers(1, 5))

@@ -79,7 +79,7 @@ def plan_in(folder: Path, case: Case) -> Plan:
             documents,
             case.vocab_size,
             case.shard_bytes[name],
-            order=case.fields["packing"] != "concat",
+            length_index=case.fields["packing"] != "concat",
             at_once=7,
             masks=case.masked[name],
         )
@@ -146,7 +146,7 @@ def test_any_rank_and_any_resume_give_the_same(case: Case, data: st.DataObject) 
 def many_shards(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Plan, Documents]]:
     """Give a plan over a store of 60 one-document shards, each with its mask."""
     documents = random_masked(5, [1 + i % 13 for i in range(60)])
-    path = write_masked(tmp_path_factory.mktemp("masks") / "s", documents, shard_bytes=1, order=True)
+    path = write_masked(tmp_path_factory.mktemp("masks") / "s", documents, shard_bytes=1, length_index=True)
 
     def make(packing: str, cross: bool = False) -> tuple[Plan, Documents]:
         fields = {"packing": packing, "cross_document_targets": cross, "num_steps": 20}

@@ -75,8 +75,8 @@ def test_a_padded_step_loses_nothing(stores: Stores, case: dict, data: st.DataOb
     plan, twin = made["pad"]
     given_to = Counter(pieces[0].source for step in twin.given_steps for pieces in plan.documents(step) if pieces)
     expected = Counter()
-    for stream, number in twin.run:
-        expected[(twin.pieces(stream, number) or [(None,)])[0][0]] += 1
+    for source, number in twin.run:
+        expected[(twin.pieces(source, number) or [(None,)])[0][0]] += 1
     del expected[None]  # sequences of a pool that are empty in their epoch
     assert given_to == expected
     left = len(twin.run) % 24
@@ -165,9 +165,9 @@ def test_an_epoch_gives_every_token_exactly_once(stores: Stores, case: dict, epo
             assert sum(piece.stop - piece.start for piece in row) <= plan.config.sequence_length
             for piece in row:
                 times[piece.source][piece.document][piece.start : piece.stop] += 1
-    for stream in plan.config.streams:
-        for member in twin.members[stream]:
-            exactly = epochs * twin.repeat(stream, member)
+    for name in plan.config.drawn_sources:
+        for member in twin.members[name]:
+            exactly = epochs * twin.repeat(name, member)
             least, most = int(exactly), -int(-exactly // 1)
             for document in times[member]:
                 assert document.min() == document.max()

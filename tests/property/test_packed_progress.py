@@ -26,8 +26,8 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 def tokens_of(twin: Twin, sequences: list[tuple[str, int]]) -> Counter:
     """Tokens given by these sequences, by source."""
     counts = Counter()
-    for stream, number in sequences:
-        counts[stream] += sum(stop - start for _, _, start, stop in twin.pieces(stream, number))
+    for source, number in sequences:
+        counts[source] += sum(stop - start for _, _, start, stop in twin.pieces(source, number))
     return counts
 
 
@@ -42,7 +42,7 @@ def test_progress_is_what_a_scan_counts(stores: Stores, case: dict, data: st.Dat
     counts = Counter()
     for step in range(plan.num_steps + 1):
         after = plan.progress(step)
-        assert list(after) == sorted(plan.config.streams)
+        assert list(after) == sorted(plan.config.drawn_sources)
         for name, row in after.items():
             assert row.sequences == counts[name]
             assert row.sequences_per_epoch == twin.num_sequences[name]
@@ -121,7 +121,7 @@ def test_epochs_begin_where_a_scan_finds_them(stores: Stores, case: dict, data: 
 
 def test_steps_per_epoch_know_who_has_run_out(make_store: Callable[..., Path]) -> None:
     """Before a drop as the weights say, after it as the others share; None for the one that is gone."""
-    paths = {name: make_store(name, random_documents(i, 300, 20), order=True) for i, name in enumerate("ab")}
+    paths = {name: make_store(name, random_documents(i, 300, 20), length_index=True) for i, name in enumerate("ab")}
     sources = {
         "a": {"path": str(paths["a"]), "weight": 1},
         "b": {"path": str(paths["b"]), "weight": 1, "max_epochs": 1},
@@ -136,7 +136,7 @@ def test_steps_per_epoch_know_who_has_run_out(make_store: Callable[..., Path]) -
 
 
 class TestIdentity:
-    """P10: a state of a packed plan is resumed into one with the same past, and into no other."""
+    """P10: a state of a packed plan is resumed into one with the same history, and into no other."""
 
     CASE: ClassVar[dict] = {
         "vocabulary": 300,
@@ -188,7 +188,7 @@ class TestIdentity:
         assert len({self.changed(stores, p={"pool": pool}).fingerprint for pool in pools}) == 1
 
     def test_a_member_of_a_pool_is_no_source_of_the_mixture(self, stores: Stores) -> None:
-        """Taking a store that had no part into a pool of a later stage leaves the past alone."""
+        """Taking a store that had no part into a pool of a later stage leaves the history alone."""
         state = self.changed(stores).state(10)
         later = [{"from_step": 10, "weights": {"q": 1}}]
         case = {**copy.deepcopy(self.CASE), "stages": later}
@@ -204,7 +204,7 @@ class TestIdentity:
         return plan_of(stores, {**case, "num_steps": 100, **changes})[0]
 
     def test_a_padded_step_in_the_past_holds_the_end(self, stores: Stores) -> None:
-        """A padded plan's state goes into a plan with a later end, unless the padded step lies in its past."""
+        """A padded plan's state goes into a plan with a later end, unless the padded step lies in its history."""
         plan, longer = self.ending(stores), self.ending(stores, epochs=2)
         assert (plan.num_steps, longer.num_steps) == (3, 5)
         for step in (0, 1, 2):
@@ -235,5 +235,5 @@ class TestIdentity:
     def test_last_batch_without_a_padded_step_is_no_difference(self, stores: Stores) -> None:
         """A plan whose steps are all full is the same one with pad and with drop."""
         plans = [self.changed(stores, last_batch=last) for last in ("pad", "drop")]
-        assert plans[0].past(20) == plans[1].past(20)
+        assert plans[0].history(20) == plans[1].history(20)
         TokenLoader(plans[0]).load_state_dict(plans[1].state(20))

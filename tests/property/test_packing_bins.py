@@ -109,7 +109,7 @@ class TestBestFit:
 
     @given(documents(), SEEDS, EPOCHS)
     def test_bins_equal_the_twin(self, case: tuple, seed: int, epoch: int) -> None:
-        """P6: bin for bin, slot for slot, on the twin's rung, shuffled in several epochs and unshuffled."""
+        """P6: bin for bin, slot for slot, on the twin's attempt, shuffled in several epochs and unshuffled."""
         length, lengths = case
         classes = classes_of(lengths, length)
         num_bins = num_best_fit(classes)
@@ -145,14 +145,14 @@ class TestBestFit:
         assert assert_same_bins(classes, num_best_fit(classes), seed, 0, True, "a") == 4
 
     def test_tight_packings_equal_the_twin(self) -> None:
-        """Few pieces and not a bin to spare: thousands of histograms, six of the seven rungs."""
-        rng, rungs = np.random.default_rng(1), set()
+        """Few pieces and not a bin to spare: thousands of histograms, six of the seven attempts."""
+        rng, attempts = np.random.default_rng(1), set()
         for seed in range(3000):
             length = int(rng.choice([5, 10, 16, 31, 48, 64, 100]))
             lengths = rng.integers(max(length // rng.choice([2, 4, 10]), 1), length + 1, rng.integers(2, 13))
             classes = classes_of(lengths, length)
-            rungs.add(assert_same_bins(classes, num_best_fit(classes), seed, 0, True))
-        assert rungs >= {0, 1, 2, 3, 4, 5}
+            attempts.add(assert_same_bins(classes, num_best_fit(classes), seed, 0, True))
+        assert attempts >= {0, 1, 2, 3, 4, 5}
 
     @pytest.mark.parametrize(
         ("length", "lengths"),

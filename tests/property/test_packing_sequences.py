@@ -29,11 +29,11 @@ from tokenstore.order.packing import num_best_fit, pack, pack_singles
 
 def share_met_again(source: PackedSource, epoch: int) -> float:
     """Of the pairs of pieces in one sequence of `epoch`, the share in one sequence of the next again."""
-    firsts = np.cumsum(source.classes.counts) - source.classes.counts
+    starts = np.cumsum(source.classes.counts) - source.classes.counts
     now, then = np.full((2, source.classes.num_pieces), -1)
     for sequences, e in ((now, epoch), (then, epoch + 1)):
         rows = source.rows(e)
-        sequences[firsts[rows[:, ROOM]] + rows[:, ITS_SLOT]] = rows[:, SEQUENCE]
+        sequences[starts[rows[:, ROOM]] + rows[:, ITS_SLOT]] = rows[:, SEQUENCE]
     assert now.min() >= 0
     assert then.min() >= 0
     order = np.argsort(now, kind="stable")
@@ -109,7 +109,7 @@ class TestInverse:
         classes = classes_of(web_lengths(6, 10**5), length, times)
         made, rng = pack(classes, num_best_fit(classes), jitter(4), 2, True), np.random.default_rng(0)
         index = BinIndex(made)
-        numbers = rng.integers(0, made.firsts[-1], 300)
+        numbers = rng.integers(0, made.starts[-1], 300)
         for number, content in zip(numbers, bins(made, classes, numbers), strict=True):
             assert {index.bin_of(v, y) for v, y in content} == {number}
 

@@ -37,7 +37,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
         for i, (count, longest) in enumerate(SIZES):
             documents = random_documents(i, count, longest, vocabulary)
             documents[0] = (documents[0] * 64)[:64]  # at least one sequence of every length used here
-            path = write_store(folder / f"{vocabulary}-{i}", documents, vocabulary, shard_bytes=500, order=True)
+            path = write_store(folder / f"{vocabulary}-{i}", documents, vocabulary, shard_bytes=500, length_index=True)
             stores[vocabulary].append((path, documents))
     return stores
 
@@ -231,7 +231,7 @@ def test_an_epoch_of_concat_gives_every_token_once(pool: dict) -> None:
 
 
 class TestIdentity:
-    """P10: a state is resumed into a plan with the same past, and into no other."""
+    """P10: a state is resumed into a plan with the same history, and into no other."""
 
     CASE: ClassVar[dict] = {
         "vocabulary": 300,
@@ -283,7 +283,7 @@ class TestIdentity:
         ],
     )
     def test_a_change_from_the_resumed_step_on_is_accepted(self, pool: dict, change: dict) -> None:
-        """A stage, skip, source, length or limit that begins at the resumed step leaves the past alone."""
+        """A stage, skip, source, length or limit that begins at the resumed step leaves the history alone."""
         plan, _ = plan_of(pool, self.CASE)
         other, _ = plan_of(pool, {**self.CASE, **change})
         loader = TokenLoader(other)
@@ -318,13 +318,13 @@ class TestIdentity:
         assert (one.batch(3)["input_ids"] == other.batch(3)["input_ids"]).all()
 
     def test_a_foreign_state_is_refused(self, pool: dict) -> None:
-        """Another shape, another version, a damaged past: each says what it is."""
+        """Another shape, another version, a damaged history: each says what it is."""
         loader = TokenLoader(plan_of(pool, self.CASE)[0])
         state = loader.state_dict()
         loader.load_state_dict({})
         for bad, text in [
             ({"_num_yielded": 3}, "StatefulDataLoader"),
-            ({**state, "version": 99}, "version"),
+            ({**state, "state_version": 99}, "state version"),
             ({**state, "fingerprint": "0"}, "damaged"),
             ({"step": 3}, "expected the keys"),
         ]:

@@ -19,7 +19,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plan]:
     """A plan a packing, of two sources of many epochs and shards, with a skip and a stage of another batch size."""
     folder = tmp_path_factory.mktemp("ahead")
     paths = {
-        name: write_store(folder / name, random_documents(seed, 60, 40), shard_bytes=700, order=True)
+        name: write_store(folder / name, random_documents(seed, 60, 40), shard_bytes=700, length_index=True)
         for seed, name in enumerate("ab")
     }
     stages = [{"from_step": 6, "weights": {"a": 1, "b": 3}, "global_batch_size": 24}]
@@ -54,7 +54,7 @@ def test_what_runs_ahead_changes_nothing(
     arguments = {"rank": 1, "world_size": 2, "microbatch_size": microbatch, "inside_step": "continue"}
     with pytest.MonkeyPatch.context() as patch:
         if waits:
-            patch.setattr(prefetch, "waits_for_disk", count().__next__)
+            patch.setattr(prefetch, "major_faults", count().__next__)
         patch.setattr(prefetch, "_KEEP_CALLING", 3)
         plain = list(walk(TokenLoader(plan, readahead=0, **arguments), 1000))
         first = TokenLoader(plan, **before, **arguments)

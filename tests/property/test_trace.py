@@ -40,11 +40,11 @@ def targets_of(row: TracedRow, plan: Plan) -> list[int]:
     for piece in row.pieces:
         store = plan.stores[piece.source]
         ids = [id for segment in piece.excerpt.segments for id in segment.ids]
-        learned = [bit for segment in piece.excerpt.segments for bit in segment.learned]
+        in_loss = [bit for segment in piece.excerpt.segments for bit in segment.in_loss]
         behind = store[piece.document][piece.stop : piece.stop + 1].tolist()
         ids += behind
-        learned += store.loss_mask(piece.document)[piece.stop : piece.stop + 1].tolist()
-        shifted = [id if bit else -100 for id, bit in zip(ids[1:], learned[1:], strict=True)]
+        in_loss += store.loss_mask(piece.document)[piece.stop : piece.stop + 1].tolist()
+        shifted = [id if bit else -100 for id, bit in zip(ids[1:], in_loss[1:], strict=True)]
         targets += shifted + ([] if behind else [-100])
     return targets + [-100] * row.padding
 
@@ -134,14 +134,14 @@ def test_appearances_are_where_the_trace_shows_them(stores: Stores, case: dict, 
 def test_masks_are_shown(tmp_path: Path, packing: str) -> None:
     """A token that is not learned in the trace is no target, and every other one that follows another is."""
     documents = random_masked(3, [9, 30, 4, 17, 1, 26, 40] * 5)
-    path = write_masked(tmp_path / "s", documents, order=True)
+    path = write_masked(tmp_path / "s", documents, length_index=True)
     plan = Plan.of(path, 16, 12, packing=packing, num_steps=4)
     for step in range(4):
         rows = list(trace_rows(plan, NO_TEXT, step, max_tokens=None))
         ids, targets, _ = given_by_loader(plan, step, 0, 1, None)
         assert [ids_of(row, 16, EOS) for row in rows] == ids.tolist()
         assert [targets_of(row, plan) for row in rows] == targets.tolist()
-        assert any(not all(s.learned) for row in rows for p in row.pieces for s in p.excerpt.segments)
+        assert any(not all(s.in_loss) for row in rows for p in row.pieces for s in p.excerpt.segments)
 
 
 class TestQuestions:
@@ -151,7 +151,7 @@ class TestQuestions:
         """Over a store with ids and origins, whose sources have names with a colon, and one without."""
         folder = tmp_path_factory.mktemp("asked")
         write(folder / "s", documents_of(7, [3, 30, 5, 9, 11, 2]))
-        write_masked(folder / "t", random_masked(1, [5, 9]), order=True)
+        write_masked(folder / "t", random_masked(1, [5, 9]), length_index=True)
         sources = {"w": {"path": str(folder / "s"), "weight": 1}, "w:x": {"path": str(folder / "t"), "weight": 1}}
         return quietly(
             PlanConfig(sequence_length=8, global_batch_size=6, num_steps=9, sources=sources, skip_steps=[(4, 5)])

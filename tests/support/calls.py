@@ -88,15 +88,15 @@ def positions_of(ranks: Sequence[int], epoch: int, p: int, q: int) -> list[int]:
 
 
 @njit
-def _entries_of(length: int, slots: np.ndarray, firsts: np.ndarray, entries: np.ndarray, out: np.ndarray) -> None:
+def _entries_of(length: int, slots: np.ndarray, starts: np.ndarray, entries: np.ndarray, out: np.ndarray) -> None:
     for j in range(slots.size):
-        out[j] = entry_of(length, slots[j], firsts, entries)
+        out[j] = entry_of(length, slots[j], starts, entries)
 
 
 def entries_of(classes: LengthClasses, length: int, slots: Sequence[int]) -> np.ndarray:
     """int64[n, 4], the entry of each of these slots of a class."""
     out = np.empty(len(slots), np.int64)
-    _entries_of(length, np.array(slots, np.int64), classes.firsts, classes.entries, out)
+    _entries_of(length, np.array(slots, np.int64), classes.starts, classes.entries, out)
     return classes.entries[out]
 
 
@@ -138,7 +138,7 @@ def _bins(
     room: int,
     groups: np.ndarray,
     leaves: np.ndarray,
-    firsts: np.ndarray,
+    starts: np.ndarray,
     lengths: np.ndarray,
     slots: np.ndarray,
 ) -> np.ndarray:
@@ -146,21 +146,21 @@ def _bins(
     for j in range(numbers.size):
         if used > room:
             break
-        used += packed.slots_of_bin(numbers[j], groups, leaves, firsts, lengths[used:], slots[used:])
+        used += packed.slots_of_bin(numbers[j], groups, leaves, starts, lengths[used:], slots[used:])
         ends[j] = used
     return ends
 
 
 def _parts(packing: Packing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     made = packing_bins(packing)
-    return made.nodes, made.leaves, made.firsts
+    return made.nodes, made.leaves, made.starts
 
 
 def bins_of(
     packing: Packing, classes: LengthClasses, numbers: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """(where each bin ends, classes, slots): the slots of those bins (all), one bin after the other."""
-    numbers = np.arange(packing.firsts[-1]) if numbers is None else numbers
+    numbers = np.arange(packing.starts[-1]) if numbers is None else numbers
     room = min(classes.num_pieces, len(numbers) * classes.length)
     lengths, slots = np.empty((2, room + classes.length + 1), np.int64)  # a bin more, should there be too many
     ends = _bins(numbers, room, *_parts(packing), lengths, slots)
@@ -188,7 +188,7 @@ def _packed_rows(
     bases: np.ndarray,
     groups: np.ndarray,
     leaves: np.ndarray,
-    firsts: np.ndarray,
+    starts: np.ndarray,
     counts: np.ndarray,
     class_firsts: np.ndarray,
     entries: np.ndarray,
@@ -200,7 +200,7 @@ def _packed_rows(
     used = 0
     for i in numbers:
         at = permutation.permute(i, num_sequences, counted_key(bases[0], epoch)) if shuffle else i
-        count = packed.slots_of_bin(at, groups, leaves, firsts, rooms, slots)
+        count = packed.slots_of_bin(at, groups, leaves, starts, rooms, slots)
         if shuffle:
             packed.shuffle_slots(counted_key(bases[1], epoch * num_sequences + i), count, rooms, slots)
             for j in range(count):
@@ -252,7 +252,7 @@ class PackedSource:
             np.array(bases, np.uint64),
             *_parts(made),
             classes.counts,
-            classes.firsts,
+            classes.starts,
             classes.entries,
             self._factors,
             out,

@@ -171,7 +171,7 @@ def hostile_store(folder: Path) -> Path:
 
 
 def texts_store(path: Path, texts: Sequence[str], kind: Kind | None = None, masked: bool = True) -> Path:
-    """A store of texts as bytes; of every second word no token is learned, if `masked`."""
+    """A store of texts as bytes; of every second word no token is in the loss, if `masked`."""
     documents = []
     for number, text in enumerate(texts):
         tokens = list(text.encode())

@@ -249,14 +249,14 @@ def test_hashes_that_differ_in_one_bit_are_not_equal(tmp_path: Path, monkeypatch
 
     for bucket in (1, 2, 1 << 21):
         monkeypatch.setattr(dedup, "_BUCKET_DOCUMENTS", bucket)
-        with dedup.firsts([Held(), Held()], tmp_path / "scratch") as first:
+        with dedup.starts([Held(), Held()], tmp_path / "scratch") as first:
             assert first.tolist() == [True] * 6 + [False] * 12
         assert not (tmp_path / "scratch").exists()
 
 
 def test_no_documents_at_all(tmp_path: Path) -> None:
     """Nothing to compare is no error of its own."""
-    with dedup.firsts([], tmp_path / "scratch") as first:
+    with dedup.starts([], tmp_path / "scratch") as first:
         assert first.tolist() == []
     source = write_records(tmp_path / "in.jsonl", [{"text": ""}])
     with pytest.raises(BuildError, match="expected at least one, found none"):

@@ -100,7 +100,7 @@ def test_other_versions_than_those_of_the_store_are_refused_by_name(
     source = jsonl("in.jsonl", ["a"])
     build(source)
     monkeypatch.setattr(f"{library}.__version__", "0.0.7")
-    with pytest.raises(ConfigError, match=rf"versions\.{library} was '.*', is '0\.0\.7'"):
+    with pytest.raises(ConfigError, match=rf"library_versions\.{library} was '.*', is '0\.0\.7'"):
         build(source)
 
 

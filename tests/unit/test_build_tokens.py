@@ -1,4 +1,4 @@
-"""`build_store` of documents that are tokens already: ids, what of them is learned, the ends of documents."""
+"""`build_store` of documents that are tokens already: ids, what of them is in the loss, the ends of documents."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_a_first_file_without_a_good_record_does_not_hide_the_masks(tmp_path: Pa
 
 
 def test_a_record_without_the_mask_the_others_have_is_bad(tmp_path: Path) -> None:
-    """No token is learned, or left out, by a guess."""
+    """No token is in the loss, or left out, by a guess."""
     records = [*ALL, {"input_ids": [1]}, {"input_ids": [1], "loss_mask": None}]
     result = build_stores(
         tmp_path / "store", write_records(tmp_path / "in.jsonl", records), records="tokens", max_bad=2
@@ -192,7 +192,7 @@ def test_masks_of_other_numbers_are_taken(name: str, mask: list) -> None:
 
 @pytest.mark.parametrize("extra", [{}, {"loss_mask": []}, {"labels": []}], ids=["no mask", "loss_mask", "labels"])
 def test_a_record_without_tokens_is_an_empty_document(tmp_path: Path, extra: dict) -> None:
-    """Like a text without characters: dropped and counted, not bad; kept when asked for, and then nothing of it is learned."""
+    """Like a text without characters: dropped and counted, not bad; kept when asked for, and then nothing of it is in the loss."""
     names = ["input_ids", *extra]
     records = [*only(*names)[:1], {"input_ids": [], **extra}, *only(*names)[2:3]]
     source = write_records(tmp_path / "in.jsonl", records)
@@ -208,8 +208,8 @@ def naive_ends(ids: list[int], mask: list[bool], start: int | None, end: int | N
     """A document with its special tokens, which it may have already."""
     before = [start] if start is not None and ids[:1] != [start] else []
     after = [end] if end is not None and ids[-1:] != [end] else []
-    learned = bool(mask) and mask[-1]
-    return [*before, *ids, *after], [*([False] * len(before)), *mask, *([learned] * len(after))]
+    in_loss = bool(mask) and mask[-1]
+    return [*before, *ids, *after], [*([False] * len(before)), *mask, *([in_loss] * len(after))]
 
 
 @given(st.data())

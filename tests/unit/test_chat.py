@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tokenstore.builder.documents.chat import Conversation, conversation, special_in_content
+from tokenstore.builder.documents.chat import Conversation, read_conversation, special_in_content
 
 USER, ASSISTANT = {"role": "user", "content": "Wie spät ist es? 🕰️"}, {"role": "assistant", "content": "すぐ三時です。"}
 SYSTEM = {"role": "system", "content": "Sé breve."}
@@ -35,19 +35,19 @@ ASKED, ANSWERED = USER["content"], ASSISTANT["content"]
 )
 def test_a_record_of_any_shape_gives_its_messages(row: dict, messages: tuple) -> None:
     """The shape is told by the fields, whatever else a row holds; nulls are fields that are not there."""
-    assert conversation(row) == Conversation(messages)
+    assert read_conversation(row) == Conversation(messages)
 
 
 def test_an_instruction_and_its_input_are_two_paragraphs() -> None:
     """Alpaca records: instruction, empty line, input."""
     row = {"instruction": "Résume :", "input": "Il pleut.", "output": "Pluie."}
-    assert conversation(row).messages[0] == {"role": "user", "content": "Résume :\n\nIl pleut."}
+    assert read_conversation(row).messages[0] == {"role": "user", "content": "Résume :\n\nIl pleut."}
 
 
 def test_every_name_of_a_role_is_known() -> None:
     """ShareGPT's names of roles."""
     names = ["system", "human", "gpt", "user", "chatgpt", "bing", "assistant", "tool", "function", "observation"]
-    found = conversation({"conversations": [{"from": name, "value": "x"} for name in names]}).messages
+    found = read_conversation({"conversations": [{"from": name, "value": "x"} for name in names]}).messages
     roles = ["system", "user", "assistant", "user", "assistant", "assistant", "assistant", "tool", "tool", "tool"]
     assert [message["role"] for message in found] == roles
 
@@ -55,15 +55,15 @@ def test_every_name_of_a_role_is_known() -> None:
 def test_other_fields_of_a_message_stay() -> None:
     """Tool calls, reasoning, names and ids reach the template as they are, nulls inside them too."""
     message = {"role": "assistant", "tool_calls": [CALL], "reasoning_content": "hm", "name": "a", "weight": 0}
-    assert conversation({"messages": [USER, {**message, "content": None}]}).messages[1] == message
+    assert read_conversation({"messages": [USER, {**message, "content": None}]}).messages[1] == message
     thought = {"role": "assistant", "content": "", "reasoning_content": "hm"}
-    assert conversation({"messages": [USER, thought]}).messages[1] == thought
+    assert read_conversation({"messages": [USER, thought]}).messages[1] == thought
 
 
 def test_a_table_has_no_nulls_in_tool_calls_and_tools() -> None:
     """A table fills structs with nulls; they are missing fields again."""
     message = {"role": "assistant", "content": None, "tool_calls": [CALL | {"id": None}]}
-    found = conversation({"messages": [USER, message], "tools": [{"name": "clock", "strict": None}]}, table=True)
+    found = read_conversation({"messages": [USER, message], "tools": [{"name": "clock", "strict": None}]}, table=True)
     assert found.messages[1]["tool_calls"] == [
         {"type": "function", "function": {"name": "clock", "arguments": {"zone": "CET"}}}
     ]
@@ -73,27 +73,27 @@ def test_a_table_has_no_nulls_in_tool_calls_and_tools() -> None:
 @pytest.mark.parametrize("tools", [[CALL], json.dumps([CALL]), [json.dumps(CALL)]])
 def test_tools_are_a_list_or_json(tools: object) -> None:
     """Schemas of tools come as objects or as JSON text."""
-    assert conversation({"messages": [USER, ASSISTANT], "tools": tools}).tools == [CALL]
+    assert read_conversation({"messages": [USER, ASSISTANT], "tools": tools}).tools == [CALL]
 
 
 @pytest.mark.parametrize("tools", [None, [], "", "[]", "null"])
 def test_no_tools_are_none(tools: object) -> None:
     """A template sees no difference between an empty list and none."""
-    assert conversation({"messages": [USER, ASSISTANT], "tools": tools}).tools is None
+    assert read_conversation({"messages": [USER, ASSISTANT], "tools": tools}).tools is None
 
 
 @pytest.mark.parametrize("empty", ["", " \n"])
 def test_an_assistant_may_say_nothing(empty: str) -> None:
     """An empty answer does not make a record bad: the end of its turn can be trained on."""
     said = {"role": "assistant", "content": empty}
-    assert conversation({"messages": [USER, said, *TURN]}).messages == (USER, said, *TURN)
-    assert conversation({"instruction": ASKED, "output": empty}).messages == (USER, said)
+    assert read_conversation({"messages": [USER, said, *TURN]}).messages == (USER, said, *TURN)
+    assert read_conversation({"instruction": ASKED, "output": empty}).messages == (USER, said)
 
 
 def test_text_parts_are_joined() -> None:
     """A content in parts is their text."""
     parts = [{"type": "text", "text": "Guten ", "image_url": None}, {"type": "text", "text": "Tag"}]
-    assert conversation({"messages": [{"role": "user", "content": parts}]}).messages[0]["content"] == "Guten Tag"
+    assert read_conversation({"messages": [{"role": "user", "content": parts}]}).messages[0]["content"] == "Guten Tag"
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_text_parts_are_joined() -> None:
 def test_a_bad_record_gives_its_reason(row: dict, reason: str) -> None:
     """Each kind of mistake has its words, and says in which message it is."""
     with pytest.raises(ValueError, match=reason):
-        conversation(row)
+        read_conversation(row)
 
 
 SPECIAL = ("<|im_end|>", "<|im_start|>", "</s>", "")
@@ -176,6 +176,6 @@ def test_a_special_token_in_a_conversation_is_found(messages: list, tools: list 
 
 def test_ordinary_conversations_hold_no_special_token() -> None:
     """What only looks like one passes."""
-    talk = Conversation((USER, {**ASSISTANT, "content": "a < b | c > d <|im_en", "tool_calls": [CALL]}), [CALL])
-    assert special_in_content(talk, SPECIAL) is None
-    assert special_in_content(talk, ()) is None
+    conversation = Conversation((USER, {**ASSISTANT, "content": "a < b | c > d <|im_en", "tool_calls": [CALL]}), [CALL])
+    assert special_in_content(conversation, SPECIAL) is None
+    assert special_in_content(conversation, ()) is None

@@ -25,10 +25,10 @@ def bare(name: str) -> str:
     return re.sub(r"{%- (end)?generation -%}", "", BUILT_IN[name])
 
 
-def marked(renderer: Renderer, talk: Conversation) -> str:
+def marked(renderer: Renderer, conversation: Conversation) -> str:
     """The text of a conversation, what is trained on in brackets; or why it is refused."""
     try:
-        text, spans = renderer.render(talk)
+        text, spans = renderer.render(conversation)
     except ValueError as error:
         return f"refused: {error}"
     for start, stop in reversed(spans):
@@ -48,10 +48,10 @@ def test_a_familys_own_template_gets_the_marks_of_the_built_in_one(name: str) ->
     """The same text and the same parts for every conversation that the built-in template writes."""
     built_in, own = (Renderer(template, TOKENS, date=DATE) for template in (BUILT_IN[name], bare(name)))
     assert name in own.families
-    for talk in CONVERSATIONS.values():
-        expected = marked(built_in, talk)
+    for conversation in CONVERSATIONS.values():
+        expected = marked(built_in, conversation)
         if not expected.startswith("refused"):
-            assert marked(own, talk) == expected
+            assert marked(own, conversation) == expected
 
 
 def test_reasoning_that_qwen3_removes_does_not_refuse_its_conversation() -> None:
@@ -64,9 +64,9 @@ def test_reasoning_that_qwen3_removes_does_not_refuse_its_conversation() -> None
 
 def test_the_last_turn_of_a_conversation_that_ends_with_the_user() -> None:
     """`last` is the assistant's last turn, wherever it is."""
-    talk = CONVERSATIONS["ends with the user"]
+    conversation = CONVERSATIONS["ends with the user"]
     for template in (BUILT_IN["qwen3"], bare("qwen3")):
-        found = marked(Renderer(template, {}, "last"), talk)
+        found = marked(Renderer(template, {}, "last"), conversation)
         assert found.count("⟦") == 1
         assert "⟦Gut 👩‍👩‍👧, danke!<|im_end|>⟧\n<|im_start|>user\n今日は何曜日ですか<|im_end|>\n" in found
 
@@ -85,8 +85,10 @@ def test_a_template_unlike_its_family_names_it(train_on: str, advice: str) -> No
     )
     renderer = Renderer(changed, {}, train_on)  # type: ignore[arg-type]
     assert next(iter(renderer.families)) == "qwen3"
-    talk = CONVERSATIONS["two turns"] if train_on == "assistant" else CONVERSATIONS["ends with the user"]
-    assert marked(renderer, talk).endswith(f"the template writes it differently when other messages follow; {advice}")
+    conversation = CONVERSATIONS["two turns"] if train_on == "assistant" else CONVERSATIONS["ends with the user"]
+    assert marked(renderer, conversation).endswith(
+        f"the template writes it differently when other messages follow; {advice}"
+    )
 
 
 def test_a_template_of_no_family_is_asked_for_marks() -> None:

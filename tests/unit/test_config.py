@@ -16,7 +16,7 @@ GOOD = {"sequence_length": 8, "global_batch_size": 4, "sources": {"a": {"path": 
 
 @pytest.fixture
 def two(make_store: Callable[..., Path]) -> dict[str, Path]:
-    return {name: make_store(name, random_documents(i, 50, 40), order=True) for i, name in enumerate("ab")}
+    return {name: make_store(name, random_documents(i, 50, 40), length_index=True) for i, name in enumerate("ab")}
 
 
 @pytest.mark.parametrize(

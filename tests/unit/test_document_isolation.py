@@ -27,7 +27,7 @@ Alone = Callable[[torch.Tensor], torch.Tensor]  # ids int64[1, n] -> logits floa
 def plan(make_store: Callable[..., Path]) -> Plan:
     """Rows of several documents, among them parts of long ones and documents of one token, and padding."""
     documents = random_documents(5, 11, 50, VOCABULARY) + random_documents(6, 14, 3, VOCABULARY)
-    path = make_store("a", documents, vocab_size=VOCABULARY, order=True)
+    path = make_store("a", documents, vocab_size=VOCABULARY, length_index=True)
     return Plan.of(path, LENGTH, BATCH, num_steps="all_exhausted", last_batch="pad")
 
 

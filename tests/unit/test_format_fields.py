@@ -12,7 +12,7 @@ from tests.support.stores.forge import seal
 from tests.support.stores.manifests import BODY, PLACE
 from tokenstore.errors import CorruptionError, FormatError
 from tokenstore.format.layout import MAX_TOKENS, MAX_VOCAB
-from tokenstore.format.manifest import decode_manifest
+from tokenstore.format.manifest_file import decode_manifest
 
 
 def _set(*path: str | int, to: object) -> Callable[[dict], None]:
@@ -46,11 +46,11 @@ FIELDS: list[tuple[Callable[[dict], None], str]] = [
     (_set("colour", to="red"), "fields: expected the fields"),
     *(
         (_set(key, to=[]), f"{key}: expected an object, found list")
-        for key in ("options", "counts", "versions", "files")
+        for key in ("options", "counts", "library_versions", "files")
     ),
     (_set("counts", to={"documents": "5"}), "counts[documents]: expected an integer"),
     (_set("counts", to={"documents": -1}), "counts[documents]: expected an integer"),
-    (_set("versions", to={"numpy": 2}), "versions[numpy]: expected a string, found 2"),
+    (_set("library_versions", to={"numpy": 2}), "library_versions[numpy]: expected a string, found 2"),
     (_set("shards", to={}), "shards: expected a list, found dict"),
     (_set("shards", to=None), "shards: expected a list, found NoneType"),
     *((_set("ends_with_eos", to=v), f"ends_with_eos: expected true or false, found {v!r}") for v in (1, "true", None)),
@@ -128,11 +128,11 @@ FIELDS: list[tuple[Callable[[dict], None], str]] = [
     (_set("shards", 1, "num_documents", to=1), "totals: expected 9000 tokens in 5 documents, found 9000 in 4"),
     *(
         (_set("shards", 1, "file", to=name), f"shards[1].file: expected tokens-00001.bin, found {name}")
-        for name in ("tokens-00000.bin", "boundaries.bin", "order.bin.tokenstore-tmp", "manifest-v1.json", "x")
+        for name in ("tokens-00000.bin", "boundaries.bin", "length_index.bin.tokenstore-tmp", "manifest-v1.json", "x")
     ),
     *(
         (_set("files", name, to={"num_bytes": 1, "checksum": ""}), "files: expected no name that a manifest, a shard")
-        for name in ("manifest.json", "manifest-v1.json", "tokens-00002.bin", "order.bin.tokenstore-tmp")
+        for name in ("manifest.json", "manifest-v1.json", "tokens-00002.bin", "length_index.bin.tokenstore-tmp")
     ),
     (_delete("files", "boundaries.bin"), "files[boundaries.bin]: expected 72 bytes, found None"),
     (_set("files", "boundaries.bin", "num_bytes", to=64), "files[boundaries.bin]: expected 72 bytes"),

@@ -16,7 +16,7 @@ from tokenstore.store import open_store
     "changes",
     [
         {"options": {"other": 1}},
-        {"versions": {"tokenstore": "9.9"}},
+        {"library_versions": {"tokenstore": "9.9"}},
         {"counts": {"documents": 6}},
         {"files": {**MANIFEST.files, "inputs.jsonl": FileEntry(1, "9" * 32), "more.txt": FileEntry(5, "8" * 32)}},
         {"tokenizer": dataclasses.replace(MANIFEST.tokenizer, file=None, engine="other", engine_version="2", pad_id=7)},
@@ -54,7 +54,7 @@ def test_stores_of_other_tokens_boundaries_or_vocabulary_have_other_digests(make
         "same": ([[7, 1], [5, 5, 1]], 8),
         "token": ([[7, 1], [5, 6, 1]], 8),
         "boundary": ([[7, 1, 5], [5, 1]], 8),
-        "order": ([[5, 5, 1], [7, 1]], 8),
+        "length_index": ([[5, 5, 1], [7, 1]], 8),
         "vocabulary": ([[7, 1], [5, 5, 1]], 9),
         "wide": ([[7, 1], [5, 5, 1]], 65_537),
     }

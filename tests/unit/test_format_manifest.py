@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.support.stores.forge import digest_of, seal, sha256
 from tests.support.stores.manifests import BODY, MANIFEST, PLACE
 from tokenstore.format import FORMAT_VERSION
-from tokenstore.format.manifest import canonical_json, decode_manifest, encode_manifest
+from tokenstore.format.manifest import canonical_json
+from tokenstore.format.manifest_file import decode_manifest, encode_manifest
 
 
 def test_a_manifest_comes_back_as_it_was() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.support.stores.forge import seal
 from tests.support.stores.manifests import BODY, MANIFEST, PLACE
 from tokenstore.errors import CorruptionError, FormatError
-from tokenstore.format.manifest import decode_manifest, encode_manifest
+from tokenstore.format.manifest_file import decode_manifest, encode_manifest
 
 
 @pytest.mark.parametrize(

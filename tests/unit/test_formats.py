@@ -22,10 +22,10 @@ DICTS = ("torch", "hf", "hf_flash", "megatron", "nanotron")
 @pytest.fixture(params=["best_fit", "concat", "none", "masked"])
 def plan(make_store: Callable[..., Path], tmp_path: Path, request: pytest.FixtureRequest) -> Plan:
     """Documents shorter and longer than a sequence; when packed with padding, and empty rows in the last step."""
-    if request.param == "masked":  # best_fit, and half of the tokens are not to be learned
-        path = write_masked(tmp_path / "a", random_masked(5, range(1, 40)), order=True)
+    if request.param == "masked":  # best_fit, and half of the tokens are not in the loss
+        path = write_masked(tmp_path / "a", random_masked(5, range(1, 40)), length_index=True)
         return Plan.of(path, LENGTH, BATCH, num_steps="all_exhausted", last_batch="pad")
-    path = make_store("a", random_documents(5, 60, 40), order=True)
+    path = make_store("a", random_documents(5, 60, 40), length_index=True)
     ends = {"num_steps": 8} if request.param == "concat" else {"num_steps": "all_exhausted", "last_batch": "pad"}
     return Plan.of(path, LENGTH, BATCH, packing=request.param, **ends)
 
@@ -108,10 +108,10 @@ def test_megatron_masks_the_loss(plan: Plan) -> None:
     ours = batches(plan, "torch", ("input_ids", "targets", "position_ids"))
     for batch, expected in zip(batches(plan, "megatron"), ours, strict=True):
         assert list(batch) == ["tokens", "labels", "loss_mask", "position_ids"]
-        learned = expected["targets"] != IGNORE
+        in_loss = expected["targets"] != IGNORE
         assert same(batch["tokens"], expected["input_ids"])
-        assert same(batch["labels"], expected["targets"] * learned)
-        assert same(batch["loss_mask"], learned.float())
+        assert same(batch["labels"], expected["targets"] * in_loss)
+        assert same(batch["loss_mask"], in_loss.float())
         assert same(batch["position_ids"], expected["position_ids"])
 
 
@@ -142,16 +142,16 @@ def test_nanotron_is_given_what_its_collator_makes(plan: Plan) -> None:
     ours = batches(plan, "torch", ("input_ids", "targets", "position_ids"))
     for step, (batch, expected) in enumerate(zip(batches(plan, "nanotron"), ours, strict=True)):
         assert list(batch) == ["input_ids", "position_ids", "label_ids", "label_mask"]
-        learned = expected["targets"] != IGNORE
+        in_loss = expected["targets"] != IGNORE
         assert same(batch["input_ids"], expected["input_ids"])
-        assert same(batch["label_mask"], learned)
-        assert same(batch["label_ids"], expected["targets"] * learned)
+        assert same(batch["label_mask"], in_loss)
+        assert same(batch["label_ids"], expected["targets"] * in_loss)
         assert same(batch["position_ids"], expected["position_ids"])
         inside = expected["position_ids"][:, 1:] > 0
         padding = torch.tensor([[sum(p.stop - p.start for p in row)] for row in plan.documents(step)])
         inside &= torch.arange(1, LENGTH) < padding
         assert has_masks(plan) or batch["label_mask"][:, :-1][inside].all()
-        inside &= learned[:, :-1]
+        inside &= in_loss[:, :-1]
         assert torch.equal(batch["label_ids"][:, :-1][inside], batch["input_ids"][:, 1:][inside])
 
 

@@ -42,11 +42,11 @@ def test_sound_files_are_looked_at_and_go_on(path: Path, version: int, packing: 
 
 @pytest.mark.filterwarnings("ignore:.*epochs")
 @pytest.mark.parametrize("version", [1, 2])
-@pytest.mark.parametrize("stem", ["tokens-00000", "mask-00000", "boundaries", "order"])
+@pytest.mark.parametrize("stem", ["tokens-00000", "mask-00000", "boundaries", "length_index"])
 def test_a_file_of_another_size_is_named(path: Path, version: int, stem: str) -> None:
     """P9: the one that this version reads."""
     plan = held(path, version, "best_fit")
-    name = f"{stem}-v2.bin" if version == 2 and stem in ("boundaries", "order") else f"{stem}.bin"
+    name = f"{stem}-v2.bin" if version == 2 and stem in ("boundaries", "length_index") else f"{stem}.bin"
     replace(path / name, b"short")
     with pytest.raises(CorruptionError, match=rf"file size: expected \d+ bytes, found 5 \(.*{name}\)"):
         plan.batch(1)

@@ -16,7 +16,7 @@ KERNELS = [
     rows.locate_rows,
     gather.gather,
     gather.annotate,
-    gather.lay_spans,
+    gather.plan_spans,
     masks.mask,
     packing.place,
     packing._cut_classes,
@@ -63,7 +63,7 @@ for vocab_size in (300, 70_000):
     stores = {}
     for i, name in enumerate(("a", "b")):
         path = folder / f"{name}{vocab_size}"
-        stores[name] = write_store(path, random_documents(i, 90, 30, vocab_size), vocab_size, order=True)
+        stores[name] = write_store(path, random_documents(i, 90, 30, vocab_size), vocab_size, length_index=True)
     for packing in ("best_fit", "concat", "none"):
         plan = Plan.of(stores, 16, 4, weights={"a": 2, "b": 1}, packing=packing)
         plan.batch(1), plan.documents(1), next(plan.find("a", 3))

@@ -1,4 +1,4 @@
-"""The order file (FMT-9): its bytes, what a store is that is given one, who may write it, and `tokenstore index`."""
+"""The length index (FMT-9): its bytes, what a store is that is given one, who may write it, and `tokenstore index`."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.support.stores.grown import edit_manifest
 from tokenstore.builder import BuildOptions, build_store
 from tokenstore.errors import CorruptionError, FormatError, StoreBusyError
 from tokenstore.store import length_index, open_store, verify
-from tokenstore.store.length_index import add_order
+from tokenstore.store.length_index import add_length_index
 from tokenstore.store.work import exclusive_work
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +29,7 @@ INDEX = [sys.executable, "-m", "tools.index_store"]
 
 
 def expected_bytes(lengths: Sequence[int]) -> bytes:
-    """order.bin by its text: numbers by (tokens, number), zeros up to 8 bytes, every length and its first place."""
+    """length_index.bin by its text: numbers by (tokens, number), zeros up to 8 bytes, every length and its first place."""
     order = sorted(range(len(lengths)), key=lambda document: (lengths[document], document))
     ordered = sorted(lengths)
     runs = [(length, ordered.index(length)) for length in sorted(set(lengths))]
@@ -42,15 +42,15 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def take_away(path: Path) -> None:
-    """Make a store one of before there were order files."""
-    (path / "order.bin").unlink()
-    forge(path, lambda body: body["files"].pop("order.bin"))
+    """Make a store one of before there were length indexes."""
+    (path / "length_index.bin").unlink()
+    forge(path, lambda body: body["files"].pop("length_index.bin"))
     (path / "manifest.json").chmod(0o444)
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store of 300 documents in some shards, without an order file."""
+    """A store of 300 documents in some shards, without a length index."""
     return write_store(tmp_path / "s", random_documents(1, 300, 40), shard_bytes=2000)
 
 
@@ -60,8 +60,8 @@ def path(tmp_path: Path) -> Path:
 def test_the_worked_example(tmp_path: Path) -> None:
     """FMT-9: documents [7, 1] and [5, 5, 1]: 0, 1, then runs (2, 0), (3, 1)."""
     path = write_store(tmp_path / "s", [[7, 1], [5, 5, 1]], vocab_size=8)
-    assert add_order(path)
-    assert (path / "order.bin").read_bytes() == struct.pack("<2I4q", 0, 1, 2, 0, 3, 1) == expected_bytes([2, 3])
+    assert add_length_index(path)
+    assert (path / "length_index.bin").read_bytes() == struct.pack("<2I4q", 0, 1, 2, 0, 3, 1) == expected_bytes([2, 3])
 
 
 @given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=80), block=st.sampled_from([1, 7, 1 << 22]))
@@ -69,15 +69,15 @@ def test_random_stores_are_sorted(lengths: list[int], block: int) -> None:
     """FMT-9: the file is the sorted list, whatever the number of documents handled at once; verify agrees."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(length_index, "_BLOCK", block)
-        path = write_store(Path(folder) / "s", [[1] * length for length in lengths], order=True)
-        assert (path / "order.bin").read_bytes() == expected_bytes(lengths)
+        path = write_store(Path(folder) / "s", [[1] * length for length in lengths], length_index=True)
+        assert (path / "length_index.bin").read_bytes() == expected_bytes(lengths)
         assert verify(path) == []
         with open_store(path) as store:
-            assert store.has_order
+            assert store.has_length_index
             order = sorted(range(len(lengths)), key=lambda document: (lengths[document], document))
-            assert store.order().tolist() == order
-            assert store.order().dtype == np.uint32
-            assert not store.order().flags.writeable
+            assert store.length_index().tolist() == order
+            assert store.length_index().dtype == np.uint32
+            assert not store.length_index().flags.writeable
             assert [lengths[order[first]] for _, first in store.runs()] == sorted(set(lengths))
 
 
@@ -86,9 +86,9 @@ def test_documents_of_more_than_a_million_tokens(tmp_path: Path) -> None:
     most = 1 << 20
     lengths = [most + 5, 3, most, most - 1, 1, most + 5, most + 1, 3, most, most - 1]
     path = write_store(
-        tmp_path / "s", [np.full(length, 7, np.uint16) for length in lengths], shard_bytes=most, order=True
+        tmp_path / "s", [np.full(length, 7, np.uint16) for length in lengths], shard_bytes=most, length_index=True
     )
-    assert (path / "order.bin").read_bytes() == expected_bytes(lengths)
+    assert (path / "length_index.bin").read_bytes() == expected_bytes(lengths)
     assert verify(path) == []
     plan = tokenstore.Plan.of(path, 1 << 19, 4, num_steps="all_exhausted", last_batch="pad")
     seen = [piece for step in range(plan.num_steps) for row in plan.documents(step) for piece in row]
@@ -99,7 +99,7 @@ def test_progress_is_told_from_beginning_to_end(path: Path, monkeypatch: pytest.
     """Every document is handled twice; the last call says that all is done."""
     monkeypatch.setattr(length_index, "_BLOCK", 100)
     calls: list[tuple[int, int]] = []
-    add_order(path, lambda done, total: calls.append((done, total)))
+    add_length_index(path, lambda done, total: calls.append((done, total)))
     assert calls == [(done, 600) for done in range(100, 601, 100)]
 
 
@@ -112,7 +112,7 @@ def test_damaged_boundaries_are_refused(path: Path) -> None:
     with pytest.raises(
         CorruptionError, match=r"boundaries\.bin: expected rising starts, found others .*; run `tokenstore verify"
     ):
-        add_order(path)
+        add_length_index(path)
     assert set(contents(path)) == before | {"boundaries.bin"}
 
 
@@ -123,13 +123,13 @@ def test_nothing_but_the_order_is_added(path: Path) -> None:
     """FMT-9: the digest and every other field and file stay; the new file is in the manifest, and read-only as all are."""
     before, manifest = contents(path), open_store(path).manifest
     plan = tokenstore.Plan.of(path, 8, 4, packing="concat", num_steps=9)
-    assert add_order(path) is True
+    assert add_length_index(path) is True
     after = open_store(path)
     assert after.digest == manifest.digest
-    assert {name: entry for name, entry in after.manifest.files.items() if name != "order.bin"} == manifest.files
-    assert {name: data for name, data in contents(path).items() if name not in ("order.bin", "manifest.json")} == {
-        name: data for name, data in before.items() if name != "manifest.json"
-    }
+    assert {name: entry for name, entry in after.manifest.files.items() if name != "length_index.bin"} == manifest.files
+    assert {
+        name: data for name, data in contents(path).items() if name not in ("length_index.bin", "manifest.json")
+    } == {name: data for name, data in before.items() if name != "manifest.json"}
     assert {file.stat().st_mode & 0o777 for file in path.iterdir()} == {0o444}
     assert not list(path.parent.glob("s.*"))
     again = tokenstore.Plan.of(path, 8, 4, packing="concat", num_steps=9)
@@ -139,10 +139,10 @@ def test_nothing_but_the_order_is_added(path: Path) -> None:
 
 def test_a_second_run_does_nothing(path: Path) -> None:
     """The file that is there is left alone, and so is the manifest."""
-    assert add_order(path) is True
+    assert add_length_index(path) is True
     before = {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in path.iterdir()}
     calls: list[tuple[int, int]] = []
-    assert add_order(path, lambda done, total: calls.append((done, total))) is False
+    assert add_length_index(path, lambda done, total: calls.append((done, total))) is False
     assert {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in path.iterdir()} == before
     assert calls == []
 
@@ -151,12 +151,12 @@ def test_a_store_held_open_meanwhile_reads_on(path: Path) -> None:
     """The old manifest knows no order, the new one does; documents are the same; a held order survives a close."""
     held = open_store(path)
     first = held[0].tolist()
-    add_order(path)
-    assert not held.has_order
+    add_length_index(path)
+    assert not held.has_length_index
     assert held[0].tolist() == first
     assert len(list(held)) == 300
     with open_store(path) as store:
-        order, runs = store.order(), store.runs()
+        order, runs = store.length_index(), store.runs()
     assert sorted(order.tolist()) == list(range(300))
     assert runs[0, 1] == 0
 
@@ -169,12 +169,12 @@ def test_a_build_writes_one(tmp_path: Path) -> None:
     assert build_store(options).was_there is False
     path = tmp_path / "s"
     built = contents(path)
-    assert built["order.bin"] == expected_bytes([len(document) for document in open_store(path)])
+    assert built["length_index.bin"] == expected_bytes([len(document) for document in open_store(path)])
     take_away(path)
-    assert not open_store(path).has_order
+    assert not open_store(path).has_length_index
     assert build_store(options).was_there is True
     assert contents(path).keys() == built.keys()
-    assert contents(path)["order.bin"] == built["order.bin"]
+    assert contents(path)["length_index.bin"] == built["length_index.bin"]
     assert contents(path)["manifest.json"] == built["manifest.json"]
     assert verify(path) == []
 
@@ -186,9 +186,9 @@ def test_two_writers_at_once(path: Path) -> None:
     """The second one is told that the store is busy, and by whom; the lock goes with the first one."""
     with exclusive_work(path):
         with pytest.raises(StoreBusyError, match=rf"found process {os.getpid()}"):
-            add_order(path)
-        assert not open_store(path).has_order
-    assert add_order(path)
+            add_length_index(path)
+        assert not open_store(path).has_length_index
+    assert add_length_index(path)
     assert not path.with_name("s.tokenstore").exists()
 
 
@@ -196,7 +196,7 @@ def test_a_busy_store_is_told_in_words_of_this_command(path: Path) -> None:
     """What to do is to wait; `index` has no output."""
     with exclusive_work(path):
         with pytest.raises(StoreBusyError) as error:
-            add_order(path)
+            add_length_index(path)
     assert "output" not in str(error.value)
 
 
@@ -206,18 +206,18 @@ def test_a_store_and_a_link_to_it_have_one_lock(path: Path) -> None:
     link.parent.mkdir()
     link.symlink_to(path)
     with exclusive_work(path), pytest.raises(StoreBusyError):
-        add_order(link)
+        add_length_index(link)
 
 
 def test_a_split_is_not_written_while_all_splits_are(tmp_path: Path, jsonl: Callable[..., Path]) -> None:
     """P8: an append to a folder of splits and an index of one of them would undo each other."""
     source = jsonl("in.jsonl", ["a", "b", "c", "d"])
     store = build_store(BuildOptions((str(source),), tmp_path / "store", "bytes", split="a=0.5,b=0.5")).path
-    (store / "a" / "order.bin").unlink()
-    edit_manifest(store / "a", lambda body: body["files"].pop("order.bin"))
+    (store / "a" / "length_index.bin").unlink()
+    edit_manifest(store / "a", lambda body: body["files"].pop("length_index.bin"))
     with exclusive_work(store), pytest.raises(StoreBusyError):
-        add_order(store / "a")
-    assert add_order(store / "a")
+        add_length_index(store / "a")
+    assert add_length_index(store / "a")
     assert sorted(each.name for each in tmp_path.glob("store*/*")) == ["a", "b"]
 
 
@@ -230,7 +230,7 @@ def test_no_store_is_refused_before_a_lock_is_made(tmp_path: Path, kind: str) ->
     elif kind != "missing":
         path.mkdir()
     with pytest.raises(FormatError, match=r"no store at .*: found (nothing|a directory|a file)"):
-        add_order(path)
+        add_length_index(path)
     assert [file.name for file in tmp_path.iterdir()] == ([] if kind == "missing" else ["s"])
 
 
@@ -249,8 +249,8 @@ def test_the_command_writes_once(path: Path) -> None:
     done = index(path, other)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0].startswith(f"{path}: 300 documents of 40 lengths, order file written in ")
-    assert lines[1].startswith(f"{other}: 3 documents of 2 lengths, order file written in ")
+    assert lines[0].startswith(f"{path}: 300 documents of 40 lengths, length index written in ")
+    assert lines[1].startswith(f"{other}: 3 documents of 2 lengths, length index written in ")
     done = index("--json", other, path)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [json.loads(line) for line in done.stdout.splitlines()]

@@ -19,7 +19,7 @@ from tokenstore.planning.history import make_state
 
 @pytest.fixture
 def path(make_store: Callable[..., Path]) -> Path:
-    return make_store("a", random_documents(3, 200, 60), shard_bytes=4000, order=True)
+    return make_store("a", random_documents(3, 200, 60), shard_bytes=4000, length_index=True)
 
 
 def plan_of(path: Path, packing: str) -> Plan:
@@ -208,7 +208,7 @@ def test_a_store_replaced_under_a_pickled_plan_is_seen(plan: Plan, path: Path, m
     """P10: a plan is reopened over the same content or not at all."""
     data = pickle.dumps(plan)
     path.rename(path.with_name("old"))
-    make_store("a", random_documents(4, 200, 60), order=True)
+    make_store("a", random_documents(4, 200, 60), length_index=True)
     with pytest.raises(CorruptionError, match="replaced"):
         pickle.loads(data)
 
@@ -277,7 +277,7 @@ def test_a_state_beyond_the_plan_or_damaged_is_refused(plan: Plan, path: Path) -
         loader.load_state_dict({**plan.state(4), "step": 3.5})
     inside = plan.state(4, plan.schedule.cursor(4) + 1)
     with pytest.raises(StateMismatchError, match="cursor inside step 4, found 999"):
-        loader.load_state_dict(make_state(4, 999, inside["past"]))
+        loader.load_state_dict(make_state(4, 999, inside["history"]))
 
 
 def test_labels_agree_with_targets_that_cross_documents(path: Path) -> None:

@@ -27,7 +27,7 @@ from tests.support.stores.masked import (
 )
 from tokenstore.errors import CorruptionError
 from tokenstore.store import open_store, verify
-from tokenstore.store.length_index import add_order
+from tokenstore.store.length_index import add_length_index
 from tokenstore.store.writer import StoreWriter
 
 # ---- the writer
@@ -73,8 +73,8 @@ def test_every_shard_has_the_bits_of_its_documents(
         tmp_path_factory.mktemp("masks") / "s", documents, shard_bytes=2 * shard_tokens, at_once=at_once
     )
     with open_store(path) as store:
-        firsts = [shard.first_document for shard in store.shards()] + [len(store)]
-        cut = [documents.masks[first:stop] for first, stop in itertools.pairwise(firsts)]
+        starts = [shard.first_document for shard in store.shards()] + [len(store)]
+        cut = [documents.masks[first:stop] for first, stop in itertools.pairwise(starts)]
         assert list(mask_files(path).values()) == [bits_by_hand(masks) for masks in cut]
         assert [store.loss_mask(i).tolist() for i in range(len(store))] == documents.masks
         assert store.manifest.digest == digest_of(json.loads((path / "manifest.json").read_bytes()))
@@ -171,12 +171,12 @@ def test_without_masks_every_token_is_to_be_learned(tmp_path: Path) -> None:
 
 
 def test_masks_survive_pickling_and_an_order_file(small_masked: Path) -> None:
-    """FMT-9, FMT-10: an order file added later leaves masks and digest as they are."""
+    """FMT-9, FMT-10: a length index added later leaves masks and digest as they are."""
     with open_store(small_masked) as store:
         digest = store.digest
-    assert add_order(small_masked)
+    assert add_length_index(small_masked)
     with pickle.loads(pickle.dumps(open_store(small_masked))) as store:
-        assert (store.has_order, store.manifest.has_masks, store.digest) == (True, True, digest)
+        assert (store.has_length_index, store.manifest.has_masks, store.digest) == (True, True, digest)
         assert [store.loss_mask(i).tolist() for i in range(len(store))] == SMALL.masks
     assert mask_files(small_masked) == SMALL_BITS
 

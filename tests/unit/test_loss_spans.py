@@ -1,4 +1,4 @@
-"""What is learned of a conversation: right for templates of every family, or refused with a reason; templates are safe."""
+"""What is in the loss of a conversation: right for templates of every family, or refused with a reason; templates are safe."""
 
 import pickle
 import subprocess
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.support.stores import chat_templates as styles
-from tokenstore.builder.documents.chat import Conversation, conversation
-from tokenstore.builder.documents.loss_spans import Renderer, learned
+from tokenstore.builder.documents.chat import Conversation, read_conversation
+from tokenstore.builder.documents.loss_spans import Renderer, in_loss
 from tokenstore.builder.documents.templates import BUILT_IN, find_template
 from tokenstore.errors import ConfigError
 
@@ -18,19 +18,19 @@ TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 DATE = "2025-01-31"
 
 
-def talk(*texts: str, system: str | None = None, **last: object) -> Conversation:
+def dialogue(*texts: str, system: str | None = None, **last: object) -> Conversation:
     """User and assistant in turn; `last` are more fields of the last message."""
     said = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
     said[-1] |= last
-    return conversation({"messages": said, "system": system})
+    return read_conversation({"messages": said, "system": system})
 
 
-TURNS = talk("Wie geht's? 🦊", "Gut 👩‍👩‍👧, danke!", "今日は何曜日ですか", "Пятница.")
-SYSTEM = talk("¿Qué tal?", "Bien.", "مرحبا", "أهلا", system="Sei knapp.")
+TURNS = dialogue("Wie geht's? 🦊", "Gut 👩‍👩‍👧, danke!", "今日は何曜日ですか", "Пятница.")
+SYSTEM = dialogue("¿Qué tal?", "Bien.", "مرحبا", "أهلا", system="Sei knapp.")
 
 
 def parts(template: str, said: Conversation, train_on: str = "assistant", date: str | None = None) -> list[str]:
-    """The learned parts of a conversation."""
+    """The parts in the loss of a conversation."""
     text, spans = Renderer(template, TOKENS, train_on, date).render(said)  # type: ignore[arg-type]
     return [text[start:stop] for start, stop in spans]
 
@@ -93,7 +93,7 @@ def parts(template: str, said: Conversation, train_on: str = "assistant", date: 
     ids=["chatml", "plain", "alpaca", "qwen2", "llama", "mistral", "gemma"],
 )
 def test_the_text_and_what_is_learned_of_it(template: str, text: str, first: str, second: str) -> None:
-    """Answers with their ends are learned, the last one, or everything; with marks and without."""
+    """Answers with their ends are in the loss, the last one, or everything; with marks and without."""
     template = BUILT_IN.get(template, template)
     assert Renderer(template, TOKENS, date=DATE).render(TURNS)[0] == text
     assert parts(template, TURNS, date=DATE) == [first, second]
@@ -116,8 +116,8 @@ def test_the_built_in_templates_begin_an_answer_as_they_write_one(name: str) -> 
 
 
 def test_reasoning_that_is_taken_out_of_earlier_turns() -> None:
-    """Marks tell what is learned of such a template; without them it is refused, but for the last answer."""
-    said = talk("2+2?", "4", "3+3?", "6", reasoning_content="drei und drei")
+    """Marks tell what is in the loss of such a template; without them it is refused, but for the last answer."""
+    said = dialogue("2+2?", "4", "3+3?", "6", reasoning_content="drei und drei")
     last = "<think>\ndrei und drei\n</think>\n\n6<|im_end|>"
     assert parts(styles.QWEN_MARKED, said) == ["4<|im_end|>", last]
     assert parts(styles.QWEN_MARKED, said, "last") == [last]
@@ -126,13 +126,13 @@ def test_reasoning_that_is_taken_out_of_earlier_turns() -> None:
         ValueError, match=r"message 2: the template writes it differently when other messages follow; use a "
     ):
         parts(styles.OWN_QWEN, said)
-    assert parts(styles.OWN_QWEN, talk("2+2?", "4")) == ["<think>\n\n</think>\n\n4<|im_end|>\n"]
+    assert parts(styles.OWN_QWEN, dialogue("2+2?", "4")) == ["<think>\n\n</think>\n\n4<|im_end|>\n"]
 
 
 def test_tools_and_tool_calls_are_written_and_learned() -> None:
-    """A call is learned, the tool's answer is not; a template that would leave them out is refused."""
+    """A call is in the loss, the tool's answer is not; a template that would leave them out is refused."""
     call = {"function": {"name": "clock", "arguments": {"zone": "MEZ"}}}
-    said = conversation(
+    said = read_conversation(
         {
             "messages": [
                 {"role": "user", "content": "Uhr?"},
@@ -151,12 +151,12 @@ def test_tools_and_tool_calls_are_written_and_learned() -> None:
     with pytest.raises(ValueError, match="message 2: expected a template that writes tool_calls"):
         parts(BUILT_IN["chatml"], Conversation(said.messages))
     with pytest.raises(ValueError, match="message 2: expected a template that writes reasoning_content"):
-        parts(BUILT_IN["chatml"], talk("2+2?", "4", thinking="zwei und zwei"))
+        parts(BUILT_IN["chatml"], dialogue("2+2?", "4", thinking="zwei und zwei"))
 
 
 def test_two_answers_in_a_row() -> None:
-    """Each is learned, where the template writes them one after the other."""
-    said = conversation({"messages": [*TURNS.messages[:2], {"role": "assistant", "content": "Noch etwas?"}]})
+    """Each is in the loss, where the template writes them one after the other."""
+    said = read_conversation({"messages": [*TURNS.messages[:2], {"role": "assistant", "content": "Noch etwas?"}]})
     assert parts(styles.OWN_CHATML, said) == ["Gut 👩‍👩‍👧, danke!<|im_end|>\n", "Noch etwas?<|im_end|>\n"]
     assert parts(BUILT_IN["chatml"], said) == ["Gut 👩‍👩‍👧, danke!<|im_end|>", "Noch etwas?<|im_end|>"]
     with pytest.raises(ValueError, match="the template fails: roles must alternate"):
@@ -183,8 +183,8 @@ def test_an_answer_of_weight_0_is_not_learned() -> None:
         (styles.GEMMA, SYSTEM, "the template fails: no system messages"),
         (styles.DEEPSEEK, TURNS, "message 2: the template begins an answer in another way than it writes one"),
         (styles.ALWAYS_BEGINS, TURNS, "message 2: the template writes it differently when other messages follow"),
-        (styles.ALWAYS_BEGINS, talk("a", "b"), "message 2: the template ignores add_generation_prompt"),
-        (styles.CHATML, talk("nur eine Frage"), "nothing to train on: expected an assistant message, found none"),
+        (styles.ALWAYS_BEGINS, dialogue("a", "b"), "message 2: the template ignores add_generation_prompt"),
+        (styles.CHATML, dialogue("nur eine Frage"), "nothing to train on: expected an assistant message, found none"),
         (
             "{% for m in messages %}{% if m.role == 'user' %}u{% endif %}{% endfor %}",
             TURNS,
@@ -198,7 +198,7 @@ def test_an_answer_of_weight_0_is_not_learned() -> None:
         ),
         (
             "{% generation %}{% endgeneration %}",
-            talk("a", "b"),
+            dialogue("a", "b"),
             "message 2: expected generation marks around some text",
         ),
         ("{{ messages[9].content.x }}", TURNS, "the template fails: list object has no element 9"),
@@ -357,7 +357,7 @@ def test_a_renderer_goes_to_another_process() -> None:
 def test_tokens_on_an_edge_are_not_learned() -> None:
     """Wholly inside one part, and with characters of its own."""
     tokens = np.array([[0, 2], [2, 2], [2, 4], [3, 5], [4, 7], [4, 6], [6, 8], [7, 9], [8, 9]], np.int64)
-    found = learned(tokens, [(2, 6), (7, 9)])
+    found = in_loss(tokens, [(2, 6), (7, 9)])
     assert found.tolist() == [False, False, True, True, False, True, False, True, True]
-    assert learned(tokens, []).tolist() == [False] * 9
-    assert learned(tokens[:0], [(0, 5)]).shape == (0,)
+    assert in_loss(tokens, []).tolist() == [False] * 9
+    assert in_loss(tokens[:0], [(0, 5)]).shape == (0,)

@@ -14,7 +14,7 @@ LENGTH, BATCH = 16, 8
 
 @pytest.fixture
 def paths(make_store: Callable[..., Path]) -> dict[str, Path]:
-    return {name: make_store(name, random_documents(i, 90, 40), order=True) for i, name in enumerate("ab")}
+    return {name: make_store(name, random_documents(i, 90, 40), length_index=True) for i, name in enumerate("ab")}
 
 
 @pytest.fixture

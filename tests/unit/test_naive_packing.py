@@ -12,7 +12,7 @@ MEMBERS = [([5, 1, 9, 9, 30, 2, 5], 1, 1), ([16, 40, 3, 3, 7], 2, 3), ([8, 1, 21
 
 HARDEST = {26: 2, 27: 2, 29: 4, 30: 1, 31: 3, 32: 2, 33: 5, 34: 4, 36: 4, 37: 3, 38: 3, 39: 3, 40: 5, 42: 3, 43: 2}
 HARDEST |= {44: 6, 45: 2, 46: 2, 47: 1, 48: 2, 50: 1}
-# rung -> length, counts, epoch
+# attempt -> length, counts, epoch
 HARD = [
     (64, {2: 1}, 0),
     (64, {13: 1, 16: 1, 19: 1, 27: 2, 38: 1, 40: 1, 50: 1, 56: 1, 62: 1}, 0),
@@ -109,32 +109,32 @@ class TestBestFit:
             n = twin.num_sequences(counts, length, "best_fit")
             every = sorted((v, y) for v, h in counts.items() for y in range(h))
             for epoch, shuffle in ((0, True), (1, True), (0, False)):
-                bins, rung = twin.pack(counts, length, n, 3, "a", epoch, shuffle)
-                assert rung == 6 or shuffle, name
+                bins, attempt = twin.pack(counts, length, n, 3, "a", epoch, shuffle)
+                assert attempt == 6 or shuffle, name
                 assert len(bins) == n, name
                 assert all(bins), name
                 assert all(sum(v for v, _ in content) <= length for content in bins), name
                 assert sorted(slot for content in bins for slot in content) == every, name
 
     def test_runs_give_best_fit_decreasing(self) -> None:
-        """The last rung, free to join, fills as many bins as best-fit decreasing piece by piece."""
+        """The last attempt, free to join, fills as many bins as best-fit decreasing piece by piece."""
         for name, length, counts in histograms():
             pieces = sum(counts.values())
             for shuffle in (True, False):
                 bins = twin.place(twin.entries_of(counts, length, 6, 0, shuffle), length, pieces, pieces)
                 assert sum(map(bool, bins)) == twin.num_bins_best_fit_decreasing(counts, length), name
 
-    @pytest.mark.parametrize("rung", range(7))
-    def test_every_rung_is_reached(self, rung: int) -> None:
+    @pytest.mark.parametrize("attempt", range(7))
+    def test_every_attempt_is_reached(self, attempt: int) -> None:
         """Each on a histogram (found by trying) on which the ones before it fail; the last never fails."""
-        length, counts, epoch = HARD[rung]
+        length, counts, epoch = HARD[attempt]
         n = twin.num_sequences(counts, length, "best_fit")
         bins, taken = twin.pack(counts, length, n, 1, "a", epoch, True)
-        assert taken == rung
+        assert taken == attempt
         assert len(bins) == n
         assert all(bins)
 
-    def test_the_last_rung_fills_any_number_of_bins(self) -> None:
+    def test_the_last_attempt_fills_any_number_of_bins(self) -> None:
         """From as many as best-fit decreasing fills to one a piece."""
         rng = random.Random(2)
         for name, length, counts in histograms():

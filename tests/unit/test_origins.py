@@ -17,7 +17,7 @@ from tokenstore.store.writer import StoreWriter
 
 DOCUMENTS = documents_of(1, [3, 1, 40, 7, 2, 2, 9, 30, 1, 5])
 TWO = [Document([7, 1], [True] * 2, "one", 3, "a"), Document([5, 5, 1], [True] * 3, "two", 1, "ü")]
-PLAIN = Kind(masks=False, origins=False, ids=False, order=False)
+PLAIN = Kind(masks=False, origins=False, ids=False, length_index=False)
 KINDS = [ALL, Kind(origins=False), Kind(ids=False), PLAIN]
 
 
@@ -46,8 +46,8 @@ def test_the_bytes_are_those_of_the_specification(tmp_path: Path) -> None:
         "boundaries.bin",
         "ids.bin",
         "inputs.jsonl",
+        "length_index.bin",
         "manifest.json",
-        "order.bin",
         "origins.bin",
         "tokens-00000.bin",
     ]
@@ -55,7 +55,7 @@ def test_the_bytes_are_those_of_the_specification(tmp_path: Path) -> None:
 
 def test_they_are_no_part_of_the_identity(tmp_path: Path) -> None:
     """FMT-11: the same tokens are the same store, whatever is known of them, and the other files are the same bytes."""
-    with_all = write(tmp_path / "all", DOCUMENTS, Kind(masks=False, order=False))
+    with_all = write(tmp_path / "all", DOCUMENTS, Kind(masks=False, length_index=False))
     without = write(tmp_path / "none", DOCUMENTS, PLAIN)
     assert open_store(with_all).digest == open_store(without).digest
     for name in ("boundaries.bin", "inputs.jsonl", "tokens-00000.bin"):

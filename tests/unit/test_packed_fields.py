@@ -20,7 +20,7 @@ FIELDS = ("input_ids", "targets", "position_ids", "document_ids", "cu_seqlens", 
 
 @pytest.fixture
 def two(make_store: Callable[..., Path]) -> dict[str, Path]:
-    return {n: make_store(n, random_documents(i, *SIZES[n]), order=True) for i, n in enumerate(SIZES)}
+    return {n: make_store(n, random_documents(i, *SIZES[n]), length_index=True) for i, n in enumerate(SIZES)}
 
 
 @pytest.fixture(params=["best_fit", "none"])

@@ -32,9 +32,9 @@ def test_a_plan_may_ask_for_a_version(path: Path) -> None:
     expected = rows(before)
     grow(path, NEW, KIND)
     asked = plan_of(path, version=1)
-    assert (asked.past(4), rows(asked)) == (before.past(4), expected)
+    assert (asked.history(4), rows(asked)) == (before.history(4), expected)
     assert rows(before) == expected  # and one that is open sees nothing
-    assert plan_of(path).past(4) == plan_of(path, version=2).past(4) != before.past(4)
+    assert plan_of(path).history(4) == plan_of(path, version=2).history(4) != before.history(4)
     assert plan_of(path).stores["web"].version == 2
 
 
@@ -108,13 +108,13 @@ def test_versions_that_cannot_be(path: Path) -> None:
 
 
 def test_damage_in_a_version_is_named_by_its_file(path: Path) -> None:
-    """What packs documents says which order file is damaged."""
+    """What packs documents says which length index is damaged."""
     grow(path, NEW, KIND)
     plan = plan_of(path)
-    (path / "order-v2.bin").chmod(0o644)
-    data = (path / "order-v2.bin").read_bytes()
-    with open(path / "order-v2.bin", "r+b") as file:
+    (path / "length_index-v2.bin").chmod(0o644)
+    data = (path / "length_index-v2.bin").read_bytes()
+    with open(path / "length_index-v2.bin", "r+b") as file:
         file.write(b"\xff" * 36)
-    with pytest.raises(Exception, match=r"order-v2\.bin"):
+    with pytest.raises(Exception, match=r"length_index-v2\.bin"):
         [plan.batch(step) for step in range(4)]
     assert len(data) > 36

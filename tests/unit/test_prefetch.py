@@ -19,15 +19,15 @@ import pytest
 from tests.conftest import random_documents
 from tokenstore import Plan, TokenLoader
 from tokenstore.errors import CorruptionError
-from tokenstore.store.files import waits_for_disk
-from tokenstore.store.maps import call_for_pages, map_array
+from tokenstore.store.files import major_faults
+from tokenstore.store.maps import map_array, prefetch_pages
 from tokenstore.torch_data import prefetch
-from tokenstore.torch_data.prefetch import Ahead, ThreadGone, with_pages_called
+from tokenstore.torch_data.prefetch import Prefetcher, PrefetchStopped, with_prefetched_pages
 
 
 @pytest.fixture
 def plan(make_store: Callable[..., Path]) -> Plan:
-    path = make_store("a", random_documents(3, 200, 60), shard_bytes=4000, order=True)
+    path = make_store("a", random_documents(3, 200, 60), shard_bytes=4000, length_index=True)
     return Plan.of(path, sequence_length=16, global_batch_size=12, num_steps=12, packing="best_fit")
 
 
@@ -43,26 +43,26 @@ def rows_of(number: int) -> np.ndarray:
 @pytest.mark.parametrize("batches", [1, 2, 5, 50])
 def test_pages_are_called_for_in_order_and_ahead(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the disk is waited for every item is called for once, in order, at most so many ahead, and given unchanged."""
-    monkeypatch.setattr(prefetch, "waits_for_disk", count().__next__)
+    monkeypatch.setattr(prefetch, "major_faults", count().__next__)
     called: list[int] = []
     located = ((number, rows_of(number)) for number in range(30))
-    for expected, (place, rows) in enumerate(with_pages_called(located, lambda r: called.append(r[0, 0]), batches)):
+    for expected, (place, rows) in enumerate(with_prefetched_pages(located, lambda r: called.append(r[0, 0]), batches)):
         assert place == rows[0, 0] == expected
         assert called == list(range(len(called)))
         assert min(expected + 2, 30) <= len(called) <= min(expected + batches + 1, 30)
     assert len(called) == 30
-    assert not list(with_pages_called(iter(()), called.append, batches))
+    assert not list(with_prefetched_pages(iter(()), called.append, batches))
 
 
 def test_pages_in_memory_are_soon_called_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing comes from the disk calling ends; one wait and it soon begins again, for a while."""
     waits = 0
-    monkeypatch.setattr(prefetch, "waits_for_disk", lambda: waits)
+    monkeypatch.setattr(prefetch, "major_faults", lambda: waits)
     monkeypatch.setattr(prefetch, "_KEEP_CALLING", 5)
     monkeypatch.setattr(prefetch, "_PROBES", 0)
     called: list[int] = []
     located = ((number, rows_of(number)) for number in count())
-    given = with_pages_called(located, lambda r: called.append(r[0, 0]), 1)
+    given = with_prefetched_pages(located, lambda r: called.append(r[0, 0]), 1)
     assert [place for place, _ in islice(given, 18)] == list(range(18))
     assert called == [0, 1]
     waits = 3
@@ -76,9 +76,9 @@ def test_some_batches_find_out_whether_to_go_on(monkeypatch: pytest.MonkeyPatch)
     """
     waits, called = 1, set()
     monkeypatch.setattr(prefetch, "_KEEP_CALLING", 20)
-    monkeypatch.setattr(prefetch, "waits_for_disk", lambda: waits)
+    monkeypatch.setattr(prefetch, "major_faults", lambda: waits)
     located = ((number, np.array([[number, 0], [number, 1]])) for number in count())
-    given = with_pages_called(located, lambda rows: called.update(map(tuple, rows.tolist())), 3)
+    given = with_prefetched_pages(located, lambda rows: called.update(map(tuple, rows.tolist())), 3)
     assert next(given)[0] == 0
     waits = 2
     for number, _ in islice(given, 200):
@@ -96,9 +96,9 @@ def test_damage_ahead_is_left_for_its_batch(monkeypatch: pytest.MonkeyPatch) -> 
     def refuse(rows: np.ndarray) -> None:
         raise CorruptionError("damaged")
 
-    monkeypatch.setattr(prefetch, "waits_for_disk", count().__next__)
+    monkeypatch.setattr(prefetch, "major_faults", count().__next__)
     located = [(number, rows_of(number)) for number in range(9)]
-    assert list(with_pages_called(iter(located), refuse, 3)) == located
+    assert list(with_prefetched_pages(iter(located), refuse, 3)) == located
 
 
 def test_calling_for_pages_cannot_fail(tmp_path: Path) -> None:
@@ -106,10 +106,10 @@ def test_calling_for_pages_cannot_fail(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(bytes(20_000))
     array, _ = map_array(tmp_path / "x", np.dtype("<u2"), 10_000)
     at = array.ctypes.data
-    call_for_pages([])
-    call_for_pages([(at + 4095, 2), (at, 5000), (at + 12_288, 1), (at + 19_998, 2), (1 << 46, 9000)])
+    prefetch_pages([])
+    prefetch_pages([(at + 4095, 2), (at, 5000), (at + 12_288, 1), (at + 19_998, 2), (1 << 46, 9000)])
     assert not array.any()
-    assert waits_for_disk() >= 0
+    assert major_faults() >= 0
 
 
 def test_the_thread_gives_the_items_and_the_end() -> None:
@@ -121,7 +121,7 @@ def test_the_thread_gives_the_items_and_the_end() -> None:
             made.append(number)
             yield number
 
-    given = Ahead(items(), 3)
+    given = Prefetcher(items(), 3)
     for number in range(50):
         assert next(given) == number
         assert len(made) <= number + 1 + 3
@@ -141,40 +141,40 @@ def test_an_error_comes_behind_the_items_before_it() -> None:
         yield 2
         raise Stopped
 
-    given = Ahead(items(), 8)
+    given = Prefetcher(items(), 8)
     assert [next(given), next(given)] == [1, 2]
     with pytest.raises(Stopped) as raised:
         next(given)
     assert raised.traceback[-1].name == "items"
-    with pytest.raises(ThreadGone):
+    with pytest.raises(PrefetchStopped):
         next(given)
 
 
 def test_who_asks_behind_the_end_does_not_wait_for_a_thread_that_is_slow_to_go() -> None:
-    given = Ahead(iter([1]), 2)
+    given = Prefetcher(iter([1]), 2)
     assert list(given) == [1]
     given._thread = SimpleNamespace(is_alive=lambda: True)
-    with pytest.raises(ThreadGone):
+    with pytest.raises(PrefetchStopped):
         next(given)
 
 
 def test_closing_ends_the_thread_and_twice_is_once() -> None:
     """After close the thread is gone, and what is asked for says so."""
-    given = Ahead(iter(count()), 2)
+    given = Prefetcher(iter(count()), 2)
     assert next(given) == 0
     given.close()
     given.close()
     assert not threads()
-    with pytest.raises(ThreadGone):
+    with pytest.raises(PrefetchStopped):
         list(given)  # what was made may still be taken
 
 
 def test_who_forgets_it_ends_the_thread() -> None:
     """An iterator that is dropped, or collected in a cycle, leaves neither a thread nor what it made."""
     for _ in range(3):
-        next(Ahead(iter(count()), 2))
+        next(Prefetcher(iter(count()), 2))
     assert not threads()
-    cycle: list[object] = [Ahead(iter(count()), 2)]
+    cycle: list[object] = [Prefetcher(iter(count()), 2)]
     cycle.append(cycle)
     del cycle
     gc.collect()
@@ -184,7 +184,7 @@ def test_who_forgets_it_ends_the_thread() -> None:
 def test_many_are_opened_and_closed_at_once() -> None:
     """Closing races with making: a hundred times, with no thread left and no hang."""
     for number in range(100):
-        given = Ahead(iter(range(5)), 1 + number % 3)
+        given = Prefetcher(iter(range(5)), 1 + number % 3)
         assert list(islice(given, number % 7)) == list(range(min(number % 7, 5)))
         given.close()
     assert not threads()
@@ -294,9 +294,9 @@ _ENDINGS = {
     "waiting": (
         "import _thread, signal, threading, time\n"
         "threading.Timer(0.3, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)).start()\n"
-        "from tokenstore.torch_data.prefetch import Ahead\n"
-        "next(Ahead(iter(lambda: time.sleep(0.6), 1), 1))\n"
-        "next(Ahead((time.sleep(1.5) for _ in 'a'), 1))"
+        "from tokenstore.torch_data.prefetch import Prefetcher\n"
+        "next(Prefetcher(iter(lambda: time.sleep(0.6), 1), 1))\n"
+        "next(Prefetcher((time.sleep(1.5) for _ in 'a'), 1))"
     ),
 }
 

@@ -106,7 +106,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_loaders_take_a_data_rank(make_store: Callable[..., Path]) -> None:
     """P2: one argument in place of two; both at once, or half, is refused; left out, it is the environment's."""
-    plan = Plan.of(make_store("a", random_documents(3, 100, 30), order=True), 16, 4)
+    plan = Plan.of(make_store("a", random_documents(3, 100, 30), length_index=True), 16, 4)
     expected = torch.from_numpy(plan.batch(0, 1, 2)["input_ids"])
     with process(3, 4):
         place = DataRank.from_mesh(mesh_of(dp=2, tp=2))
@@ -125,7 +125,7 @@ def test_loaders_take_a_data_rank(make_store: Callable[..., Path]) -> None:
 
 @pytest.fixture
 def plan(make_store: Callable[..., Path]) -> Plan:
-    return Plan.of(make_store("a", random_documents(3, 100, 30), order=True), 16, 4, num_steps=2)
+    return Plan.of(make_store("a", random_documents(3, 100, 30), length_index=True), 16, 4, num_steps=2)
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from tests.support.stores.grown import ALL, Document, documents_of, grow, write
 from tokenstore import Plan, TokenLoader
 from tokenstore.errors import CorruptionError
 from tokenstore.store import Store, open_store, versions
-from tokenstore.store.length_index import add_order
+from tokenstore.store.length_index import add_length_index
 from tokenstore.store.pin import Pace
 
 LENGTHS = [3, 40, 8, 17, 9, 30, 25, 12] * 4
@@ -109,7 +109,7 @@ READS: dict[str, Callable[[Store], object]] = {
     "inputs": lambda store: store.inputs(),
     "tokenizer": lambda store: store.tokenizer,
     "decode": lambda store: store.decode(0),
-    "order": lambda store: store.order(),
+    "length_index": lambda store: store.length_index(),
     "runs": lambda store: store.runs(),
     "boundaries": lambda store: store.boundaries(),
     "shard": lambda store: store.shard(1),
@@ -128,13 +128,13 @@ def test_everything_that_a_store_can_say_is_pinned(path: Path, other: Path, how:
 
 
 @pytest.mark.parametrize(
-    "name", ["tokens-00001.bin", "mask-00001.bin", "boundaries.bin", "order.bin", "origins.bin", "ids.bin"]
+    "name", ["tokens-00001.bin", "mask-00001.bin", "boundaries.bin", "length_index.bin", "origins.bin", "ids.bin"]
 )
 @pytest.mark.parametrize("mapped", [True, False])
 def test_one_file_of_another_content_is_named(path: Path, name: str, mapped: bool) -> None:
     """P9: the manifest is as it was, the file has its size: its checksum is compared, once."""
     store = open_store(path)
-    number = store.number_of(name) if name[0] in "boi" else 1 if name[0] == "t" else store.mask_number(1)
+    number = store.number_of(name) if name[0] in "bloi" else 1 if name[0] == "t" else store.mask_number(1)
     store.close()
     if mapped:
         store.array(number)
@@ -193,12 +193,12 @@ def test_a_store_that_is_taken_away_is_told(path: Path) -> None:
 
 def test_growing_and_indexing_change_nothing_for_an_open_store(path: Path) -> None:
     """`append` and `index` beside a run are no replacement; each costs one more look at the manifest and the sizes."""
-    kind = ALL._replace(order=False)
+    kind = ALL._replace(length_index=False)
     path = write(path.with_name("plain"), documents(1), kind, shard_bytes=100)
     store, lazy = open_store(path), open_store(path, "lazy")
     pickled = pickle.dumps(store)
     expected = [document.tokens for document in documents(1)]
-    assert add_order(path)
+    assert add_length_index(path)
     grow(path, documents(3), kind, shard_bytes=100)
     old = open_store(path, version=1)
     grow(path, documents(4), kind, shard_bytes=100)
@@ -207,7 +207,7 @@ def test_growing_and_indexing_change_nothing_for_an_open_store(path: Path) -> No
         look(each)
         assert [tokens.tolist() for tokens in each] == expected
         assert (each.version, each.manifest_path.name) == (1, "manifest-v1.json")
-    assert (store.has_order, old.has_order) == (False, True)
+    assert (store.has_length_index, old.has_length_index) == (False, True)
 
 
 @pytest.mark.parametrize("version", [1, 2])

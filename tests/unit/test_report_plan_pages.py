@@ -48,7 +48,9 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 @pytest.fixture
 def sources(make_store: Callable[..., Path]) -> dict[str, dict]:
     """Of two stores of 60 documents."""
-    paths = {name: make_store(name, random_documents(seed, 60, 20), order=True) for seed, name in enumerate("ab")}
+    paths = {
+        name: make_store(name, random_documents(seed, 60, 20), length_index=True) for seed, name in enumerate("ab")
+    }
     return {name: {"path": str(path), "weight": "0.5"} for name, path in paths.items()}
 
 
@@ -79,8 +81,8 @@ class TestPlans:
     def test_tokens_differ_from_sequences_where_padding_does(self, make_store: Callable[..., Path]) -> None:
         """Under packing none, sequences of short documents are half of all and few of the tokens."""
         paths = {
-            "long": make_store("long", [[7] * 15] * 40, order=True),
-            "short": make_store("short", [[7]] * 40, order=True),
+            "long": make_store("long", [[7] * 15] * 40, length_index=True),
+            "short": make_store("short", [[7]] * 40, length_index=True),
         }
         plan = make_plan({n: {"path": str(p), "weight": 1} for n, p in paths.items()}, packing="none", num_steps=20)
         report = plan_report(plan)
@@ -153,7 +155,7 @@ class TestPlans:
         again = quietly(PlanConfig.load(folder / "plan.json"))
         assert again.fingerprint == plan.fingerprint
         assert set(again.config.sources) == set(plan.config.sources)
-        assert again.past(again.num_steps or 5) == plan.past(plan.num_steps or 5)
+        assert again.history(again.num_steps or 5) == plan.history(plan.num_steps or 5)
         if 0 not in {step for a, b in plan.schedule.skip_steps for step in range(a, b)}:
             monkeypatch.chdir(folder)
             with warnings.catch_warnings():
@@ -264,7 +266,7 @@ class TestPlans:
 
     def test_many_sources(self, make_store: Callable[..., Path]) -> None:
         """Eight and the others have lines; the page stays one that can be mailed."""
-        path = make_store("s", random_documents(1, 60, 20), order=True)
+        path = make_store("s", random_documents(1, 60, 20), length_index=True)
         given = {f"source {i}": {"path": str(path), "weight": str(1 + i % 7)} for i in range(300)}
         stages = [
             {"from_step": 10 * k, "weights": {f"source {k}": "1", **dict.fromkeys(given, "0.01")}} for k in range(1, 20)
@@ -291,7 +293,7 @@ class TestPlans:
         """As windows of the stream need none: what is not known then is not shown."""
         path = make_store("s", random_documents(1, 60, 20))
         plan = make_plan({"s": {"path": str(path)}}, packing="concat")
-        assert "not known without an order file" in check_page(plan_page(plan_report(plan))).shown
+        assert "not known without a length index" in check_page(plan_page(plan_report(plan))).shown
 
 
 def test_the_same_again(hostile: Path, sources: dict) -> None:

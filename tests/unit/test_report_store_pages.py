@@ -27,7 +27,7 @@ from tokenstore.report.store_report import store_report
 from tokenstore.views.numbers import percentage
 from tokenstore.views.text import safe
 
-BARE = Kind(masks=False, origins=False, ids=False, order=False)
+BARE = Kind(masks=False, origins=False, ids=False, length_index=False)
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +78,9 @@ class TestStores:
             boxes = page_of(store).boxes
             assert ["".join(box.texts) for box in boxes] == [safe(text, lines=True) for text in texts]
             for number, box in enumerate(boxes):
-                learned, at = store.loss_mask(number), 0
+                in_loss, at = store.loss_mask(number), 0
                 for ids, classes in zip(box.ids, box.classes, strict=True):
-                    assert ("dim" in classes) == (not learned[at : at + len(ids)].any())
+                    assert ("dim" in classes) == (not in_loss[at : at + len(ids)].any())
                     at += len(ids)
 
     def test_what_a_store_is(self, tmp_path: Path) -> None:
@@ -95,13 +95,13 @@ class TestStores:
             assert "1,155 tokens 7 documents" in page.shown
             assert "155 tokens 6 documents" in before.shown
             assert (known["shortest"], known["longest"], known["mean"]) == ("4", "1,000", "165.0")
-            assert known["has"] == "order, origins, ids, loss masks"
-            learned = sum(int(store.loss_mask(n).sum()) for n in range(7)) / store.num_tokens
-            assert f"{percentage(learned)} of the tokens are trained on" in page.shown
+            assert known["has"] == "length index, origins, ids, loss masks"
+            in_loss = sum(int(store.loss_mask(n).sum()) for n in range(7)) / store.num_tokens
+            assert f"{percentage(in_loss)} of the tokens are trained on" in page.shown
         assert "512 – 1,023" in page.shown
 
     def test_a_store_of_tokens_only(self, tmp_path: Path) -> None:
-        """No order file, no origins, ids or masks: no lengths, and what makes them is said."""
+        """No length index, no origins, ids or masks: no lengths, and what makes them is said."""
         with open_store(write(tmp_path / "s", documents_of(1, [5]), BARE)) as store:
             page = page_of(store)
         assert facts(page)["has"] == "tokens only"
@@ -111,7 +111,7 @@ class TestStores:
 
     def test_samples_are_spread(self, make_store: Callable[..., Path]) -> None:
         """As many as asked for, at most all; as many tokens of each; none at all without a text."""
-        with open_store(make_store("s", random_documents(1, 50, 20), order=True)) as store:
+        with open_store(make_store("s", random_documents(1, 50, 20), length_index=True)) as store:
             assert [view.number for view in store_report(store, 5).samples] == [5, 15, 25, 35, 45]
             assert [view.number for view in store_report(store, 10**18).samples] == [*range(50)]
             assert all(len(box.tokens) <= 3 for box in page_of(store, 5, 3).boxes)

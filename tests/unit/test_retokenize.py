@@ -122,8 +122,8 @@ def test_a_share_is_spread_over_every_input(
     store = build(tmp_path / "store", *sources)
     seen = read_by(monkeypatch)
     assert retokenize(store, list(map(str, sources)), share) == []
-    firsts = [0, 250, 253]
-    assert seen == [first + n for first, size in zip(firsts, sizes, strict=True) for n in range(0, size, step)]
+    starts = [0, 250, 253]
+    assert seen == [first + n for first, size in zip(starts, sizes, strict=True) for n in range(0, size, step)]
 
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.001, float("nan"), float("inf")])

@@ -19,7 +19,7 @@ LENGTH, BATCH = 32, 8
 @pytest.fixture
 def web(make_store: Callable[..., Path]) -> Path:
     """A store without special tokens: its padding is 0."""
-    return make_store("web", random_documents(1, 60, 40), order=True)
+    return make_store("web", random_documents(1, 60, 40), length_index=True)
 
 
 def with_pad(path: Path, copy: Path, pad_id: int) -> Path:
@@ -63,7 +63,7 @@ def test_a_state_is_refused_where_padding_is_another_token(web: Path, tmp_path: 
 def test_a_state_is_refused_where_the_length_index_is_another(web: Path, tmp_path: Path) -> None:
     """P10: packing reads the length index, which the digest does not cover."""
     shutil.copytree(web, other := tmp_path / "other")
-    forge(other, lambda body: body["files"]["order.bin"].update(checksum="0" * 32))
+    forge(other, lambda body: body["files"]["length_index.bin"].update(checksum="0" * 32))
     for packing, fits in (("best_fit", False), ("none", False), ("concat", True)):
         state = Plan.of({"web": web}, LENGTH, BATCH, packing=packing).state(3)
         plan = Plan.of({"web": other}, LENGTH, BATCH, packing=packing)
@@ -76,11 +76,11 @@ def test_a_state_is_refused_where_the_length_index_is_another(web: Path, tmp_pat
 
 @pytest.mark.parametrize("change", [{"step": 4}, {"step": 1 << 62}, {"cursor": 12}, {"step": 3, "cursor": 25}])
 def test_an_edited_state_is_refused(web: Path, change: dict[str, int]) -> None:
-    """P10: the fingerprint covers the step and the cursor, not the past alone."""
+    """P10: the fingerprint covers the step and the cursor, not the history alone."""
     plan = Plan.of({"web": web}, LENGTH, BATCH)
     state = plan.state(3)
     assert plan.check_state(state) == (3, 0)
-    with pytest.raises(StateMismatchError, match="does not match its step, cursor and past"):
+    with pytest.raises(StateMismatchError, match="does not match its step, cursor and history"):
         plan.check_state({**state, **change})
 
 

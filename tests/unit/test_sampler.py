@@ -16,7 +16,7 @@ from tokenstore.order.schedule import Schedule
 @pytest.fixture
 def plan(make_store: Callable[..., Path]) -> Plan:
     """Some epochs of few sequences a step."""
-    return Plan.of(make_store("s", random_documents(1, 40, 30), order=True), 16, 64)
+    return Plan.of(make_store("s", random_documents(1, 40, 30), length_index=True), 16, 64)
 
 
 def test_an_interrupt_while_packing_leaves_no_freed_memory(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +90,7 @@ def test_a_child_forked_while_a_thread_is_at_work_is_not_locked_out(plan: Plan) 
 
 def test_one_batch_over_many_epochs_of_a_tiny_source(make_store: Callable[..., Path]) -> None:
     """All epochs of a batch are packed in one go, and the rows are those that single steps give."""
-    path = make_store("s", [[1, 2, 3], [4, 5]], order=True)
+    path = make_store("s", [[1, 2, 3], [4, 5]], length_index=True)
     large, small = Plan.of(path, 4, 256, shuffle=True), Plan.of(path, 4, 1)
     batch = sorted(map(tuple, large.batch(0)["input_ids"].tolist()))
     assert batch == sorted(tuple(small.batch(step)["input_ids"][0].tolist()) for step in range(256))

@@ -20,7 +20,7 @@ LENGTH = 16
 
 @pytest.fixture
 def paths(make_store: Callable[..., Path]) -> dict[str, Path]:
-    return {name: make_store(name, random_documents(i, 80, 40), order=True) for i, name in enumerate("ab")}
+    return {name: make_store(name, random_documents(i, 80, 40), length_index=True) for i, name in enumerate("ab")}
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ TOTAL = 5 * 3  # steps given, microbatches in each
 
 @pytest.fixture
 def path(make_store: Callable[..., Path]) -> Path:
-    return make_store("a", random_documents(3, 200, 30), order=True)
+    return make_store("a", random_documents(3, 200, 30), length_index=True)
 
 
 @pytest.fixture

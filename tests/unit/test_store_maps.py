@@ -166,7 +166,7 @@ def test_a_map_is_exactly_the_file(tmp_path: Path) -> None:
 
 def test_a_batch_over_more_shards_than_descriptors(make_store: Callable[..., Path]) -> None:
     """P7: a map holds no descriptor, so a low limit on open files is no limit on shards."""
-    path = make_store("many", [[i % 299 + 1] * 8 for i in range(300)], shard_bytes=16, order=True)
+    path = make_store("many", [[i % 299 + 1] * 8 for i in range(300)], shard_bytes=16, length_index=True)
     code = (
         "import resource, sys, tokenstore;"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64));"
@@ -190,12 +190,12 @@ def test_a_fork_while_a_thread_maps_does_not_hang_the_child() -> None:
 
 
 def test_a_file_system_that_maps_nothing_to_write_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P8: an order file is filled in place; where that cannot be, the message says what to do instead."""
+    """P8: a length index is filled in place; where that cannot be, the message says what to do instead."""
 
     def refuse(*arguments: object) -> None:
         raise OSError(errno.ENODEV, "No such device")
 
     monkeypatch.setattr(writing.mmap, "mmap", refuse)
     message = r"file: expected a file system that can map files to write, found none \(.*\); write the store on a local"
-    with pytest.raises(TokenStoreError, match=message), new_mapped_file(tmp_path / "order.bin", 64):
+    with pytest.raises(TokenStoreError, match=message), new_mapped_file(tmp_path / "length_index.bin", 64):
         pytest.fail("no memory to fill")

@@ -28,13 +28,13 @@ from tests.support.stores.masked import REST
 from tokenstore.commands.app import app, run
 from tokenstore.errors import BuildError, CorruptionError, FormatError
 from tokenstore.store import Store, files, open_store, verify, versions
-from tokenstore.store.length_index import add_order
+from tokenstore.store.length_index import add_length_index
 from tokenstore.store.next_version import commit_append
 from tokenstore.store.writer import StoreWriter
 
 STEPS = [documents_of(1, [3, 1, 40, 7]), documents_of(2, [2, 9, 30]), documents_of(3, [1])]
 UP_TO = [STEPS[0], STEPS[0] + STEPS[1], STEPS[0] + STEPS[1] + STEPS[2]]
-UNORDERED = Kind(order=False)
+UNORDERED = Kind(length_index=False)
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_every_version_is_a_store(path: Path) -> None:
 def test_the_names_are_those_of_the_specification(path: Path) -> None:
     """FMT-13: what depends on all documents has the version in its name; shards and masks go on; manifests stay."""
     names = {"manifest.json", "manifest-v1.json", "manifest-v2.json"}
-    for name in ("boundaries.bin", "order.bin", "origins.bin", "ids.bin", "inputs.jsonl"):
+    for name in ("boundaries.bin", "length_index.bin", "origins.bin", "ids.bin", "inputs.jsonl"):
         stem, ending = name.split(".")
         names |= {name, f"{stem}-v2.{ending}", f"{stem}-v3.{ending}"}
     number = len(open_store(path).shards())
@@ -164,7 +164,7 @@ def test_a_growth_keeps_what_it_is_not_given(tmp_path: Path) -> None:
         writer.append(*_one(), np.array([True]), np.array([1]), ["x"])
         manifest = writer.finish(b'{"file":"x","documents":1}\n', counts={"documents": 5})
     assert manifest.counts == {"documents": 5}
-    assert (manifest.tokenizer, manifest.options, manifest.versions) == (REST["tokenizer"], {}, {})
+    assert (manifest.tokenizer, manifest.options, manifest.library_versions) == (REST["tokenizer"], {}, {})
 
 
 def _one() -> tuple[np.ndarray, np.ndarray]:
@@ -261,23 +261,23 @@ def _extension(path: Path, version: int) -> Path:
 
 def test_memory_is_bounded_while_files_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What depends on all documents is copied in blocks."""
-    path = write(tmp_path / "s", documents_of(5, [1] * 3000), Kind(masks=False, order=False), at_once=500)
+    path = write(tmp_path / "s", documents_of(5, [1] * 3000), Kind(masks=False, length_index=False), at_once=500)
     monkeypatch.setattr("tokenstore.store.output._BLOCK", 64)
     grow(path, STEPS[1], Kind(masks=False))
     assert verify(path) == []
     assert open_store(path).id(3000) == STEPS[1][0].id
 
 
-# ---- order files of versions
+# ---- length indexes of versions
 
 
 def test_every_version_may_be_given_an_order(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     """FMT-9, FMT-13: the newest if none is named, an older one in its own manifest; by the function and the command."""
     path = write(tmp_path / "s", STEPS[0], UNORDERED)
     grow(path, STEPS[1], UNORDERED)
-    assert add_order(path)
-    assert not add_order(path)
-    assert [open_store(path, version=version).has_order for version in (1, 2)] == [False, True]
+    assert add_length_index(path)
+    assert not add_length_index(path)
+    assert [open_store(path, version=version).has_length_index for version in (1, 2)] == [False, True]
     newest = (path / "manifest.json").read_bytes()
     assert run(app, ["index", str(path), "--version", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"path": str(path), "written": True, "documents": 4, "lengths": 4}
@@ -293,8 +293,8 @@ def test_a_killed_growth_does_not_lose_an_order(tmp_path: Path, monkeypatch: pyt
     """FMT-13: a copy of the manifest left by a killed append is not what is read, and not what the next one keeps."""
     path = write(tmp_path / "s", STEPS[0], UNORDERED)
     replace(path / "manifest-v1.json", (path / "manifest.json").read_bytes())
-    add_order(path)
-    assert open_store(path, version=1).has_order
+    add_length_index(path)
+    assert open_store(path, version=1).has_length_index
     grow(path, STEPS[1])
     check_documents(open_store(path, version=1), STEPS[0])
 

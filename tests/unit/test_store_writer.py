@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.support.stores.forge import replace
 from tests.support.stores.masked import REST
 from tokenstore.errors import BuildError, FormatError
-from tokenstore.format.manifest import decode_manifest
+from tokenstore.format.manifest_file import decode_manifest
 from tokenstore.store import open_store, verify
 from tokenstore.store.writer import StoreWriter
 

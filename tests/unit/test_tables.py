@@ -200,5 +200,5 @@ def test_stores_of_one_text_in_every_format_are_the_same(tmp_path: Path) -> None
         )
         digests.add(build_store(options).digest)
         with tokenstore.open_store(tmp_path / f"{name}.store") as store:
-            assert ("pyarrow" in store.manifest.versions) == (name != "a.jsonl")
+            assert ("pyarrow" in store.manifest.library_versions) == (name != "a.jsonl")
     assert len(digests) == 1

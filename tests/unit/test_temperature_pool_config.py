@@ -21,11 +21,11 @@ POOL = {"a": {"path": "a"}, "b": {"path": "b"}, "p": {"pool": ["a", "b"]}}
 
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Three stores with order files, of very different sizes."""
+    """Three stores with length indexes, of very different sizes."""
     folder = tmp_path_factory.mktemp("stores")
     sizes = {"a": (50, 40), "b": (6, 30), "c": (200, 20)}
     return {
-        name: str(write_store(folder / name, random_documents(i, *size), order=True))
+        name: str(write_store(folder / name, random_documents(i, *size), length_index=True))
         for i, (name, size) in enumerate(sizes.items())
     }
 
@@ -204,7 +204,7 @@ def test_pools_from_a_file(tmp_path: Path, paths: dict[str, str]) -> None:
         "  c: {path: c}\n  p: {pool: {a: 0.3333, b: 3}}\n  q: {pool: [c]}\n"
     )
     plan = Plan(PlanConfig.load(file))
-    assert [(m.name, str(m.repeat)) for s in plan.streams for m in s.members] == [
+    assert [(m.name, str(m.repeat)) for s in plan.sources for m in s.members] == [
         ("a", "3333/10000"),
         ("b", "3"),
         ("c", "1"),
@@ -219,7 +219,7 @@ def test_a_store_without_order_file_says_what_to_run(tmp_path: Path, paths: dict
     for sources in ({"x": {"path": str(bare)}}, {"x": {"path": str(bare)}, "p": {"pool": ["x"]}}):
         with pytest.raises(ConfigError) as error:
             plan_of({**sources, "a": {"path": paths["a"]}}, packing=packing)
-        assert f"source x: expected an order file for packing {packing}, found none ({bare})" in str(error.value)
+        assert f"source x: expected a length index for packing {packing}, found none ({bare})" in str(error.value)
         assert f"run `tokenstore index {bare}`, or use packing: concat" in str(error.value)
     assert plan_of({"x": {"path": str(bare)}}, packing="concat", num_steps=3).num_steps == 3
 

@@ -23,16 +23,16 @@ def view(store: Store, number: int, *part: int) -> documents.DocumentView:
 
 class TestView:
     def test_what_is_known_of_a_document(self, tmp_path: Path) -> None:
-        """Its id, its origin, its tokens and which are learned."""
+        """Its id, its origin, its tokens and which are in the loss."""
         wanted = documents_of(5, [3, 60, 1])
         store = open_store(write(tmp_path / "s", wanted))
         for number, document in enumerate(wanted):
             seen = view(store, number)
             assert (seen.number, seen.id, seen.num_tokens) == (number, document.id, len(document.tokens))
             assert (seen.origin.file, seen.origin.record) == (document.file, document.record)
-            assert seen.num_learned == sum(document.mask)
+            assert seen.num_in_loss == sum(document.mask)
             assert [id for segment in seen.excerpt.segments for id in segment.ids] == document.tokens
-            assert [bit for segment in seen.excerpt.segments for bit in segment.learned] == document.mask
+            assert [bit for segment in seen.excerpt.segments for bit in segment.in_loss] == document.mask
         assert view(store, -1) == view(store, 2)
 
     def test_the_text_is_that_of_the_store(self, jsonl: Callable[..., Path], tmp_path: Path) -> None:
@@ -48,8 +48,8 @@ class TestView:
         seen = view(open_store(small_masked), 4, start, stop)
         inside = [place for segment in seen.excerpt.segments for place in range(segment.start, segment.stop)]
         assert inside == list(range(start, min(stop, 11)))
-        assert (seen.num_tokens, seen.num_learned) == (11, 10)
-        assert [bit for s in seen.excerpt.segments for bit in s.learned] == SMALL.masks[4][start:stop]
+        assert (seen.num_tokens, seen.num_in_loss) == (11, 10)
+        assert [bit for s in seen.excerpt.segments for bit in s.in_loss] == SMALL.masks[4][start:stop]
 
     @pytest.mark.parametrize("number", [3, -4, 10**30])
     def test_no_such_document(self, make_store: Callable[..., Path], number: int) -> None:

@@ -34,8 +34,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Stores a, b, and `ended`, whose documents end with an end-of-text token."""
     folder = tmp_path_factory.mktemp("plans")
     for seed, name in enumerate("ab"):
-        write_store(folder / name, random_documents(seed, 60, 30), order=True)
-    write_store(folder / "ended", [[*d, 0] for d in random_documents(3, 60, 30)], eos=True, order=True)
+        write_store(folder / name, random_documents(seed, 60, 30), length_index=True)
+    write_store(folder / "ended", [[*d, 0] for d in random_documents(3, 60, 30)], eos=True, length_index=True)
     return folder
 
 
@@ -263,7 +263,7 @@ class TestDifference:
         ],
     )  # fmt: skip
     def test_from_which_step_on(self, load: Load, first: dict, second: dict, step: int, fields: list | None) -> None:
-        """The first step whose past is another, and the fields that differ there."""
+        """The first step whose history is another, and the fields that differ there."""
         for one, other, order in ((first, second, 1), (second, first, -1)):
             found = compare_plans(load(**one)[0], load(**other)[0])
             assert (found.same, found.first_step, found.common_steps) == (False, step, step)

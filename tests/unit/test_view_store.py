@@ -1,4 +1,4 @@
-"""A store in one screen: lengths from the order file alone, the longest documents, inputs, share learned."""
+"""A store in one screen: lengths from the length index alone, the longest documents, inputs, share in the loss."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +16,11 @@ from tokenstore.errors import CorruptionError
 from tokenstore.store import Store, open_store
 from tokenstore.views import store_summary
 from tokenstore.views.lengths import PERCENTILES, largest_documents, summarize_lengths
-from tokenstore.views.store_summary import learned_share, summarize_store
+from tokenstore.views.store_summary import loss_share, summarize_store
 
 
 def lengths_store(folder: Path, lengths: list[int]) -> Store:
-    return open_store(write_store(folder, [[1] * length for length in lengths], order=True))
+    return open_store(write_store(folder, [[1] * length for length in lengths], length_index=True))
 
 
 class TestLengths:
@@ -59,11 +59,11 @@ class TestLengths:
 
     def test_a_damaged_order_file(self, make_store: Callable[..., Path]) -> None:
         """A number of no document is an error that names the file, before anything is looked up by it."""
-        path = make_store("s", [[1], [2, 3]], order=True)
-        data = bytearray((path / "order.bin").read_bytes())
+        path = make_store("s", [[1], [2, 3]], length_index=True)
+        data = bytearray((path / "length_index.bin").read_bytes())
         data[4:8] = b"\xff" * 4
-        replace(path / "order.bin", bytes(data))
-        with pytest.raises(CorruptionError, match=r"order file: expected numbers of 2 documents, found 4294967295"):
+        replace(path / "length_index.bin", bytes(data))
+        with pytest.raises(CorruptionError, match=r"length index: expected numbers of 2 documents, found 4294967295"):
             summarize_store(open_store(path))
 
 
@@ -92,30 +92,30 @@ class TestSummary:
     def test_of_a_store_that_has_nothing(self, make_store: Callable[..., Path]) -> None:
         """What is not there is None, or empty."""
         summary = summarize_store(open_store(make_store("s", [[1, 2]])))
-        assert (summary.inputs, summary.num_inputs, summary.learned) == ((), 0, None)
-        assert not any((summary.has_ids, summary.has_origins, summary.has_order, summary.has_masks))
+        assert (summary.inputs, summary.num_inputs, summary.in_loss) == ((), 0, None)
+        assert not any((summary.has_ids, summary.has_origins, summary.has_length_index, summary.has_masks))
 
 
 class TestLearnedShare:
     def test_exact(self, tmp_path: Path) -> None:
         """Of every token of every shard."""
         documents = random_masked(1, [9, 1, 70, 33, 8])
-        learned = learned_share(open_store(write_masked(tmp_path / "s", documents, shard_bytes=60)))
-        assert learned.exact
-        assert learned.share == np.mean([bit for mask in documents.masks for bit in mask])
+        in_loss = loss_share(open_store(write_masked(tmp_path / "s", documents, shard_bytes=60)))
+        assert in_loss.exact
+        assert in_loss.share == np.mean([bit for mask in documents.masks for bit in mask])
 
     def test_a_sample_of_many(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """Of masks beyond what is counted a part spread evenly is, and it is told that this is no exact figure."""
         monkeypatch.setattr(store_summary, "_MASK_BYTES", 1 << 10)
         documents = random_masked(1, [300] * 200, density=0.3)
-        learned = learned_share(open_store(write_masked(tmp_path / "s", documents, shard_bytes=60_000, at_once=50)))
+        in_loss = loss_share(open_store(write_masked(tmp_path / "s", documents, shard_bytes=60_000, at_once=50)))
         exact = np.mean([bit for mask in documents.masks for bit in mask])
-        assert not learned.exact
-        assert learned.share == pytest.approx(exact, abs=0.1)
+        assert not in_loss.exact
+        assert in_loss.share == pytest.approx(exact, abs=0.1)
 
 
 def test_no_shard_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a store of any size: a summary needs the manifest, the order file and the list of inputs."""
-    path = write_store(tmp_path / "s", random_documents(1, 20, 30), order=True)
+    """Of a store of any size: a summary needs the manifest, the length index and the list of inputs."""
+    path = write_store(tmp_path / "s", random_documents(1, 20, 30), length_index=True)
     monkeypatch.setattr(Store, "shard", None)
     assert summarize_store(open_store(path)).num_documents == 20

@@ -58,8 +58,8 @@ def test_tables_grow_with_shards_only(plan: Plan) -> None:
     sampler = plan.sampler()
     sampler.locate(10**9, 0, 8)
     tables = sampler._tables
-    assert tables.files.nbytes + tables.stores.nbytes + tables.streams.nbytes < 200_000
-    assert sys.getsizeof(plan.state(10**9)["past"]) < 2000
-    keys = {int(key) for key in tables.streams[:, [SEQUENCE_KEY, OFFSET_KEY]].ravel()}
+    assert tables.files.nbytes + tables.stores.nbytes + tables.sources.nbytes < 200_000
+    assert sys.getsizeof(plan.state(10**9)["history"]) < 2000
+    keys = {int(key) for key in tables.sources[:, [SEQUENCE_KEY, OFFSET_KEY]].ravel()}
     assert len(keys) == 4
     assert np.all(tables.files[:, 0] == 0)

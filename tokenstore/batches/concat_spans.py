@@ -3,9 +3,9 @@
 import numpy as np
 
 from tokenstore.batches.spans import (
+    CONTINUES,
     DOCUMENT,
     DOCUMENT_START,
-    GOES_ON,
     LENGTH,
     MEMORY,
     SPAN_STORE,
@@ -56,7 +56,7 @@ def concat_spans(
     shuffle: bool,
     clock: int,
     stores: np.ndarray,
-    streams: np.ndarray,
+    sources: np.ndarray,
     files: np.ndarray,
     report: np.ndarray,
     out: np.ndarray,
@@ -65,16 +65,16 @@ def concat_spans(
 
     window: which one of its epoch it is. more: tokens wanted behind the sequence. out: int64[at least length + more, 7].
     """
-    stream = streams[source]
-    store = stream[STORE]
+    drawn = sources[source]
+    store = drawn[STORE]
     row = stores[store]
     file = row[FIRST_FILE]
     if not is_mapped(file, clock, files, report):
         return -1
     num_tokens, num_documents = row[NUM_TOKENS], row[NUM_DOCUMENTS]
     starts = boundaries_of(row, files)
-    epoch = number // stream[NUM_SEQUENCES]
-    token = window_start(epoch, window, num_tokens, length, np.uint64(stream[OFFSET_KEY]), shuffle)
+    epoch = number // drawn[NUM_SEQUENCES]
+    token = window_start(epoch, window, num_tokens, length, np.uint64(drawn[OFFSET_KEY]), shuffle)
     document = _document_of(token, starts, num_documents, num_tokens)
     count = 0
     left: Integer = length + more
@@ -92,7 +92,7 @@ def concat_spans(
         if out[count, MEMORY] == 0:
             return -1
         out[count, START], out[count, LENGTH], out[count, DOCUMENT] = token, size, document
-        out[count, DOCUMENT_START], out[count, GOES_ON], out[count, SPAN_STORE] = first, token + size < stop, store
+        out[count, DOCUMENT_START], out[count, CONTINUES], out[count, SPAN_STORE] = first, token + size < stop, store
         count += 1
         left -= size
         token += size

@@ -11,7 +11,7 @@ from numba import carray
 from tokenstore.batches.concat_spans import concat_spans
 from tokenstore.batches.packed_spans import packed_spans
 from tokenstore.batches.shuffled import NUMBERS, shuffle_numbers
-from tokenstore.batches.spans import DOCUMENT_START, GOES_ON, LENGTH, MEMORY, SPAN_STORE, START
+from tokenstore.batches.spans import CONTINUES, DOCUMENT_START, LENGTH, MEMORY, SPAN_STORE, START
 from tokenstore.batches.tables import BAD_ID, ITEM_BYTES, OK, VOCAB_SIZE
 from tokenstore.intrinsics import prefetch, uint16_at, uint32_at
 from tokenstore.jit import inline_kernel, kernel
@@ -52,7 +52,7 @@ def _copy(tokens: np.ndarray, goes_on: int, ids: np.ndarray, targets: np.ndarray
 
 
 @inline_kernel
-def _lay_spans(
+def _plan_spans(
     rows: np.ndarray,
     length: int,
     packed: bool,
@@ -60,56 +60,56 @@ def _lay_spans(
     cross: bool,
     clock: int,
     stores: np.ndarray,
-    streams: np.ndarray,
+    sources: np.ndarray,
     packings: np.ndarray,
     files: np.ndarray,
     report: np.ndarray,
     work: np.ndarray,
     keys: np.ndarray,
-    firsts: np.ndarray,
+    starts: np.ndarray,
     spans: np.ndarray,
 ) -> int:
     """Spans of all rows, under any packing; see `gather`. Returns how many, or -1 with `report` filled."""
     if packed:
         return packed_spans(
-            rows, length, shuffle, clock, stores, streams, packings, files, report, work, keys, firsts, spans
+            rows, length, shuffle, clock, stores, sources, packings, files, report, work, keys, starts, spans
         )
-    shuffle_numbers(rows, shuffle, streams, keys)
+    shuffle_numbers(rows, shuffle, sources, keys)
     count = 0
     for r in range(rows.shape[0]):
-        firsts[r] = count
+        starts[r] = count
         if rows[r, 0] >= 0:
             source, number, window = rows[r, 0], rows[r, 1], np.int64(keys[NUMBERS, r])
             more = concat_spans(
-                source, number, window, length, cross, shuffle, clock, stores, streams, files, report, spans[count:]
+                source, number, window, length, cross, shuffle, clock, stores, sources, files, report, spans[count:]
             )
             if more < 0:
                 return -1
             count += more
-    firsts[rows.shape[0]] = count
+    starts[rows.shape[0]] = count
     return count
 
 
 @kernel
-def lay_spans(
+def plan_spans(
     rows: np.ndarray,
     length: int,
     packed: bool,
     shuffle: bool,
     clock: int,
     stores: np.ndarray,
-    streams: np.ndarray,
+    sources: np.ndarray,
     packings: np.ndarray,
     files: np.ndarray,
     report: np.ndarray,
     work: np.ndarray,
     keys: np.ndarray,
-    firsts: np.ndarray,
+    starts: np.ndarray,
     spans: np.ndarray,
 ) -> None:
     """The spans of `rows` and no more, for who asks which documents there are; arguments as in `gather`."""
-    count = _lay_spans(
-        rows, length, packed, shuffle, False, clock, stores, streams, packings, files, report, work, keys, firsts, spans
+    count = _plan_spans(
+        rows, length, packed, shuffle, False, clock, stores, sources, packings, files, report, work, keys, starts, spans
     )
     if count >= 0:
         report[0] = OK
@@ -124,13 +124,13 @@ def gather(
     pad_id: int,
     clock: int,
     stores: np.ndarray,
-    streams: np.ndarray,
+    sources: np.ndarray,
     packings: np.ndarray,
     files: np.ndarray,
     report: np.ndarray,
     work: np.ndarray,
     keys: np.ndarray,
-    firsts: np.ndarray,
+    starts: np.ndarray,
     spans: np.ndarray,
     ids: np.ndarray,
     targets: np.ndarray,
@@ -144,8 +144,8 @@ def gather(
     stream.
     """
     length = ids.shape[1]
-    count = _lay_spans(
-        rows, length, packed, shuffle, cross, clock, stores, streams, packings, files, report, work, keys, firsts, spans
+    count = _plan_spans(
+        rows, length, packed, shuffle, cross, clock, stores, sources, packings, files, report, work, keys, starts, spans
     )
     if count < 0:
         return
@@ -155,10 +155,10 @@ def gather(
         _call_for(spans[j], item_bytes)
     for r in range(rows.shape[0]):
         at = 0
-        for j in range(firsts[r], firsts[r + 1]):
+        for j in range(starts[r], starts[r + 1]):
             if j + AHEAD_SPANS < count:
                 _call_for(spans[j + AHEAD_SPANS], item_bytes)
-            size, goes_on = spans[j, LENGTH], spans[j, GOES_ON]
+            size, goes_on = spans[j, LENGTH], spans[j, CONTINUES]
             stop = at + size
             x, y = ids[r, at : min(stop, length)], targets[r, at : min(stop, length)]
             if stop > length:  # only with `cross`: the one token behind the row is a target and nothing else
@@ -183,28 +183,28 @@ def gather(
 
 @kernel
 def annotate(
-    firsts: np.ndarray,
+    starts: np.ndarray,
     spans: np.ndarray,
     positions: np.ndarray,
     documents: np.ndarray,
-    starts: np.ndarray,
+    is_start: np.ndarray,
 ) -> None:
     """What tells documents apart in the microbatch that `gather` filled last, all [B, L].
 
     positions: int64, from 0 at each document, at the row's start and where padding begins. documents: int64, 0, 1, ... in
-    the row, -1 for padding. starts: bool, whether the token does not follow the one before it: the first of its document,
+    the row, -1 for padding. is_start: bool, whether the token does not follow the one before it: the first of its document,
     of a later part of it behind another document, or padding.
     """
     length = positions.shape[1]
     for r in range(positions.shape[0]):
         at = 0
-        for j in range(firsts[r], firsts[r + 1]):
+        for j in range(starts[r], starts[r + 1]):
             for i in range(min(spans[j, LENGTH], length - at)):
                 positions[r, at + i] = i
-                documents[r, at + i] = j - firsts[r]
-                starts[r, at + i] = False
+                documents[r, at + i] = j - starts[r]
+                is_start[r, at + i] = False
             if at < length:
-                starts[r, at] = at > 0 or spans[j, START] == spans[j, DOCUMENT_START]
+                is_start[r, at] = at > 0 or spans[j, START] == spans[j, DOCUMENT_START]
             at += spans[j, LENGTH]
         for i in range(at, length):
-            positions[r, i], documents[r, i], starts[r, i] = i - at, -1, True
+            positions[r, i], documents[r, i], is_start[r, i] = i - at, -1, True

@@ -4,7 +4,7 @@ import numpy as np
 from numba import carray
 
 from tokenstore.batches.gather import IGNORE
-from tokenstore.batches.spans import GOES_ON, LENGTH, SPAN_STORE, START, is_mapped, shard_of
+from tokenstore.batches.spans import CONTINUES, LENGTH, SPAN_STORE, START, is_mapped, shard_of
 from tokenstore.batches.tables import ADDRESS, FILE_TOKENS, FIRST_FILE, FIRST_MASK, FIRST_TOKEN, OK
 from tokenstore.intrinsics import uint8_at
 from tokenstore.jit import inline_kernel, kernel
@@ -35,27 +35,27 @@ def mask(
     stores: np.ndarray,
     files: np.ndarray,
     report: np.ndarray,
-    firsts: np.ndarray,
+    starts: np.ndarray,
     spans: np.ndarray,
-    learned: np.ndarray,
+    in_loss: np.ndarray,
     targets: np.ndarray,
 ) -> None:
     """Leave masked tokens out of the microbatch that `gather` filled last.
 
-    learned: bool[B, L + 1], filled: the mask of each token, and in the last column that of the token behind the row; True
+    in_loss: bool[B, L + 1], filled: the mask of each token, and in the last column that of the token behind the row; True
     on padding. targets: int64[B, L]: IGNORE where the token to predict is masked.
     """
     length = targets.shape[1]
     for r in range(targets.shape[0]):
         at = 0
-        learned[r, :] = True
-        for j in range(firsts[r], firsts[r + 1]):
-            size = spans[j, LENGTH] + spans[j, GOES_ON]  # what is behind a span is overwritten by the next one
+        in_loss[r, :] = True
+        for j in range(starts[r], starts[r + 1]):
+            size = spans[j, LENGTH] + spans[j, CONTINUES]  # what is behind a span is overwritten by the next one
             stop = min(at + size, length + 1)
-            if not _read_bits(spans[j, START], stores[spans[j, SPAN_STORE]], clock, files, report, learned[r, at:stop]):
+            if not _read_bits(spans[j, START], stores[spans[j, SPAN_STORE]], clock, files, report, in_loss[r, at:stop]):
                 return
             at += spans[j, LENGTH]
         for i in range(length):
-            if not learned[r, i + 1]:
+            if not in_loss[r, i + 1]:
                 targets[r, i] = IGNORE
     report[0] = OK

@@ -25,9 +25,9 @@ from tokenstore.batches.packings import (
 )
 from tokenstore.batches.shuffled import KEYS, NUMBERS, SIZES, shuffle_numbers
 from tokenstore.batches.spans import (
+    CONTINUES,
     DOCUMENT,
     DOCUMENT_START,
-    GOES_ON,
     LENGTH,
     MEMORY,
     SPAN_STORE,
@@ -60,7 +60,7 @@ from tokenstore.order.keys import counted_key
 from tokenstore.order.packed import permute_each, shuffle_slots, slots_of_bin
 from tokenstore.order.repeats import position_of
 
-# Rows of the int64 scratch, a column a piece: its room in tokens; its slot, then place in the order file, then document; its
+# Rows of the int64 scratch, a column a piece: its room in tokens; its slot, then place in the length index, then document; its
 # number in the document; its store; how many whole pieces of L its rank has room for. A column a row: its packing and bin
 ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_OF_RANK, _PACKING, _BIN = range(7)
 WORK_ROWS = 7
@@ -68,10 +68,10 @@ WORK_ROWS = 7
 
 @inline_kernel
 def _packing_of(
-    source: int, epoch: int, clock: int, streams: np.ndarray, packings: np.ndarray, report: np.ndarray
+    source: int, epoch: int, clock: int, sources: np.ndarray, packings: np.ndarray, report: np.ndarray
 ) -> int:
     """The row of `packings` for this epoch of a source; -1 with `report` asking for it where there is none."""
-    row = streams[source, PACKING]
+    row = sources[source, PACKING]
     if packings[row, STREAM] != source or packings[row, EPOCH] != epoch:
         row = 0
         while row < packings.shape[0] and (packings[row, STREAM] != source or packings[row, EPOCH] != epoch):
@@ -79,7 +79,7 @@ def _packing_of(
         if row == packings.shape[0]:
             report[0], report[1], report[2] = NOT_PACKED, source, epoch
             return -1
-        streams[source, PACKING] = row
+        sources[source, PACKING] = row
     packings[row, PACKING_CLOCK] = clock
     return row
 
@@ -89,7 +89,7 @@ def _lay_bins(
     rows: np.ndarray,
     shuffle: bool,
     clock: int,
-    streams: np.ndarray,
+    sources: np.ndarray,
     packings: np.ndarray,
     report: np.ndarray,
     work: np.ndarray,
@@ -98,11 +98,11 @@ def _lay_bins(
     """The packing of each row, and its bin in that; False with `report` asking for a packing."""
     for r in range(rows.shape[0]):
         if rows[r, 0] >= 0:
-            epoch = rows[r, 1] // streams[rows[r, 0], NUM_SEQUENCES]
-            work[_PACKING, r] = _packing_of(rows[r, 0], epoch, clock, streams, packings, report)
+            epoch = rows[r, 1] // sources[rows[r, 0], NUM_SEQUENCES]
+            work[_PACKING, r] = _packing_of(rows[r, 0], epoch, clock, sources, packings, report)
             if work[_PACKING, r] < 0:
                 return False
-    shuffle_numbers(rows, shuffle, streams, keys)
+    shuffle_numbers(rows, shuffle, sources, keys)
     for r in range(rows.shape[0]):
         work[_BIN, r] = np.int64(keys[NUMBERS, r])
     return True
@@ -114,20 +114,20 @@ def _lay_slots(
     length: int,
     shuffle: bool,
     clock: int,
-    streams: np.ndarray,
+    sources: np.ndarray,
     packings: np.ndarray,
     report: np.ndarray,
     work: np.ndarray,
     keys: np.ndarray,
-    firsts: np.ndarray,
+    starts: np.ndarray,
 ) -> int:
     """The slots of all rows, in row order, as places in their class in this epoch; returns how many, -1 for `report`."""
-    if not _lay_bins(rows, shuffle, clock, streams, packings, report, work, keys):
+    if not _lay_bins(rows, shuffle, clock, sources, packings, report, work, keys):
         return -1
     num_rows = rows.shape[0]
     count = 0
     for r in range(num_rows):
-        firsts[r] = count
+        starts[r] = count
         if rows[r, 0] < 0:
             continue
         packing = packings[work[_PACKING, r]]
@@ -136,17 +136,17 @@ def _lay_slots(
         bins = carray(int64_at(packing[FIRSTS]), (packing[NUM_LEAVES] + 1,))
         more = slots_of_bin(work[_BIN, r], nodes, leaves, bins, work[ROOM, count:], work[PLACE, count:])
         if shuffle:
-            stream = streams[rows[r, 0]]
+            source = sources[rows[r, 0]]
             counts = carray(int64_at(packing[COUNTS]), (length + 1,))
-            row_key = counted_key(np.uint64(stream[ROW_KEY]), rows[r, 1])
+            row_key = counted_key(np.uint64(source[ROW_KEY]), rows[r, 1])
             shuffle_slots(row_key, more, work[ROOM, count:], work[PLACE, count:])
-            class_key = counted_key(np.uint64(stream[CLASS_KEY]), packing[EPOCH])
+            class_key = counted_key(np.uint64(source[CLASS_KEY]), packing[EPOCH])
             for j in range(count, count + more):
                 keys[NUMBERS, j] = np.uint64(work[PLACE, j])
                 keys[SIZES, j] = np.uint64(counts[work[ROOM, j]])
                 keys[KEYS, j] = counted_key(class_key, work[ROOM, j])
         count += more
-    firsts[num_rows] = count
+    starts[num_rows] = count
     if shuffle:
         permute_each(keys[SIZES, :count], keys[KEYS, :count], keys[NUMBERS, :count])
         for j in range(count):
@@ -160,23 +160,23 @@ def _find_places(
     length: int,
     clock: int,
     stores: np.ndarray,
-    streams: np.ndarray,
+    sources: np.ndarray,
     packings: np.ndarray,
     files: np.ndarray,
     report: np.ndarray,
     work: np.ndarray,
-    firsts: np.ndarray,
+    starts: np.ndarray,
 ) -> bool:
-    """Slots -> places in the order files, -1 for a rank that is empty; and the number of the piece in its document."""
+    """Slots -> places in the length indexes, -1 for a rank that is empty; and the number of the piece in its document."""
     for r in range(rows.shape[0]):
-        if firsts[r] == firsts[r + 1]:
+        if starts[r] == starts[r + 1]:
             continue
         packing = packings[work[_PACKING, r]]
         epoch = packing[EPOCH]
         entries = carray(int64_at(packing[ENTRIES]), (packing[NUM_ENTRIES], 4))
         class_firsts = carray(int64_at(packing[CLASS_FIRSTS]), (length + 2,))
         members = carray(int64_at(packing[MEMBERS]), (stores.shape[0],))  # no more than there are stores
-        for j in range(firsts[r], firsts[r + 1]):
+        for j in range(starts[r], starts[r + 1]):
             room = work[ROOM, j]
             entry = entry_of(room, work[PLACE, j], class_firsts, entries)
             rank, piece = work[PLACE, j] - entries[entry, SLOT], entries[entry, PIECE]
@@ -198,7 +198,7 @@ def _find_places(
 
 @inline_kernel
 def _find_documents(count: int, stores: np.ndarray, files: np.ndarray, report: np.ndarray, work: np.ndarray) -> bool:
-    """Places in the order files -> documents."""
+    """Places in the length indexes -> documents."""
     for j in range(count):
         row = stores[work[PIECE_STORE, j]]
         place, size = work[PLACE, j], row[NUM_DOCUMENTS]
@@ -224,13 +224,13 @@ def packed_spans(
     shuffle: bool,
     clock: int,
     stores: np.ndarray,
-    streams: np.ndarray,
+    sources: np.ndarray,
     packings: np.ndarray,
     files: np.ndarray,
     report: np.ndarray,
     work: np.ndarray,
     keys: np.ndarray,
-    firsts: np.ndarray,
+    starts: np.ndarray,
     out: np.ndarray,
 ) -> int:
     """Spans of the sequences `rows` int64[B, 2] (source, number); returns how many, or -1 with `report` filled.
@@ -238,16 +238,16 @@ def packed_spans(
     work: int64[7, B * length], keys: uint64[3, B * length], scratch. firsts: int64[B + 1], each row's first span.
     out: int64[B * length, 7].
     """
-    pieces = _lay_slots(rows, length, shuffle, clock, streams, packings, report, work, keys, firsts)
+    pieces = _lay_slots(rows, length, shuffle, clock, sources, packings, report, work, keys, starts)
     if pieces < 0:
         return -1
-    if not _find_places(rows, length, clock, stores, streams, packings, files, report, work, firsts):
+    if not _find_places(rows, length, clock, stores, sources, packings, files, report, work, starts):
         return -1
     if not _find_documents(pieces, stores, files, report, work):
         return -1
     count = j = 0
     for r in range(rows.shape[0]):
-        row_stop, firsts[r] = firsts[r + 1], count
+        row_stop, starts[r] = starts[r + 1], count
         while j < row_stop:
             row = stores[work[PIECE_STORE, j]]
             document, room, piece = work[PLACE, j], work[ROOM, j], work[NUMBER, j]
@@ -255,8 +255,8 @@ def packed_spans(
             j += 1
             if document < 0:
                 continue
-            starts = boundaries_of(row, files)
-            first, stop = starts[document], starts[document + 1]
+            boundaries = boundaries_of(row, files)
+            first, stop = boundaries[document], boundaries[document + 1]
             if first < 0 or stop <= first or stop > row[NUM_TOKENS]:
                 report[0], report[1], report[2], report[3] = BAD_BOUNDARY, row[FIRST_FILE], first, first
                 report[4] = stop
@@ -275,8 +275,8 @@ def packed_spans(
             if out[count, MEMORY] == 0:
                 return -1
             out[count, START], out[count, LENGTH], out[count, DOCUMENT] = token, size, document
-            out[count, DOCUMENT_START], out[count, GOES_ON] = first, token + size < stop
+            out[count, DOCUMENT_START], out[count, CONTINUES] = first, token + size < stop
             out[count, SPAN_STORE] = work[PIECE_STORE, j - 1]
             count += 1
-    firsts[rows.shape[0]] = count
+    starts[rows.shape[0]] = count
     return count

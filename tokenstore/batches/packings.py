@@ -37,51 +37,51 @@ class Packings:
         table: int64[n, 13], see the columns above.
     """
 
-    def __init__(self, streams: Sequence[Source], stores: Iterable[str], seed: int, shuffle: bool):
+    def __init__(self, sources: Sequence[Source], stores: Iterable[str], seed: int, shuffle: bool):
         """stores: names, in the order of the table of stores."""
-        self._streams, self._shuffle = streams, shuffle
-        self._jitter = [base_key(seed, "jitter", stream.name) for stream in streams]
+        self._sources, self._shuffle = sources, shuffle
+        self._jitter = [base_key(seed, "jitter", source.name) for source in sources]
         numbers = {name: number for number, name in enumerate(stores)}
-        self._members = [np.array([numbers[member.name] for member in stream.members]) for stream in streams]
+        self._members = [np.array([numbers[member.name] for member in source.members]) for source in sources]
         self._held: dict[tuple[int, int], Bins] = {}
-        self.table = np.full((_KEPT * len(streams) + 1, 13), -1, np.int64)
+        self.table = np.full((_KEPT * len(sources) + 1, 13), -1, np.int64)
 
-    def packing(self, stream: int, epoch: int) -> Packing:
+    def packing(self, number: int, epoch: int) -> Packing:
         """The packing of an epoch, made anew; those of `none` and without shuffle are the same in all."""
-        source = self._streams[stream]
+        source = self._sources[number]
         if source.packing == "none":
             return pack_singles(source.classes)
-        return pack(source.classes, source.num_sequences, self._jitter[stream], epoch, self._shuffle)
+        return pack(source.classes, source.num_sequences, self._jitter[number], epoch, self._shuffle)
 
-    def add(self, stream: int, epoch: int, clock: int) -> None:
+    def add(self, number: int, epoch: int, clock: int) -> None:
         """Make the packing of `epoch` of a source and put it into the table."""
-        row = self._free_row(stream, clock)
-        made = bins_of(self.packing(stream, epoch))  # before the old one goes: an interrupt may come here
+        row = self._free_row(number, clock)
+        made = bins_of(self.packing(number, epoch))  # before the old one goes: an interrupt may come here
         old = (int(self.table[row, STREAM]), int(self.table[row, EPOCH]))
         self.table[row] = -1  # nobody reads at an address that is given up
         self._held.pop(old, None)
-        self._held[stream, epoch] = made
-        classes = self._streams[stream].classes
+        self._held[number, epoch] = made
+        classes = self._sources[number].classes
         self.table[row] = (
-            *(stream, epoch, clock),
+            *(number, epoch, clock),
             *(made.nodes.ctypes.data, len(made.nodes), made.leaves.ctypes.data, len(made.leaves)),
-            *(made.firsts.ctypes.data, classes.counts.ctypes.data, classes.firsts.ctypes.data),
-            *(classes.entries.ctypes.data, len(classes.entries), self._members[stream].ctypes.data),
+            *(made.starts.ctypes.data, classes.counts.ctypes.data, classes.starts.ctypes.data),
+            *(classes.entries.ctypes.data, len(classes.entries), self._members[number].ctypes.data),
         )
 
-    def add_missing(self, stream: int, numbers: np.ndarray, clock: int) -> None:
+    def add_missing(self, number: int, numbers: np.ndarray, clock: int) -> None:
         """Make the packings of all epochs that sequences `numbers` of a source lie in: one batch may span many."""
-        epochs = np.unique(numbers // self._streams[stream].num_sequences).tolist()
-        mine = self.table[:, STREAM] == stream
+        epochs = np.unique(numbers // self._sources[number].num_sequences).tolist()
+        mine = self.table[:, STREAM] == number
         self.table[mine & np.isin(self.table[:, EPOCH], epochs), PACKING_CLOCK] = clock  # these are not to go
         for epoch in epochs:
-            if (stream, epoch) not in self._held:
-                self.add(stream, epoch, clock)
+            if (number, epoch) not in self._held:
+                self.add(number, epoch, clock)
 
-    def _free_row(self, stream: int, clock: int) -> int:
+    def _free_row(self, number: int, clock: int) -> int:
         """A row that was never used or is to be forgotten; a new one where the batch under way uses them all."""
         table = self.table
-        mine = np.flatnonzero(table[:, STREAM] == stream)
+        mine = np.flatnonzero(table[:, STREAM] == number)
         free = np.flatnonzero(table[:, STREAM] < 0)
         rows = mine if len(mine) >= _KEPT or not len(free) else free
         oldest = int(rows[np.argmin(table[rows, PACKING_CLOCK])]) if len(rows) else -1

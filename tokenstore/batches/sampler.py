@@ -10,18 +10,18 @@ from typing import NoReturn
 
 import numpy as np
 
-from tokenstore.batches.gather import IGNORE, annotate, gather, lay_spans
+from tokenstore.batches.gather import IGNORE, annotate, gather, plan_spans
 from tokenstore.batches.masks import mask
 from tokenstore.batches.packed_spans import WORK_ROWS
 from tokenstore.batches.packings import Packings
 from tokenstore.batches.shuffled import KEY_ROWS
 from tokenstore.batches.sigbus import Guard
-from tokenstore.batches.spans import GOES_ON, LENGTH, MEMORY, SPAN_COLUMNS, SPAN_STORE
+from tokenstore.batches.spans import CONTINUES, LENGTH, MEMORY, SPAN_COLUMNS, SPAN_STORE
 from tokenstore.batches.tables import FIRST_MASK, ITEM_BYTES, NOT_PACKED, OK, REPORT_SIZE, Tables
 from tokenstore.order.keys import as_bits, base_key
 from tokenstore.order.rows import SegmentTables, locate_rows, segment_tables
 from tokenstore.order.schedule import Schedule
-from tokenstore.store.maps import call_for_pages
+from tokenstore.store.maps import prefetch_pages
 
 _NO_ROWS = np.empty((0, 0, 2), np.int64)
 _AHEAD_ROWS, _AHEAD_PLACES = 512, 16  # rows and places in a step that `locate_next` keeps: 128 KB, or one step each
@@ -151,7 +151,7 @@ class Sampler:
                 *options,
                 self._clock,
                 tables.stores,
-                tables.streams,
+                tables.sources,
                 self._packings.table,
                 tables.files,
                 self._report,
@@ -171,8 +171,8 @@ class Sampler:
             return False
         report = self._report
         if report[0] == NOT_PACKED:
-            stream = int(report[1])
-            self._packings.add_missing(stream, rows[rows[:, 0] == stream, 1], self._clock)
+            source = int(report[1])
+            self._packings.add_missing(source, rows[rows[:, 0] == source, 1], self._clock)
         elif report[0] != OK:
             self._tables.resolve(report, self._clock)
         return bool(report[0] == OK)
@@ -187,17 +187,17 @@ class Sampler:
 
     def _mask(self, rows: np.ndarray, targets: np.ndarray) -> None:
         tables = self._tables
-        self._learned = np.empty((len(rows), targets.shape[1] + 1), np.bool_)
+        self._in_loss = np.empty((len(rows), targets.shape[1] + 1), np.bool_)
         scratch = (self._firsts, self._spans)
         while True:
-            mask(self._clock, tables.stores, tables.files, self._report, *scratch, self._learned, targets)
+            mask(self._clock, tables.stores, tables.files, self._report, *scratch, self._in_loss, targets)
             if self._is_done(rows):
                 return
 
     def mask_labels(self, labels: np.ndarray) -> None:
         """Leave out the masked tokens of the rows that `fill` filled last from their labels, which are not shifted."""
         if self._has_masks:
-            labels[~self._learned[:, :-1]] = IGNORE
+            labels[~self._in_loss[:, :-1]] = IGNORE
 
     def annotate(self, positions: np.ndarray, documents: np.ndarray, starts: np.ndarray) -> None:
         """Positions, documents and document starts of the rows that `fill` filled last, see `gather.annotate`."""
@@ -206,14 +206,14 @@ class Sampler:
     def lay(self, rows: np.ndarray) -> None:
         """Plan located rows down to where their tokens lie, and read none."""
         order = self._order
-        self._run(lay_spans, rows, order.sequence_length, order.packed, order.shuffle)
+        self._run(plan_spans, rows, order.sequence_length, order.packed, order.shuffle)
 
     def call_for(self, rows: np.ndarray) -> None:
         """Have the tokens of located rows read from the disk, and go on meanwhile."""
         self.lay(rows)
         spans = self._spans[: self._firsts[len(rows)]]
-        sizes = (spans[:, LENGTH] + spans[:, GOES_ON]) * self._tables.stores[spans[:, SPAN_STORE], ITEM_BYTES]
-        call_for_pages(zip(spans[:, MEMORY].tolist(), sizes.tolist(), strict=True))
+        sizes = (spans[:, LENGTH] + spans[:, CONTINUES]) * self._tables.stores[spans[:, SPAN_STORE], ITEM_BYTES]
+        prefetch_pages(zip(spans[:, MEMORY].tolist(), sizes.tolist(), strict=True))
 
     def spans(self, rows: np.ndarray) -> list[np.ndarray]:
         """int64[n, 7] of each located row, its spans; see `spans` for the columns."""

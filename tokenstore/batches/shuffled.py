@@ -13,16 +13,16 @@ KEY_ROWS = 3
 
 
 @inline_kernel
-def shuffle_numbers(rows: np.ndarray, shuffle: bool, streams: np.ndarray, keys: np.ndarray) -> None:
+def shuffle_numbers(rows: np.ndarray, shuffle: bool, sources: np.ndarray, keys: np.ndarray) -> None:
     """Fill keys[NUMBERS, :B] with the places of located rows int64[B, 2] in the epochs they are of; 0 for a row of padding."""
     for r in range(rows.shape[0]):
         keys[SIZES, r], keys[NUMBERS, r], keys[KEYS, r] = 1, 0, 0
         if rows[r, 0] >= 0:
-            stream = streams[rows[r, 0]]
-            epoch = rows[r, 1] // stream[NUM_SEQUENCES]
-            keys[SIZES, r] = np.uint64(stream[NUM_SEQUENCES])
-            keys[NUMBERS, r] = np.uint64(rows[r, 1] - epoch * stream[NUM_SEQUENCES])
-            keys[KEYS, r] = counted_key(np.uint64(stream[SEQUENCE_KEY]), epoch)
+            source = sources[rows[r, 0]]
+            epoch = rows[r, 1] // source[NUM_SEQUENCES]
+            keys[SIZES, r] = np.uint64(source[NUM_SEQUENCES])
+            keys[NUMBERS, r] = np.uint64(rows[r, 1] - epoch * source[NUM_SEQUENCES])
+            keys[KEYS, r] = counted_key(np.uint64(source[SEQUENCE_KEY]), epoch)
     if shuffle:
         count = rows.shape[0]
         permute_each(keys[SIZES, :count], keys[KEYS, :count], keys[NUMBERS, :count])

@@ -6,7 +6,7 @@ A source with a path has one member, its own store; a pool has several members, 
 from dataclasses import dataclass
 from fractions import Fraction
 
-from tokenstore.format.layout import ORDER_NAME
+from tokenstore.format.layout import LENGTH_INDEX_NAME
 from tokenstore.order.classes import LengthClasses
 from tokenstore.store import Store
 
@@ -63,4 +63,4 @@ class Source:
         """
         if self.packing == "concat":
             return {"digest": member.store.digest}
-        return {"digest": member.store.digest, "length_index": member.store.entry(ORDER_NAME).checksum}
+        return {"digest": member.store.digest, "length_index": member.store.entry(LENGTH_INDEX_NAME).checksum}

@@ -26,7 +26,7 @@ from tokenstore.jit import Integer, inline_kernel
 
 # Columns of a span: first token in the stream, tokens, document, its first token in the stream, whether the document
 # goes on behind the span, where the span lies in memory, and its store
-START, LENGTH, DOCUMENT, DOCUMENT_START, GOES_ON, MEMORY, SPAN_STORE = range(7)
+START, LENGTH, DOCUMENT, DOCUMENT_START, CONTINUES, MEMORY, SPAN_STORE = range(7)
 SPAN_COLUMNS = 7
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from tokenstore.batches.sources import Source
 from tokenstore.errors import CorruptionError
-from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME
+from tokenstore.format.layout import BOUNDARIES_NAME, LENGTH_INDEX_NAME
 from tokenstore.order.keys import as_bits, base_key
 from tokenstore.store import Store
 from tokenstore.store.maps import MAX_MAPS
@@ -41,7 +41,7 @@ class Tables:
         files: int64[num_files, 5]; ADDRESS is 0 for a file that is not mapped.
     """
 
-    def __init__(self, stores: Mapping[str, Store], streams: Sequence[Source], seed: int):
+    def __init__(self, stores: Mapping[str, Store], sources: Sequence[Source], seed: int):
         self._stores = list(stores.values())
         self._owners: list[tuple[int, int]] = []  # of each file: store, and its number there
         self.stores = np.zeros((len(stores), 10), np.int64)
@@ -49,8 +49,8 @@ class Tables:
         for number, store in enumerate(self._stores):
             shards = store.shards()
             owners = [store.number_of(BOUNDARIES_NAME), *range(len(shards))]
-            owners += [store.number_of(ORDER_NAME)] if store.has_order else []
-            order = len(files) + len(shards) + 1 if store.has_order else -1
+            owners += [store.number_of(LENGTH_INDEX_NAME)] if store.has_length_index else []
+            order = len(files) + len(shards) + 1 if store.has_length_index else -1
             masks = [store.mask_number(shard) for shard in range(len(shards))] if store.manifest.has_masks else []
             first_mask = len(files) + len(owners) if masks else -1
             sizes = (store.num_tokens, len(store), len(files), len(shards), store.dtype.itemsize, store.vocab_size)
@@ -60,12 +60,12 @@ class Tables:
             files += [(0, shard.first_token, shard.num_tokens, 0, 0) for shard in shards]
             files += [(0, 0, 0, 0, 0)] * (len(self._owners) - len(files))
         self.files = np.array(files, np.int64)
-        self.streams = np.zeros((len(streams), 7), np.int64)
+        self.sources = np.zeros((len(sources), 7), np.int64)
         numbers = {name: number for number, name in enumerate(stores)}
-        for number, stream in enumerate(streams):
-            keys = (as_bits(base_key(seed, purpose, stream.name)) for purpose in _PURPOSES)
-            self.streams[number] = (stream.num_sequences, numbers[stream.members[0].name], *keys, 0)
-            for member in stream.members:
+        for number, source in enumerate(sources):
+            keys = (as_bits(base_key(seed, purpose, source.name)) for purpose in _PURPOSES)
+            self.sources[number] = (source.num_sequences, numbers[source.members[0].name], *keys, 0)
+            for member in source.members:
                 self.stores[numbers[member.name], P : Q + 1] = member.repeat.numerator, member.repeat.denominator
         self._held: dict[int, np.ndarray] = {}
         self._most_held = MAX_MAPS
@@ -114,7 +114,7 @@ class Tables:
             found = f"document {start} of {stop} tokens" if stop else f"document {start} of {len(store)}"
             raise CorruptionError(
                 f"documents by length: expected those of one length together, found {found} among others"
-                f" ({store.file(ORDER_NAME)}, or {BOUNDARIES_NAME} beside it); run `tokenstore verify {store.path}`"
+                f" ({store.file(LENGTH_INDEX_NAME)}, or {BOUNDARIES_NAME} beside it); run `tokenstore verify {store.path}`"
             )
         raise CorruptionError(
             f"document of token {token}: expected boundaries that rise around it, found {start}..{stop}"

@@ -239,7 +239,9 @@ def _grew(writer: StoreWriter, target: _Target) -> bool:
 def _finish(job: Job, writer: StoreWriter, old: Manifest, tally: Tally, store: int) -> None:
     counts = {name: old.counts.get(name, 0) + number for name, number in tally.counts(store).items()}
     writer.finish(
-        b"".join(tally.inputs_file(store)), counts=counts, versions={**old.versions, **job.recipe["versions"]}
+        b"".join(tally.inputs_file(store)),
+        counts=counts,
+        library_versions={**old.library_versions, **job.recipe["library_versions"]},
     )
     write_order(writer.folder)
 

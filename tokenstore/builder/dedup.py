@@ -18,7 +18,7 @@ _ENTRY = np.dtype([("content", "<u8", 2), ("document", "<i8")])
 
 
 @contextlib.contextmanager
-def firsts(parts: Sequence[Part], folder: Path) -> Iterator[np.ndarray]:
+def starts(parts: Sequence[Part], folder: Path) -> Iterator[np.ndarray]:
     """bool[documents of all parts], true for the first of equal documents; on the disk, in `folder`, while in use."""
     remove_tree(folder)
     new_folder(folder)

@@ -35,13 +35,13 @@ class BuildOptions:
         text_endings: endings of files that are read like .txt, such as ".py".
         text_field: the field of a record that holds the text; `a.b` is field b of object a.
         tokens_field: the field that holds tokens.
-        mask_field: the field that says which tokens are to be learned: `labels` (-100: not) or a mask of 0 and 1.
+        mask_field: the field that says which tokens are in the loss: `labels` (-100: not) or a mask of 0 and 1.
             None: `loss_mask` or `labels`, if the first record has it.
         id_field: the field that holds the document's own id, a string or integer, to be kept in the store.
         origins: keep the record number of every document, so that it can be traced to its input.
         chat_template: a built-in name or the path of a Jinja template; None: the tokenizer's own.
         chat_date: what a chat template that prints today's date gets to print, as 2025-01-31.
-        train_on: what is learned of a conversation: what the assistant says, its last turn, or all.
+        train_on: what is in the loss of a conversation: what the assistant says, its last turn, or all.
         eos: append the end-of-text token to every document.
         eos_token: which token that is; None: the one the tokenizer's files name.
         document_start: token put before each document: none, the end-of-text or the beginning-of-text token.

@@ -262,12 +262,16 @@ def _finished(job: Job) -> BuildResult | None:
         old: dict[str, Any] = {
             "options": manifest.options,
             "tokenizer": vars(manifest.tokenizer),
-            "versions": manifest.versions,
+            "library_versions": manifest.library_versions,
         }
         old["inputs"] = [[row.file, row.num_bytes] for row in rows]
         recorded = {row.file: row.checksum for row in rows}
         fields = manifest_fields(job.recipe, name)
-        new = {"options": fields["options"], "tokenizer": job.recipe["tokenizer"], "versions": job.recipe["versions"]}
+        new = {
+            "options": fields["options"],
+            "tokenizer": job.recipe["tokenizer"],
+            "library_versions": job.recipe["library_versions"],
+        }
         new["inputs"] = [[file.name, file.num_bytes] for file in job.files]
         if different := differences(old, new):
             raise ConfigError(

@@ -183,7 +183,11 @@ def recipe_of(options: BuildOptions, tokenizer: Tokenizer, files: Sequence[Input
         hashes["chat_token_names"] = dict(tokenizer.token_names)
         hashes["chat_marks_of"] = list(renderer_of(options, tokenizer).families)  # of a template without its own
     eos = None if tokenizer.eos_id is None else tokenizer.token_names.get("eos_token")  # also where it was not named
-    return {"options": {**options.recorded(), **hashes, "eos_token": eos}, "tokenizer": entry, "versions": versions}
+    return {
+        "options": {**options.recorded(), **hashes, "eos_token": eos},
+        "tokenizer": entry,
+        "library_versions": versions,
+    }
 
 
 def chat_template(options: BuildOptions, tokenizer: Tokenizer) -> str:
@@ -211,7 +215,7 @@ def manifest_fields(recipe: dict[str, Any], split: str | None) -> dict[str, Any]
         "ends_with_eos": options["eos"],
         "tokenizer": TokenizerEntry(**recipe["tokenizer"]),
         "options": {**options, "split_name": split} if split else options,
-        "versions": recipe["versions"],
+        "library_versions": recipe["library_versions"],
     }
 
 

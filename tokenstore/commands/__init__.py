@@ -1,4 +1,4 @@
-"""Floor 6: the command line. Each module parses the arguments of one command, calls the package and prints.
+"""Layer 7: the command line. Each module parses the arguments of one command, calls the package and prints.
 
 `entry` starts them, `app` runs them and turns errors into messages (with --json: objects) and exit codes.
 Exit codes: 0 done, 1 failed, 2 usage or configuration, 3 more bad records than allowed, 4 damage found,

@@ -106,7 +106,7 @@ def build(
     tokens_field
         Field that holds tokens.
     mask_field
-        Field that says which tokens are to be learned: labels (-100: not) or a mask of 0 and 1.
+        Field that says which tokens are in the loss: labels (-100: not) or a mask of 0 and 1.
         Left out: loss_mask or labels, if the first record has it.
     id_field
         Field that holds the document's own id, to be kept in the store.

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from tokenstore.commands.progress_bar import Meter, meter
 from tokenstore.store import open_store
-from tokenstore.store.length_index import add_order
+from tokenstore.store.length_index import add_length_index
 from tokenstore.store.work import is_work_folder
 from tokenstore.views.text import safe
 
@@ -24,7 +24,7 @@ def index(
     version: int | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
-    """Give stores the order file that packing whole documents needs. New stores have one; this is for those that do not.
+    """Give stores the length index that packing whole documents needs. New stores have one; this is for those that do not.
 
     It takes 4 bytes a document in the store's directory, and seconds; tokens are not read and the store's digest stays.
 
@@ -48,7 +48,7 @@ def index(
     for path in [path for path in stores if not is_work_folder(path)]:  # a shell's `stores/*` finds those too
         start = time.monotonic()
         with meter(f"indexing {path}", quiet=as_json) as shown:
-            written = add_order(path, partial(_show, shown), version)
+            written = add_length_index(path, partial(_show, shown), version)
         with open_store(path, version=version) as store:
             row = {"path": str(path), "written": written, "documents": len(store), "lengths": len(store.runs())}
         if as_json:
@@ -56,7 +56,7 @@ def index(
             continue
         done = f"written in {time.monotonic() - start:.1f} s" if written else "was there already"
         console.print(
-            f"{safe(str(path))}: {row['documents']:,} documents of {row['lengths']:,} lengths, order file {done}"
+            f"{safe(str(path))}: {row['documents']:,} documents of {row['lengths']:,} lengths, length index {done}"
         )
     return 0
 

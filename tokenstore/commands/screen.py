@@ -129,19 +129,19 @@ def heading(console: Console, text: str) -> None:
 
 
 def tokens_text(console: Console, segments: Iterable[Segment], style: str = "", borders: bool = True) -> Text:
-    """Tokens as text: with `borders` every other one in another colour; those that are not learned dim."""
+    """Tokens as text: with `borders` every other one in another colour; those that are not in the loss dim."""
     text = Text()
     other = "cyan" if console.color_system and not console.no_color else "underline"
     for number, segment in enumerate(segments):
-        styles = [style, other if borders and number % 2 else "", "" if any(segment.learned) else "dim italic"]
+        styles = [style, other if borders and number % 2 else "", "" if any(segment.in_loss) else "dim italic"]
         text.append(safe(segment.text, lines=True), " ".join(filter(None, styles)))
     return text
 
 
 def token_rows(console: Console, segments: Iterable[Segment]) -> None:
-    """Print a table of tokens: their places, ids, texts, and whether they are learned."""
+    """Print a table of tokens: their places, ids, texts, and whether they are in the loss."""
     rows = (
-        (f"{s.start}", " ".join(map(str, s.ids)), _quoted(s.text) + ("" if all(s.learned) else " masked"))
+        (f"{s.start}", " ".join(map(str, s.ids)), _quoted(s.text) + ("" if all(s.in_loss) else " masked"))
         for s in segments
     )
     table(console, rows, "token", "id", "text", right=(0, 1), folds=2)
@@ -155,10 +155,10 @@ def masked_runs(segments: Iterable[Segment], most: int = 8) -> str:
     """Where tokens are not trained on, as `0:12, 40:57`, for readers who see no dim text; empty where all are."""
     runs: list[list[int]] = []
     for segment in segments:
-        for place, learned in enumerate(segment.learned, segment.start):
-            if not learned and runs and runs[-1][1] == place:
+        for place, in_loss in enumerate(segment.in_loss, segment.start):
+            if not in_loss and runs and runs[-1][1] == place:
                 runs[-1][1] = place + 1
-            elif not learned:
+            elif not in_loss:
                 runs.append([place, place + 1])
     listed = ", ".join(numbers.span(start, stop) for start, stop in runs[:most])
     return listed + (f" and {len(runs) - most:,} more" if len(runs) > most else "")

@@ -35,9 +35,9 @@ def _document_facts(view: DocumentView, decoder: Decoder) -> Iterator[tuple[str,
         "all shown" if excerpt.stop - excerpt.start == view.num_tokens else f"{span(excerpt.start, excerpt.stop)} shown"
     )
     yield "tokens", f"{view.num_tokens:,}, {shown}"
-    if view.num_learned < view.num_tokens:
+    if view.num_in_loss < view.num_tokens:
         runs = masked_runs(excerpt.segments)
-        yield "trained on", f"{view.num_learned:,}" + (f"; shown and not trained on: {runs}" if runs else "")
+        yield "trained on", f"{view.num_in_loss:,}" + (f"; shown and not trained on: {runs}" if runs else "")
     if decoder.problem is not None:
         yield "no text", safe(decoder.problem)
 

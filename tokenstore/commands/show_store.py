@@ -47,7 +47,7 @@ def show_store(console: Console, summary: StoreSummary) -> None:
         )
     if summary.lengths is None:
         heading(console, "Lengths")
-        console.print(f"not known without an order file; run `tokenstore index {safe(summary.path)}`", soft_wrap=True)
+        console.print(f"not known without a length index; run `tokenstore index {safe(summary.path)}`", soft_wrap=True)
         return
     _show_lengths(console, summary.lengths)
     heading(console, "Largest documents")
@@ -74,10 +74,10 @@ def _facts(summary: StoreSummary) -> Iterator[tuple[str, str]]:
         "end of text",
         f"{named}, the last token of every document" if summary.ends_with_eos else "none at documents' ends",
     )
-    if summary.learned is not None:
-        about = "" if summary.learned.exact else "about "
-        yield "loss masks", f"{about}{100 * summary.learned.share:.2f} % of the tokens are trained on"
-    has = {"order": summary.has_order, "origins": summary.has_origins, "ids": summary.has_ids}
+    if summary.in_loss is not None:
+        about = "" if summary.in_loss.exact else "about "
+        yield "loss masks", f"{about}{100 * summary.in_loss.share:.2f} % of the tokens are trained on"
+    has = {"length index": summary.has_length_index, "origins": summary.has_origins, "ids": summary.has_ids}
     yield (
         "has",
         ", ".join([name for name, there in has.items() if there] + ["masks"] * summary.has_masks) or "tokens only",

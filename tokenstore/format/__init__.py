@@ -1,4 +1,4 @@
-"""The store format, version 1. Floor 1: values <-> bytes, pure; files are opened by `tokenstore.store`.
+"""The store format, version 1. Layer 1: values <-> bytes, pure; files are opened by `tokenstore.store`.
 
 FMT-1 Purpose. A store is a directory holding one corpus as token ids, cut into documents. It is written once, never
 changed but by growing (FMT-13), and read through memory maps. All integers are little-endian. No file has a header:
@@ -8,7 +8,7 @@ every array begins at byte 0, so `numpy.memmap(file, dtype)` just works; what a 
     tokens-00000.bin    shards: token ids, dtype uint16 or uint32                                       FMT-2
     mask-00000.bin      loss masks of the shards, optional                                              FMT-10
     boundaries.bin      int64[num_documents + 1], then int64[lookup entries]                            FMT-3
-    order.bin           document numbers by length, optional                                            FMT-9
+    length_index.bin           document numbers by length, optional                                            FMT-9
     origins.bin         int64[num_documents], the record each document is made of, optional             FMT-11
     ids.bin             int64[num_documents + 1], then UTF-8: a name for each document, optional        FMT-12
     inputs.jsonl        what the store was made of, one line an input file                              FMT-4
@@ -48,7 +48,7 @@ absolute paths. It has these fields, and no others:
                       num_bytes; num_tokens; first_token, the tokens of all shards before; num_documents; first_document,
                       the same of documents; checksum
     files             an object: for the name of every other file an object of num_bytes and checksum
-    options, counts, versions    objects: how the store was built (nested at most 20 deep), from how much (integers), by what
+    options, counts, library_versions    objects: how the store was built (nested at most 20 deep), from how much (integers), by what
                       (strings); for people
     digest, checksum  see below
 Every count that follows from others MUST agree with them. Checksums of files are xxh3-128, 32 hex digits; they are read by
@@ -76,7 +76,7 @@ an id not below vocab_size is an error when it is read. A reader MUST NOT give b
 opened. It pins the version: the digest, and device, inode, size and time of modification of the manifest and of each
 file, taken when the store is opened, or, where sizes are not checked at open, when the file is first mapped. A file is
 mapped first and compared afterwards. When the manifest is another file, that of the opened version is read again:
-another digest, or none, is an error; a new version or a new order file is not. When any other file differs from its
+another digest, or none, is an error; a new version or a new length index is not. When any other file differs from its
 pin, it is read once as a whole, and its checksum decides: the same bytes are accepted. Small files are compared by
 checksum whenever they are read. Files that are held are compared again at the next read, but at most every 0.2 seconds.
 Not promised: a write into a file in place, or a cut, is an error from the next comparison on, and what was read before it
@@ -84,7 +84,7 @@ may hold the new bytes, or zeros behind a cut; a write that leaves size and time
 at all. Reading a page behind the end of a cut file is an error for a plan (Linux), which throws the batch away; it kills
 a process that reads the array of a document or a shard by itself, as in any memory map.
 
-FMT-9 Order file, optional, which whole documents are packed by. The numbers of all documents, sorted by (tokens,
+FMT-9 Length index, optional, which whole documents are packed by. The numbers of all documents, sorted by (tokens,
 number), uint32, or int64 in a store of more than 2**32 documents; zeros up to a multiple of 8 bytes; then int64[runs,
 2], for every length that occurs, rising, the length and the place of its first document among the numbers. It follows
 from the boundaries, so it is no part of the digest, may be added to a finished store, and does not depend on any
@@ -92,7 +92,7 @@ sequence length. It stands in the manifest's `files`; the count of runs follows 
 it reads there.
 
 FMT-10 Loss masks, optional. One file a shard, for all shards or none, ceil(num_tokens / 8) bytes: token t of the shard
-is to be learned where bit t mod 8 (from the lowest) of byte t div 8 is 1; bits behind the last token are 0. They stand
+is in the loss where bit t mod 8 (from the lowest) of byte t div 8 is 1; bits behind the last token are 0. They stand
 in `files`, where no other name begins with `mask-`.
 
 FMT-11 Origins, optional. records[i] is the number of the record, from 1, in its input file, that document i was made
@@ -122,7 +122,7 @@ nobody names, which the next try replaces. Killed after it: the new version, eve
 Worked example: documents [7, 1] and [5, 5, 1], vocab_size 8 ->
     tokens-00000.bin  07 00 01 00 05 00 05 00 01 00
     boundaries.bin    0, 2, 5 then lookup [0]: 00.. 02.. 05.. 00.. (four int64)
-    order.bin         0, 1 (two uint32) then runs (2, 0), (3, 1)
+    length_index.bin         0, 1 (two uint32) then runs (2, 0), (3, 1)
     origins.bin       3, 1 (two int64): the third record of the first input, the first of the second
     ids.bin           0, 1, 3 (three int64) then "a", "\u00fc" as 61 C3 BC
 

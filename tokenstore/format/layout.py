@@ -6,7 +6,7 @@ import numpy as np
 
 MANIFEST_NAME = "manifest.json"
 BOUNDARIES_NAME = "boundaries.bin"
-ORDER_NAME = "order.bin"
+LENGTH_INDEX_NAME = "length_index.bin"
 MASK_PREFIX = "mask-"
 INPUTS_NAME = "inputs.jsonl"
 ORIGINS_NAME = "origins.bin"
@@ -18,10 +18,10 @@ SIDE_NAMES = (
     "generation_config.json",
     "chat_template.jinja",
 )  # what a reader of a tokenizer looks for beside its file
-VERSIONED_NAMES = (BOUNDARIES_NAME, ORDER_NAME, INPUTS_NAME, ORIGINS_NAME, IDS_NAME)  # of all documents (FMT-13)
+VERSIONED_NAMES = (BOUNDARIES_NAME, LENGTH_INDEX_NAME, INPUTS_NAME, ORIGINS_NAME, IDS_NAME)  # of all documents (FMT-13)
 
 LOOKUP_STRIDE = 4096  # tokens a lookup entry: 8 bytes for 4,096 tokens is 0.1 % of a uint16 store
-MOST_SHORT_NUMBERS = 1 << 32  # documents whose numbers fit 4 bytes in `order.bin`
+MOST_SHORT_NUMBERS = 1 << 32  # documents whose numbers fit 4 bytes in `length_index.bin`
 TOKENIZER_KINDS = ("bytes", "huggingface", "sentencepiece", "tiktoken")  # of these only `bytes` has no file
 MAX_TOKENS = 1 << 60  # byte offsets of uint32 tokens stay below 2**63
 MAX_VOCAB = 1 << 32
@@ -103,23 +103,23 @@ def boundaries_bytes(num_documents: int, num_tokens: int) -> int:
     return 8 * (num_documents + 1 + num_lookup_entries(num_tokens))
 
 
-def order_dtype(num_documents: int) -> np.dtype:
-    """Type of a document number in `order.bin` (FMT-9)."""
+def length_index_dtype(num_documents: int) -> np.dtype:
+    """Type of a document number in `length_index.bin` (FMT-9)."""
     return np.dtype("<u4") if num_documents <= MOST_SHORT_NUMBERS else np.dtype("<i8")
 
 
-def order_ids_bytes(num_documents: int) -> int:
-    """Bytes of the document numbers in `order.bin`, and so where its runs begin: a multiple of 8."""
-    return -(-num_documents * order_dtype(num_documents).itemsize // 8) * 8
+def length_index_ids_bytes(num_documents: int) -> int:
+    """Bytes of the document numbers in `length_index.bin`, and so where its runs begin: a multiple of 8."""
+    return -(-num_documents * length_index_dtype(num_documents).itemsize // 8) * 8
 
 
-def can_hold_order(num_documents: int, num_tokens: int, num_bytes: int) -> bool:
-    """Whether an `order.bin` of `num_bytes` can be one (FMT-9).
+def can_hold_length_index(num_documents: int, num_tokens: int, num_bytes: int) -> bool:
+    """Whether an `length_index.bin` of `num_bytes` can be one (FMT-9).
 
     r different lengths are at least 1, 2 .. r, and every other document has at least one token. So r is below about
     sqrt(2 * num_tokens), and a file of another size is refused before it is read.
     """
-    runs, rest = divmod(num_bytes - order_ids_bytes(num_documents), 16)
+    runs, rest = divmod(num_bytes - length_index_ids_bytes(num_documents), 16)
     return rest == 0 and 1 <= runs <= num_documents and runs * (runs - 1) // 2 + num_documents <= num_tokens
 
 

@@ -1,42 +1,20 @@
-"""manifest.json <-> frozen dataclasses (FMT-5). `decode_manifest` is the one check of outside bytes: all, once."""
+"""What manifest.json holds (FMT-5), as frozen dataclasses."""
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
-from tokenstore.errors import CorruptionError, FormatError
-from tokenstore.format import FORMAT_VERSION
 from tokenstore.format.layout import (
     BOUNDARIES_NAME,
     IDS_NAME,
-    INPUTS_NAME,
     MASK_PREFIX,
-    MAX_TOKENS,
-    MAX_VOCAB,
-    ORDER_NAME,
     ORIGINS_NAME,
-    SIDE_NAMES,
-    TOKENIZER_KINDS,
-    boundaries_bytes,
-    can_hold_ids,
-    can_hold_order,
-    can_hold_origins,
-    is_plain_name,
-    is_taken_name,
-    mask_bytes,
     mask_name,
-    shard_name,
-    token_dtype,
     version_of,
     versioned,
 )
-from tokenstore.outside import MAX_SIDE_FILE_BYTES, MAX_TOKENIZER_BYTES
-
-_FORMAT = "tokenstore"
-_MOST_NESTED = 20  # options of a build are nested 3 deep; a writer's JSON encoder follows some hundreds
-_DTYPES = {"uint16": 2, "uint32": 4}
 
 
 @dataclass(frozen=True)
@@ -76,7 +54,7 @@ class TokenizerEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a store holds. `options`, `counts`, `versions` are for people: how it was built, from how much, by what."""
+    """What a store holds. `options`, `counts`, `library_versions` are for people: how it was built, from how much, by what."""
 
     dtype: str
     vocab_size: int
@@ -88,7 +66,7 @@ class Manifest:
     files: dict[str, FileEntry]
     options: dict[str, Any]
     counts: dict[str, int]
-    versions: dict[str, str]
+    library_versions: dict[str, str]
 
     @property
     def has_masks(self) -> bool:
@@ -108,7 +86,7 @@ class Manifest:
     @cached_property
     def version(self) -> int:
         """Version of the store, from 1 (FMT-13): that in the name of the boundaries."""
-        return next((version_of(name) or 1 for name in self.files if _is_boundaries(name)), 1)
+        return next((version_of(name) or 1 for name in self.files if is_boundaries(name)), 1)
 
     @property
     def num_bytes(self) -> int:
@@ -131,10 +109,11 @@ class Manifest:
         }
         if self.has_masks:
             content["masks"] = [self.files[mask_name(i)].checksum for i in range(len(self.shards))]
-        return _sha256(content)
+        return sha256_of(content)
 
 
-def _is_boundaries(name: str) -> bool:
+def is_boundaries(name: str) -> bool:
+    """Whether `name` is that of a file of boundaries, of any version."""
     version = version_of(name)
     return version is not None and name == versioned(BOUNDARIES_NAME, version)
 
@@ -144,257 +123,6 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-def encode_manifest(manifest: Manifest) -> bytes:
-    """Bytes of manifest.json; `decode_manifest` gives the manifest back."""
-    body = {"format": _FORMAT, "format_version": FORMAT_VERSION, **asdict(manifest), "digest": manifest.digest}
-    text = json.dumps({**body, "checksum": _sha256(body)}, sort_keys=True, indent=1, ensure_ascii=True)
-    return text.encode() + b"\n"
-
-
-def decode_manifest(data: bytes, place: str) -> Manifest:
-    """The manifest in `data`, checked field by field and count by count.
-
-    Args:
-        data: the file's bytes.
-        place: the file's path, for messages.
-
-    Raises:
-        FormatError: not a manifest of ours, or of another version.
-        CorruptionError: ours, but damaged or contradicting itself.
-    """
-    body = _parse(data, place)
-    if body.get("format") != _FORMAT:
-        raise FormatError(
-            f"manifest: expected the format {_FORMAT!r}, found {_short(repr(body.get('format')))} ({place});"
-            " is this path a token store?"
-        )
-    version = body.get("format_version")
-    if type(version) is not int or version != FORMAT_VERSION:
-        newer = isinstance(version, int) and version > FORMAT_VERSION
-        todo = "install a newer tokenstore" if newer else "build the store again"
-        raise FormatError(
-            f"manifest: expected format version {FORMAT_VERSION}, found {_short(repr(version))} ({place}); {todo}"
-        )
-    checksum = body.pop("checksum", None)
-    if checksum != _checksum(body, place):
-        raise CorruptionError(
-            f"manifest checksum: expected the sha256 of its fields, found {_short(repr(checksum))} ({place});"
-            " copy or build the store again"
-        )
-    check = _Checker(place)
-    manifest = check.manifest({key: body[key] for key in body if key not in ("format", "format_version", "digest")})
-    check.counts(manifest)
-    if body.get("digest") != manifest.digest:
-        check.fail("digest", manifest.digest, body.get("digest"))
-    return manifest
-
-
-def _sha256(value: Any) -> str:
+def sha256_of(value: Any) -> str:
+    """sha256, in hex, of the canonical JSON of `value`."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
-
-
-def _checksum(body: dict[str, Any], place: str) -> str:
-    try:
-        return _sha256(body)
-    except RecursionError as error:  # nested as deep as the parser can follow, one too deep for the encoder
-        raise CorruptionError(
-            f"manifest: expected JSON, found {_short(error)} ({place}); copy or build the store again"
-        ) from error
-
-
-def _parse(data: bytes, place: str) -> dict[str, Any]:
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            raise ValueError("a key stands twice")
-        return found
-
-    def refuse(text: str) -> None:
-        raise ValueError(f"{text} is not allowed")
-
-    try:
-        body = json.loads(data.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse, parse_float=refuse)
-    except (ValueError, RecursionError) as error:
-        raise CorruptionError(
-            f"manifest: expected JSON, found {_short(error)} ({place}); copy or build the store again"
-        ) from error
-    if not isinstance(body, dict):
-        raise CorruptionError(
-            f"manifest: expected a JSON object, found {type(body).__name__} ({place}); copy or build the store again"
-        )
-    if not data.endswith(b"\n"):  # the one cut that leaves JSON behind
-        raise CorruptionError(
-            f"manifest: expected a newline at its end, found none ({place}); copy or build the store again"
-        )
-    return body
-
-
-def _short(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 120 else text[:117] + "..."
-
-
-def _is_nested_at_most(value: Any, levels: int) -> bool:
-    """Whether no list or object in a JSON value is inside more than `levels` others."""
-    if not isinstance(value, (dict, list)):
-        return True
-    parts = value.values() if isinstance(value, dict) else value
-    return levels > 0 and all(_is_nested_at_most(part, levels - 1) for part in parts)
-
-
-class _Checker:
-    """Checks of one manifest; every failure names the file and the field."""
-
-    def __init__(self, place: str):
-        self.place = place
-
-    def fail(self, field: str, expected: object, found: object) -> NoReturn:
-        raise CorruptionError(
-            f"manifest {field}: expected {_short(expected)}, found {_short(found)} ({self.place});"
-            " copy or build the store again"
-        )
-
-    def record(self, cls: type, value: Any, field: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            self.fail(field, "an object", type(value).__name__)
-        names = {f.name for f in fields(cls)}
-        if set(value) != names:
-            self.fail(field, f"the fields {sorted(names)}", sorted(value))
-        return value
-
-    def number(self, value: Any, field: str, low: int = 0, high: int = MAX_TOKENS * 4) -> None:
-        if type(value) is not int or not low <= value <= high:
-            self.fail(field, f"an integer in {low}..{high}", repr(value))
-
-    def text(self, value: Any, field: str) -> None:
-        if not isinstance(value, str):
-            self.fail(field, "a string", repr(value))
-
-    def name(self, value: Any, field: str) -> None:
-        if not isinstance(value, str) or not is_plain_name(value):
-            self.fail(field, "a plain file name inside the store", repr(value))
-
-    def manifest(self, body: dict[str, Any]) -> Manifest:
-        self.record(Manifest, body, "fields")
-        for field in ("options", "counts", "versions", "files"):
-            if not isinstance(body[field], dict):
-                self.fail(field, "an object", type(body[field]).__name__)
-        if not isinstance(body["shards"], list):
-            self.fail("shards", "a list", type(body["shards"]).__name__)
-        if not _is_nested_at_most(body["options"], _MOST_NESTED):
-            self.fail("options", f"values nested at most {_MOST_NESTED} deep", "deeper ones")
-        for name, count in body["counts"].items():
-            self.number(count, f"counts[{_short(name)}]")
-        for name, version in body["versions"].items():
-            self.text(version, f"versions[{_short(name)}]")
-        if type(body["ends_with_eos"]) is not bool:
-            self.fail("ends_with_eos", "true or false", repr(body["ends_with_eos"]))
-        self.number(body["vocab_size"], "vocab_size", 1, MAX_VOCAB)
-        self.number(body["num_tokens"], "num_tokens", 1, MAX_TOKENS)
-        self.number(body["num_documents"], "num_documents", 1, MAX_TOKENS)
-        shards = tuple(self.shard(shard, f"shards[{i}]") for i, shard in enumerate(body["shards"]))
-        files = {name: self.file(name, entry) for name, entry in body["files"].items()}
-        tokenizer = self.tokenizer(body["tokenizer"], body["vocab_size"])
-        if body["ends_with_eos"] and tokenizer.eos_id is None:
-            self.fail("tokenizer.eos_id", "an id, as documents end with it", None)
-        return Manifest(**{**body, "shards": shards, "files": files, "tokenizer": tokenizer})
-
-    def shard(self, value: Any, field: str) -> ShardEntry:
-        value = self.record(ShardEntry, value, field)
-        self.name(value["file"], f"{field}.file")
-        self.text(value["checksum"], f"{field}.checksum")
-        for key in ("num_bytes", "num_tokens", "first_token", "num_documents", "first_document"):
-            self.number(value[key], f"{field}.{key}")
-        return ShardEntry(**value)
-
-    def file(self, name: str, value: Any) -> FileEntry:
-        self.name(name, "files")
-        value = self.record(FileEntry, value, f"files[{name}]")
-        self.number(value["num_bytes"], f"files[{name}].num_bytes")
-        self.text(value["checksum"], f"files[{name}].checksum")
-        return FileEntry(**value)
-
-    def tokenizer(self, value: Any, vocab_size: int) -> TokenizerEntry:
-        value = self.record(TokenizerEntry, value, "tokenizer")
-        for key in ("kind", "engine", "engine_version"):
-            self.text(value[key], f"tokenizer.{key}")
-        if value["kind"] not in TOKENIZER_KINDS:
-            self.fail("tokenizer.kind", f"one of {', '.join(TOKENIZER_KINDS)}", repr(value["kind"]))
-        if (value["file"] is None) != (value["kind"] == "bytes"):
-            rule = "null" if value["kind"] == "bytes" else "the name of its file"
-            self.fail("tokenizer.file", f"{rule} for the kind {value['kind']}", repr(value["file"]))
-        if value["sha256"] is not None:
-            self.text(value["sha256"], "tokenizer.sha256")
-        if (value["sha256"] is None) != (value["kind"] == "bytes"):
-            self.fail("tokenizer.sha256", "that of its file, and null for bytes only", repr(value["sha256"]))
-        if value["file"] is not None:
-            self.name(value["file"], "tokenizer.file")
-        for key in ("eos_id", "bos_id", "pad_id"):
-            if value[key] is not None:
-                self.number(value[key], f"tokenizer.{key}", 0, vocab_size - 1)
-        return TokenizerEntry(**value)
-
-    def counts(self, manifest: Manifest) -> None:
-        """Every count that follows from others agrees with them (FMT-5)."""
-        if manifest.dtype != token_dtype(manifest.vocab_size).name:
-            self.fail("dtype", f"{token_dtype(manifest.vocab_size).name} for {manifest.vocab_size} ids", manifest.dtype)
-        token, document = 0, 0
-        for i, shard in enumerate(manifest.shards):
-            if shard.file != shard_name(i):
-                self.fail(f"shards[{i}].file", shard_name(i), shard.file)
-            found = (shard.first_token, shard.first_document, shard.num_bytes)
-            expected = (token, document, shard.num_tokens * _DTYPES[manifest.dtype])
-            if found != expected:
-                self.fail(f"shards[{i}]", f"first_token, first_document, num_bytes = {expected}", found)
-            if not 1 <= shard.num_documents <= shard.num_tokens:
-                self.fail(f"shards[{i}]", f"1..{shard.num_tokens} documents", shard.num_documents)
-            token, document = token + shard.num_tokens, document + shard.num_documents
-        if (token, document) != (manifest.num_tokens, manifest.num_documents):
-            self.fail(
-                "totals",
-                f"{manifest.num_tokens} tokens in {manifest.num_documents} documents",
-                f"{token} in {document} in the shards",
-            )
-        if taken := sorted(name for name in manifest.files if is_taken_name(name)):
-            self.fail("files", "no name that a manifest, a shard or a file in the making has", taken)
-        self.versions(manifest)
-        masks = {name for name in manifest.files if name.startswith(MASK_PREFIX)}
-        if masks and len(masks) > len(manifest.shards):
-            self.fail("files", f"one mask for each of {len(manifest.shards)} shards", sorted(masks))
-        for i, shard in enumerate(manifest.shards if masks else ()):
-            mask = manifest.files.get(mask_name(i))
-            if mask is None or mask.num_bytes != mask_bytes(shard.num_tokens):
-                self.fail(f"files[{mask_name(i)}]", f"{mask_bytes(shard.num_tokens)} bytes", mask)
-        self.documents(manifest)
-        self.small_files(manifest)
-
-    def small_files(self, manifest: Manifest) -> None:
-        """The tokenizer's own file is there, and files that are read as a whole have at most the size for their kind."""
-        own = manifest.tokenizer.file
-        if own is not None and own not in manifest.files:
-            self.fail("tokenizer.file", f"one of {sorted(manifest.files)}", own)
-        for name, most in [(own, MAX_TOKENIZER_BYTES), *((name, MAX_SIDE_FILE_BYTES) for name in SIDE_NAMES)]:
-            if name in manifest.files and manifest.files[name].num_bytes > most:
-                self.fail(f"files[{name}].num_bytes", f"at most {most}", manifest.files[name].num_bytes)
-
-    def versions(self, manifest: Manifest) -> None:
-        """One file of boundaries, and all files that depend on all documents of its version (FMT-13)."""
-        names = sorted(name for name in manifest.files if version_of(name) is not None)
-        if len({version_of(name) for name in names}) > 1 or sum(map(_is_boundaries, names)) > 1:
-            self.fail("files", "those of one version", names)
-
-    def documents(self, manifest: Manifest) -> None:
-        """Sizes of the files that hold something for every document."""
-        number = manifest.num_documents
-        entry = manifest.files.get(name := manifest.name_of(BOUNDARIES_NAME))
-        size = boundaries_bytes(number, manifest.num_tokens)
-        if entry is None or entry.num_bytes != size:
-            self.fail(f"files[{name}]", f"{size} bytes", entry)
-        for each, fits in ((ORDER_NAME, can_hold_order), (ORIGINS_NAME, can_hold_origins), (IDS_NAME, can_hold_ids)):
-            entry = manifest.files.get(name := manifest.name_of(each))
-            if entry is not None and not fits(number, manifest.num_tokens, entry.num_bytes):
-                self.fail(
-                    f"files[{name}]", f"the size of one of {number} documents and {manifest.num_tokens} tokens", entry
-                )
-        if manifest.has_origins and manifest.name_of(INPUTS_NAME) not in manifest.files:
-            self.fail("files", f"{manifest.name_of(INPUTS_NAME)} beside origins", sorted(manifest.files))

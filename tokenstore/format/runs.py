@@ -1,4 +1,4 @@
-"""Whether the runs of an order file can be true (FMT-9): checked in blocks, so that a false file costs no memory."""
+"""Whether the runs of a length index can be true (FMT-9): checked in blocks, so that a false file costs no memory."""
 
 import numpy as np
 
@@ -16,12 +16,12 @@ def are_runs(runs: np.ndarray, num_documents: int, num_tokens: int) -> bool:
     if runs[0, 1] != 0:
         return False
     for first in range(0, len(runs), _BLOCK):
-        lengths, firsts = runs[first : first + _BLOCK].T
+        lengths, starts = runs[first : first + _BLOCK].T
         stop = int(runs[first + _BLOCK, 1]) if first + _BLOCK < len(runs) else num_documents
-        bounded = last_length < lengths[0] and lengths.max() <= num_tokens and firsts.min() >= 0
-        if not bounded or not firsts.max() < stop <= num_documents:  # from here on no difference wraps
+        bounded = last_length < lengths[0] and lengths.max() <= num_tokens and starts.min() >= 0
+        if not bounded or not starts.max() < stop <= num_documents:  # from here on no difference wraps
             return False
-        counts = np.diff(firsts, append=stop)
+        counts = np.diff(starts, append=stop)
         # Rising lengths are all at least 1; the sum of products is bounded before it is taken, as int64 would wrap
         if not (counts > 0).all() or not (np.diff(lengths) > 0).all():
             return False

@@ -1,4 +1,4 @@
-r"""The order, version 1. Floor 1: integers -> integers. Which sequence of which source stands at each place of a run.
+r"""The order, version 1. Layer 1: integers -> integers. Which sequence of which source stands at each place of a run.
 
 ORD-0 Purpose. Everything here is a pure function of integers: no floats, no state, no library's random numbers, so it is
 the same on every platform and library version. `div` and `mod` are floored; "uint64" means arithmetic modulo 2**64.
@@ -98,7 +98,7 @@ empty bins. An entry (length v, slots [a, b)) is placed by turns until a = b:
      may join; bins: k = min(g, (b - a) div m), cut to what may join
      the first k bins of the group leave it, and make a new group that goes on the stack of r - m v, or is full; bin t of
      them takes the slots [a + t m, a + (t + 1) m); a grows by k m
-P - N slots may join a bin that is not empty. Let w of them be left; every rung below starts with w = P - N again. If w = 0, only empty bins (r = L) count in the choice of
+P - N slots may join a bin that is not empty. Let w of them be left; every attempt below starts with w = P - N again. If w = 0, only empty bins (r = L) count in the choice of
 r. Bins that are not empty take k m of w, so m <= w and k <= w div m; empty bins take k (m - 1), so m <= w + 1 and, where
 m > 1, k <= w div (m - 1). So exactly N bins are filled, the last slots alone if
 need be.
@@ -107,10 +107,10 @@ the slots [i h[v] div s, (i + 1) h[v] div s) and the sort key v (2**22 + f u), w
 counted_key(counted_key(jitter key of the epoch, v), i), less 2**15. Class L goes first; then the classes v >= cut, by falling
 sort key, worst fit; then the others, by falling sort key, best fit; equal keys by falling v, then rising i. cut is the
 greatest v <= L such that the pieces shorter than v hold at most c (short div 100) tokens, short = sum of v h[v] over v < L:
-full pieces leave no room for others, and would hide how much there is to spread. The first of these rungs (c, f) that
+full pieces leave no room for others, and would hide how much there is to spread. The first of these attempts (c, f) that
 does not fail is taken:  (2, 38) (5, 38) (10, 26) (25, 12) (50, 12), and then with no cut, all best fit: f = 2, f = 0. The
 last is best-fit decreasing.
-Without shuffle only the last rung is tried, with one entry a class.
+Without shuffle only the last attempt is tried, with one entry a class.
 Number of sequences: B is the number of bins best-fit decreasing fills when it has P of them and may join freely. LB =
 ceil(sum of v h[v] / L). N = B where LB < 32, else min(P, max(B + ceil(B / (2 q)), LB + ceil(LB / q))), q = 1000 from P = 100,000 on, 200
 below. `none`: N = P, one slot a bin, classes from L down to 1, slots rising.

@@ -28,7 +28,7 @@ class LengthClasses:
 
     length: int
     counts: np.ndarray
-    firsts: np.ndarray
+    starts: np.ndarray
     entries: np.ndarray
 
     @property
@@ -45,7 +45,7 @@ def length_classes(members: Sequence[Member], length: int) -> LengthClasses:
     """Length classes of `members`, sorted by name, at sequence length `length`, in O(runs log runs + length)."""
     parts = []
     for number, member in enumerate(members):
-        ranks = np.append(member.firsts * member.p // member.q, member.num_ranks)
+        ranks = np.append(member.starts * member.p // member.q, member.num_ranks)
         chunks, rest = np.divmod(member.lengths, length)
         sizes = np.diff(ranks)
         for classes, piece, slots in ((rest, chunks, sizes), (np.full_like(rest, length), chunks, sizes * chunks)):
@@ -55,17 +55,17 @@ def length_classes(members: Sequence[Member], length: int) -> LengthClasses:
     table = np.concatenate(parts, axis=1)
     table = table[:, np.argsort(table[0], kind="stable")]
     classes, slots = table[:2]
-    firsts = np.searchsorted(classes, np.arange(length + 2))
+    starts = np.searchsorted(classes, np.arange(length + 2))
     ends = np.append(0, np.cumsum(slots))
-    counts = np.diff(ends[firsts])
-    first_slots = ends[:-1] - ends[firsts[classes]]
-    return LengthClasses(length, counts, firsts, np.stack([first_slots, *table[2:]], axis=1))
+    counts = np.diff(ends[starts])
+    first_slots = ends[:-1] - ends[starts[classes]]
+    return LengthClasses(length, counts, starts, np.stack([first_slots, *table[2:]], axis=1))
 
 
 @inline_kernel
-def entry_of(length: int, slot: int, firsts: np.ndarray, entries: np.ndarray) -> int:
+def entry_of(length: int, slot: int, starts: np.ndarray, entries: np.ndarray) -> int:
     """The row of `entries` that holds `slot` of the class of `length`. Unchecked: 0 <= slot < counts[length]."""
-    low, left = firsts[length], firsts[length + 1] - firsts[length]
+    low, left = starts[length], starts[length + 1] - starts[length]
     while left > 1:
         half = left >> 1
         low += half if entries[low + half, SLOT] <= slot else 0
@@ -77,7 +77,7 @@ def slot_of(classes: LengthClasses, member: int, rank: int, piece: int, run_leng
     """(class, slot) of piece `piece` at `rank` of `member`, in a run of `run_length` tokens: the inverse of `entry_of`."""
     full = piece < run_length // classes.length
     length = classes.length if full else run_length % classes.length
-    rows = classes.entries[classes.firsts[length] : classes.firsts[length + 1]]
+    rows = classes.entries[classes.starts[length] : classes.starts[length + 1]]
     # rows are sorted by member, then rank: those of one run come once in a class
     key = (rows[:, MEMBER] < member) | ((rows[:, MEMBER] == member) & (rows[:, RANK] <= rank))
     row = rows[int(np.count_nonzero(key)) - 1]

@@ -28,7 +28,7 @@ class BinIndex:
             group = _last(self._by_parent, self._parents, group, groups[:, OFFSET], place)
             place -= int(groups[group, OFFSET])
         leaf = int(np.searchsorted(packing.leaves, group))
-        return int(packing.firsts[leaf]) + place - int(groups[group, TAKEN])
+        return int(packing.starts[leaf]) + place - int(groups[group, TAKEN])
 
 
 def _last(order: np.ndarray, keys: np.ndarray, key: int, values: np.ndarray, value: int) -> int:

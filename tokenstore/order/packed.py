@@ -9,7 +9,7 @@ from tokenstore.order.permutation import SMALL, SWAP_ROUNDS, permute, swap_round
 
 @inline_kernel
 def slots_of_bin(
-    number: int, nodes: np.ndarray, leaves: np.ndarray, firsts: np.ndarray, lengths: np.ndarray, slots: np.ndarray
+    number: int, nodes: np.ndarray, leaves: np.ndarray, starts: np.ndarray, lengths: np.ndarray, slots: np.ndarray
 ) -> int:
     """The slots of bin `number` into int64 `lengths` (their classes) and `slots`; returns how many, at most L.
 
@@ -18,7 +18,7 @@ def slots_of_bin(
     low, left = 0, leaves.shape[0]
     while left > 1:  # no branch on what is found: a wrong guess costs more than the whole step
         half = left >> 1
-        low += half if firsts[low + half] <= number else 0
+        low += half if starts[low + half] <= number else 0
         left -= half
     node, place = leaves[low, 0], number + leaves[low, 1]
     count = 0

@@ -42,13 +42,13 @@ class Packing:
         groups: int64[n, 8], see the columns above; group 0 is the empty bins that all came from.
         leaves: int64[m], the groups in which bins ended, in the order in which they were made.
         firsts: int64[m + 1], number of the first bin that ended in each.
-        rung: which rung of the ladder it was.
+        attempt: which attempt of the ladder it was.
     """
 
     groups: np.ndarray
     leaves: np.ndarray
-    firsts: np.ndarray
-    rung: int
+    starts: np.ndarray
+    attempt: int
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Bins:
 
     nodes: np.ndarray
     leaves: np.ndarray
-    firsts: np.ndarray
+    starts: np.ndarray
 
 
 def bins_of(packing: Packing) -> Bins:
@@ -71,7 +71,7 @@ def bins_of(packing: Packing) -> Bins:
     groups, leaves = packing.groups, packing.leaves
     content = groups[:, LENGTH] << 32 | groups[:, COPIES]
     nodes = np.stack([groups[:, PARENT], content, groups[:, OFFSET], groups[:, FIRST_SLOT]], axis=1)
-    return Bins(nodes, np.stack([leaves, groups[leaves, TAKEN] - packing.firsts[:-1]], axis=1), packing.firsts)
+    return Bins(nodes, np.stack([leaves, groups[leaves, TAKEN] - packing.starts[:-1]], axis=1), packing.starts)
 
 
 def num_best_fit(classes: LengthClasses) -> int:
@@ -91,15 +91,15 @@ def pack(classes: LengthClasses, num_bins: int, jitter_base: np.uint64, epoch: i
     """Pack `epoch` into exactly `num_bins` bins (`num_best_fit`); without shuffle every epoch is packed the same."""
     length, pieces = classes.length, classes.num_pieces
     parts = max(1, PARTS // length)
-    for rung, (percent, jitter) in enumerate(LADDER):
-        last = rung == len(LADDER) - 1
+    for attempt, (percent, jitter) in enumerate(LADDER):
+        last = attempt == len(LADDER) - 1
         if not shuffle and not last:
             continue
         cut = _cut(classes, percent) if percent else length + 1
         entries = _entries(classes, parts if shuffle else 1, jitter, cut, jitter_base, epoch)
         groups = _pack(entries, cut, length, num_bins, pieces - num_bins)
         if len(groups):
-            return _numbered(groups, rung)
+            return _numbered(groups, attempt)
     raise AssertionError("best-fit decreasing fits by the choice of num_bins")
 
 
@@ -113,10 +113,10 @@ def pack_singles(classes: LengthClasses) -> Packing:
     return _numbered(groups, 0)
 
 
-def _numbered(groups: np.ndarray, rung: int) -> Packing:
+def _numbered(groups: np.ndarray, attempt: int) -> Packing:
     ended = groups[:, BINS] - groups[:, TAKEN]
     leaves = np.flatnonzero(ended)
-    return Packing(groups, leaves, np.append(0, np.cumsum(ended[leaves])), rung)
+    return Packing(groups, leaves, np.append(0, np.cumsum(ended[leaves])), attempt)
 
 
 def _cut(classes: LengthClasses, percent: int) -> int:

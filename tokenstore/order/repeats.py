@@ -22,7 +22,7 @@ class Member:
     """
 
     lengths: np.ndarray
-    firsts: np.ndarray
+    starts: np.ndarray
     num_documents: int
     p: int = 1
     q: int = 1

@@ -188,7 +188,7 @@ class PlanConfig(_Frozen):
         return self
 
     @property
-    def streams(self) -> tuple[str, ...]:
+    def drawn_sources(self) -> tuple[str, ...]:
         """Names of the sources that take part by themselves: all but those that only stand in a pool."""
         pooled = {name for source in self.sources.values() for name in source.repeats}
         return tuple(name for name in self.sources if name not in pooled)
@@ -248,16 +248,16 @@ class PlanConfig(_Frozen):
                 if stage.global_batch_size is None:
                     wrong.append(f"stages[{i}]: expected weights or global_batch_size, found neither")
                 continue
-            if unknown := sorted(set(stage.weights) - set(self.streams)):
+            if unknown := sorted(set(stage.weights) - set(self.drawn_sources)):
                 wrong.append(
-                    f"stages[{i}].weights: expected names of sources ({', '.join(self.streams)}), found {unknown}"
+                    f"stages[{i}].weights: expected names of sources ({', '.join(self.drawn_sources)}), found {unknown}"
                 )
             if not any(stage.weights.values()):
                 wrong.append(f"stages[{i}].weights: expected one above 0, found none")
         staged = {name for stage in self.stages for name in stage.weights or {}}
         if staged and not given:
             wrong.append("sources: expected weights, as a stage has some, found none")
-        for name in self.streams:
+        for name in self.drawn_sources:
             if given and name not in given and name not in staged:
                 wrong.append(
                     f"sources.{name}: has no weight although other sources have one, so it would get no sequences;"

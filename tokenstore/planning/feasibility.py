@@ -48,13 +48,13 @@ def check_stores(stores: Mapping[str, Store]) -> None:
         )
 
 
-def pad_id(streams: Sequence[Source], schedule: Schedule) -> int:
+def pad_id(sources: Sequence[Source], schedule: Schedule) -> int:
     """The token id that fills the rest of a row: one integer per plan, and part of its history (ORD-11).
 
     It is the pad token of the first source, by name, with weight at step 0 (of a pool: its first member), else that
     store's end-of-text token, else 0. So a source that only a later stage uses cannot change the rows before that stage.
     """
-    first = next(stream for stream in streams if schedule.stages[0].shares.get(stream.name))
+    first = next(source for source in sources if schedule.stages[0].shares.get(source.name))
     tokenizer = first.members[0].store.manifest.tokenizer
     return next((id for id in (tokenizer.pad_id, tokenizer.eos_id) if id is not None), 0)
 
@@ -137,20 +137,20 @@ def _refuse(
     )
 
 
-def warn_of_padding(streams: Sequence[Source], length: int) -> None:
+def warn_of_padding(sources: Sequence[Source], length: int) -> None:
     """Sequences that are mostly padding: usually a sequence length far above what the source holds."""
-    for stream in streams:
-        room = stream.num_sequences * length
-        if stream.packing == "best_fit" and room > _MOST_ROOM * stream.num_tokens:
-            epoch = "1 sequence" if stream.num_sequences == 1 else f"{stream.num_sequences:,} sequences"
+    for source in sources:
+        room = source.num_sequences * length
+        if source.packing == "best_fit" and room > _MOST_ROOM * source.num_tokens:
+            epoch = "1 sequence" if source.num_sequences == 1 else f"{source.num_sequences:,} sequences"
             warnings.warn(
-                f"source {stream.name}: {float(100 * (1 - stream.num_tokens / room)):.3g} % padding: an epoch is {epoch} of"
-                f" {length:,} tokens, but the source has {int(stream.num_tokens):,}; use a smaller sequence_length",
+                f"source {source.name}: {float(100 * (1 - source.num_tokens / room)):.3g} % padding: an epoch is {epoch} of"
+                f" {length:,} tokens, but the source has {int(source.num_tokens):,}; use a smaller sequence_length",
                 stacklevel=3,
             )
 
 
-def warn_of_surprises(config: PlanConfig, num_sequences: Mapping[str, int], schedule: Schedule) -> None:
+def warn_if_suspicious(config: PlanConfig, num_sequences: Mapping[str, int], schedule: Schedule) -> None:
     """Repeating a source many times, or ending before what was asked for, is allowed, and worth a word."""
     if schedule.end is None or schedule.num_steps is None:
         return

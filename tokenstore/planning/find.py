@@ -9,7 +9,7 @@ import numpy as np
 from tokenstore.batches.packings import Packings
 from tokenstore.batches.sources import Source
 from tokenstore.errors import CorruptionError
-from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME
+from tokenstore.format.layout import BOUNDARIES_NAME, LENGTH_INDEX_NAME
 from tokenstore.order.classes import slot_of
 from tokenstore.order.inverse import BinIndex, circle_offset, place_before
 from tokenstore.order.keys import base_key
@@ -33,32 +33,32 @@ class Finder:
 
     def __init__(self, schedule: Schedule, packings: Packings, seed: int, length: int, shuffle: bool):
         self._schedule, self._seed, self._length, self._shuffle = schedule, seed, length, shuffle
-        self._index = lru_cache(maxsize=4)(lambda stream, epoch: BinIndex(packings.packing(stream, epoch)))
+        self._index = lru_cache(maxsize=4)(lambda source, epoch: BinIndex(packings.packing(source, epoch)))
 
     def occurrences(
-        self, number: int, stream: Source, member: int, document: int, epochs: Iterator[int], steps: range | None
+        self, number: int, source: Source, member: int, document: int, epochs: Iterator[int], steps: range | None
     ) -> Iterator[Occurrence]:
         """In order of step; `number` is that of the stream, `member` of the store in it. Ends where the source does."""
-        schedule, count = self._schedule, stream.num_sequences
+        schedule, count = self._schedule, source.num_sequences
         first_cursor = 0 if steps is None else schedule.cursor(steps.start)
         last_cursor = None if steps is None else schedule.cursor(steps.stop)
         for epoch in epochs:
-            begin, end = schedule.find(stream.name, epoch * count), schedule.find(stream.name, (epoch + 1) * count - 1)
+            begin, end = schedule.find(source.name, epoch * count), schedule.find(source.name, (epoch + 1) * count - 1)
             if begin is None or (last_cursor is not None and begin >= last_cursor):
                 return
             if end is not None and end < first_cursor:
                 continue
-            if stream.packing == "concat":
-                pieces = list(self._windows(stream, document, epoch))
+            if source.packing == "concat":
+                pieces = list(self._windows(source, document, epoch))
                 if not pieces and not self._shuffle:  # left out of this epoch, and so of every one
                     return
             else:
-                pieces = list(self._slots(number, stream, member, document, epoch))
-            yield from sorted(self._given(stream, epoch, pieces, first_cursor, last_cursor), key=lambda o: o[1:])
+                pieces = list(self._slots(number, source, member, document, epoch))
+            yield from sorted(self._given(source, epoch, pieces, first_cursor, last_cursor), key=lambda o: o[1:])
 
     def _given(
         self,
-        stream: Source,
+        source: Source,
         epoch: int,
         pieces: list[tuple[int, int, int]],
         first_cursor: int,
@@ -67,7 +67,7 @@ class Finder:
         """(sequence in the epoch, start, stop) -> where in the run, for those that are given to a rank."""
         schedule = self._schedule
         for i, start, stop in pieces:
-            cursor = schedule.find(stream.name, epoch * stream.num_sequences + i)
+            cursor = schedule.find(source.name, epoch * source.num_sequences + i)
             if cursor is None or cursor < first_cursor or (last_cursor is not None and cursor >= last_cursor):
                 continue
             step = schedule.step_of(cursor)
@@ -83,32 +83,32 @@ class Finder:
         return int(place_before(np.array([image]), size, base_key(self._seed, purpose, name), counter, inner)[0])
 
     def _slots(
-        self, number: int, stream: Source, member: int, document: int, epoch: int
+        self, number: int, source: Source, member: int, document: int, epoch: int
     ) -> Iterator[tuple[int, int, int]]:
         """(sequence in the epoch, start, stop) of each piece of a document of a packed stream."""
-        store, repeat = stream.members[member].store, stream.members[member].repeat
+        store, repeat = source.members[member].store, source.members[member].repeat
         runs = store.runs()
         size, position = _position(store, runs, document)
         rank_firsts = runs[:, 1] * repeat.numerator // repeat.denominator
         for rank in ranks_of(position, epoch, repeat.numerator, repeat.denominator):
             room = int(runs[int(np.searchsorted(rank_firsts, rank, side="right")) - 1, 0])
             for piece in range(-(-size // self._length)):
-                length, slot = slot_of(stream.classes, member, rank, piece, room)
-                slot = self._before(slot, int(stream.classes.counts[length]), "class", stream.name, epoch, length)
+                length, slot = slot_of(source.classes, member, rank, piece, room)
+                slot = self._before(slot, int(source.classes.counts[length]), "class", source.name, epoch, length)
                 bin_number = self._index(number, epoch).bin_of(length, slot)
-                i = self._before(bin_number, stream.num_sequences, "sequence", stream.name, epoch)
+                i = self._before(bin_number, source.num_sequences, "sequence", source.name, epoch)
                 yield i, piece * self._length, min((piece + 1) * self._length, size)
 
-    def _windows(self, stream: Source, document: int, epoch: int) -> Iterator[tuple[int, int, int]]:
+    def _windows(self, source: Source, document: int, epoch: int) -> Iterator[tuple[int, int, int]]:
         """(sequence in the epoch, start, stop) of each piece of a document under `concat`."""
-        store, length = stream.members[0].store, self._length
-        total, count = store.num_tokens, stream.num_sequences
+        store, length = source.members[0].store, self._length
+        total, count = store.num_tokens, source.num_sequences
         first, stop = (int(x) for x in store.boundaries()[document : document + 2])
-        offset = circle_offset(total, base_key(self._seed, "offset", stream.name), epoch) if self._shuffle else 0
+        offset = circle_offset(total, base_key(self._seed, "offset", source.name), epoch) if self._shuffle else 0
         begin = (first - offset) % total  # on the circle; behind its joint the document goes on at 0
         for low, high in ((begin, min(begin + stop - first, total)), (0, max(begin + stop - first - total, 0))):
             for window in range(low // length, min(-(-high // length), count)):
-                i = self._before(window, count, "sequence", stream.name, epoch)
+                i = self._before(window, count, "sequence", source.name, epoch)
                 here, there = max(low, window * length), min(high, (window + 1) * length)
                 start = (here - begin) % total
                 yield i, start, start + there - here
@@ -122,8 +122,8 @@ def _position(store: Store, runs: np.ndarray, document: int) -> tuple[int, int]:
         raise _misplaced(store, document)
     first = int(runs[run, 1])
     end = int(runs[run + 1, 1]) if run + 1 < len(runs) else len(store)
-    position = first + int(np.searchsorted(store.order()[first:end], document))
-    if runs[run, 0] != stop - start or position == end or store.order()[position] != document:
+    position = first + int(np.searchsorted(store.length_index()[first:end], document))
+    if runs[run, 0] != stop - start or position == end or store.length_index()[position] != document:
         raise _misplaced(store, document)
     return stop - start, position
 
@@ -131,5 +131,5 @@ def _position(store: Store, runs: np.ndarray, document: int) -> tuple[int, int]:
 def _misplaced(store: Store, document: int) -> CorruptionError:
     return CorruptionError(
         f"document {document}: expected to find it among those of its length, found others"
-        f" ({store.file(ORDER_NAME)}, or {BOUNDARIES_NAME} beside it); run `tokenstore verify {store.path}`"
+        f" ({store.file(LENGTH_INDEX_NAME)}, or {BOUNDARIES_NAME} beside it); run `tokenstore verify {store.path}`"
     )

@@ -14,11 +14,11 @@ from tokenstore.store import Store, open_store, versions
 
 STATE_VERSION = 1
 _MOST_SHOWN = 20  # differences in a message
-_MOST_CHARACTERS = 1 << 24  # of a past that is parsed
-STATE_KEYS = ("version", "step", "cursor", "fingerprint", "past")
+_MOST_CHARACTERS = 1 << 24  # of a history that is parsed
+STATE_KEYS = ("state_version", "step", "cursor", "fingerprint", "history")
 
 
-def past_of(schedule: Schedule, constants: Mapping[str, Any], sources: Mapping[str, Any], step: int | None) -> str:
+def history_of(schedule: Schedule, constants: Mapping[str, Any], sources: Mapping[str, Any], step: int | None) -> str:
     """Canonical JSON of everything that decided steps [0, step) and nothing else; step None: the whole plan.
 
     Args:
@@ -29,7 +29,7 @@ def past_of(schedule: Schedule, constants: Mapping[str, Any], sources: Mapping[s
     stages = [stage for stage in schedule.stages if step is None or stage.from_step < step]
     edge = None if step is None else schedule.cursor(step)
     used = sorted({name for stage in stages for name in stage.shares})
-    past = {
+    history = {
         "order_version": ORDER_VERSION,
         **constants,
         "stages": [
@@ -46,10 +46,10 @@ def past_of(schedule: Schedule, constants: Mapping[str, Any], sources: Mapping[s
         ],
     }
     if schedule.pads and schedule.end is not None and (edge is None or schedule.end < edge):
-        past["end"] = schedule.end  # the rows behind it are padding
+        history["end"] = schedule.end  # the rows behind it are padding
     if step is None:
-        past["num_steps"] = schedule.num_steps
-    return canonical_json(past)
+        history["num_steps"] = schedule.num_steps
+    return canonical_json(history)
 
 
 def fingerprint_of(text: str) -> str:
@@ -57,9 +57,9 @@ def fingerprint_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def make_state(step: int, cursor: int, past: str) -> dict[str, int | str]:
+def make_state(step: int, cursor: int, history: str) -> dict[str, int | str]:
     """The state of a run: ints and strings only, the same on every rank. The fingerprint covers all other fields."""
-    fields: dict[str, int | str] = {"version": STATE_VERSION, "step": step, "cursor": cursor, "past": past}
+    fields: dict[str, int | str] = {"state_version": STATE_VERSION, "step": step, "cursor": cursor, "history": history}
     return {**fields, "fingerprint": _state_fingerprint(fields)}
 
 
@@ -70,18 +70,18 @@ def _state_fingerprint(state: Mapping[str, Any]) -> str:
 def check_state(state: Any) -> None:
     """Refuse a state that is not ours, of another version, or damaged. It may be any value: only StateMismatchError leaves."""
     check_keys(state, STATE_KEYS)
-    if type(state["version"]) is not int or state["version"] != STATE_VERSION:
+    if type(state["state_version"]) is not int or state["state_version"] != STATE_VERSION:
         raise StateMismatchError(
-            f"state version: expected {STATE_VERSION}, found {short(state['version'])}; use the tokenstore that saved it"
+            f"state version: expected {STATE_VERSION}, found {short(state['state_version'])}; use the tokenstore that saved it"
         )
     if any(type(state[key]) is not int or not 0 <= state[key] < 1 << 63 for key in ("step", "cursor")):
         raise StateMismatchError(
             f"state: expected whole numbers, found step {short(state['step'])}, cursor {short(state['cursor'])}"
         )
-    texts = type(state["past"]) is str and type(state["fingerprint"]) is str
+    texts = type(state["history"]) is str and type(state["fingerprint"]) is str
     if not texts or _state_fingerprint(state) != state["fingerprint"]:
         raise StateMismatchError(
-            "state: its fingerprint does not match its step, cursor and past: the checkpoint is damaged or was edited;"
+            "state: its fingerprint does not match its step, cursor and history: the checkpoint is damaged or was edited;"
             " use another checkpoint, or TokenLoader(plan, step=...) to start at a step unchecked"
         )
 
@@ -98,8 +98,8 @@ def check_keys(state: Any, keys: Sequence[str], hint: str = "") -> None:
     raise StateMismatchError(f"state: expected the keys {list(keys)}, found {found}{hint}")
 
 
-def check_same_past(saved: str, mine: str, step: int, stores: Mapping[str, Store] | None = None) -> None:
-    """Refuse to resume at `step` into a plan with another past; name every field that differs, and stores that grew."""
+def check_same_history(saved: str, mine: str, step: int, stores: Mapping[str, Store] | None = None) -> None:
+    """Refuse to resume at `step` into a plan with another history; name every field that differs, and stores that grew."""
     if saved == mine:
         return
     changed = differences(_parsed(saved), json.loads(mine))
@@ -114,14 +114,16 @@ def check_same_past(saved: str, mine: str, step: int, stores: Mapping[str, Store
     )
 
 
-def _parsed(past: str) -> Any:
-    """The past of a state, which may be forged."""
+def _parsed(history: str) -> Any:
+    """The history of a state, which may be forged."""
     try:
-        if len(past) <= _MOST_CHARACTERS:
-            return json.loads(past)
+        if len(history) <= _MOST_CHARACTERS:
+            return json.loads(history)
     except (ValueError, RecursionError):
         pass
-    raise StateMismatchError("state: its past is not one of a plan: the checkpoint was edited; use another checkpoint")
+    raise StateMismatchError(
+        "state: its history is not one of a plan: the checkpoint was edited; use another checkpoint"
+    )
 
 
 def short(value: Any) -> str:
@@ -134,7 +136,7 @@ def short(value: Any) -> str:
 
 
 def _growth(name: str, store: Store, saved: str) -> str | None:
-    """What to do where the saved past knows an older version of a store; None where it does not."""
+    """What to do where the saved history knows an older version of a store; None where it does not."""
     if store.digest in saved:
         return None
     with contextlib.suppress(TokenStoreError):

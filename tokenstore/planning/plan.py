@@ -27,11 +27,11 @@ from tokenstore.planning.feasibility import (
     lay_out_plan,
     open_stores,
     pad_id,
+    warn_if_suspicious,
     warn_of_padding,
-    warn_of_surprises,
 )
 from tokenstore.planning.find import Finder, Occurrence
-from tokenstore.planning.history import check_same_past, check_state, fingerprint_of, make_state, past_of
+from tokenstore.planning.history import check_same_history, check_state, fingerprint_of, history_of, make_state
 from tokenstore.planning.metrics import metrics_of
 from tokenstore.planning.progress import PieceLengths, SourceProgress, piece_lengths, progress_of
 from tokenstore.planning.resolve import resolve_sources
@@ -73,10 +73,10 @@ class Plan:
         self.allow_links = None if allow_links is None else Path(allow_links).absolute()
         self.stores = open_stores(config, self.allow_links)
         check_stores(self.stores)
-        self.streams = resolve_sources(config, self.stores)
-        self.num_sequences = {stream.name: stream.num_sequences for stream in self.streams}
+        self.sources = resolve_sources(config, self.stores)
+        self.num_sequences = {source.name: source.num_sequences for source in self.sources}
         self.schedule = lay_out_plan(config, self.num_sequences)
-        self.pad_id = pad_id(self.streams, self.schedule)
+        self.pad_id = pad_id(self.sources, self.schedule)
         self._order = Order(
             self.schedule,
             tuple(self.num_sequences),
@@ -91,8 +91,8 @@ class Plan:
         self._lock = threading.Lock()
         _renew_after_fork(self)
         used = {name for stage in self.schedule.stages for name in stage.shares}
-        warn_of_padding([stream for stream in self.streams if stream.name in used], config.sequence_length)
-        warn_of_surprises(config, self.num_sequences, self.schedule)
+        warn_of_padding([source for source in self.sources if source.name in used], config.sequence_length)
+        warn_if_suspicious(config, self.num_sequences, self.schedule)
 
     @classmethod
     def of(
@@ -144,9 +144,9 @@ class Plan:
     @property
     def fingerprint(self) -> str:
         """Hash of everything that decides the whole plan, its end included, hex."""
-        return fingerprint_of(self.past(None))
+        return fingerprint_of(self.history(None))
 
-    def past(self, step: int | None) -> str:
+    def history(self, step: int | None) -> str:
         """Canonical JSON of everything that decided steps [0, step) and nothing else; None: the whole plan, with its end."""
         constants = {
             "seed": self.config.seed,
@@ -156,8 +156,8 @@ class Plan:
             "cross_document_targets": self.config.cross_document_targets,
             "pad_id": self.pad_id,
         }
-        identities = {stream.name: stream.identity for stream in self.streams}
-        return past_of(self.schedule, constants, identities, step)
+        identities = {source.name: source.identity for source in self.sources}
+        return history_of(self.schedule, constants, identities, step)
 
     def global_batch_size(self, step: int) -> int:
         """Sequences of `step` over all ranks."""
@@ -177,7 +177,7 @@ class Plan:
         step = self.check_start(step)
         start = self.schedule.cursor(step)
         cursor = start if cursor is None else cursor
-        return make_state(step, cursor, self.past(step if cursor == start else step + 1))
+        return make_state(step, cursor, self.history(step if cursor == start else step + 1))
 
     def check_state(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """(step, sequences of it already given) of a state of this plan.
@@ -191,8 +191,8 @@ class Plan:
                 f"state: expected a step in 0..{self.last_start}, found {step}; this plan ends before the run had come there"
             )
         start = self.schedule.cursor(step)
-        past_end = step if cursor == start else step + 1
-        check_same_past(state["past"], self.past(past_end), past_end, self.stores)
+        history_end = step if cursor == start else step + 1
+        check_same_history(state["history"], self.history(history_end), history_end, self.stores)
         if not start <= cursor < start + self.global_batch_size(step):
             raise StateMismatchError(
                 f"state: expected a cursor inside step {step}, found {cursor}; the state is damaged"
@@ -203,8 +203,8 @@ class Plan:
 
     def sampler(self) -> Sampler:
         """A new Sampler over this plan, for one thread."""
-        tables = Tables(self.stores, self.streams, self.config.seed)
-        return Sampler(self._order, tables, Packings(self.streams, self.stores, self.config.seed, self.config.shuffle))
+        tables = Tables(self.stores, self.sources, self.config.seed)
+        return Sampler(self._order, tables, Packings(self.sources, self.stores, self.config.seed, self.config.shuffle))
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None) -> Arrays:
         """What `rank` is given in `step`.
@@ -266,7 +266,7 @@ class Plan:
     def progress(self, step: int) -> dict[str, SourceProgress]:
         """Every source after steps [0, step), without replay; step is at most num_steps."""
         length = self.config.sequence_length
-        return progress_of(self.schedule, self.streams, self._piece_lengths, length, self.check_start(step))
+        return progress_of(self.schedule, self.sources, self._piece_lengths, length, self.check_start(step))
 
     def metrics(self, step: int) -> dict[str, int | float]:
         """`progress(step)` as a flat dict of numbers for a run's log; `metrics` lists its keys."""
@@ -274,7 +274,7 @@ class Plan:
 
     @cached_property
     def _piece_lengths(self) -> dict[str, PieceLengths | None]:
-        return {stream.name: piece_lengths(stream, self.config.sequence_length) for stream in self.streams}
+        return {source.name: piece_lengths(source, self.config.sequence_length) for source in self.sources}
 
     def epoch_start(self, source: str, epoch: int) -> int | None:
         """The step in which `epoch` (from 0) of a source begins; None where this plan never comes so far."""
@@ -301,9 +301,7 @@ class Plan:
             epoch: only this pass (from 0) over the source (of a pool: over the pool).
             steps: only steps in this range, [first, last); what lies behind the plan's end gives nothing.
         """
-        owners = {
-            member.name: (n, m) for n, stream in enumerate(self.streams) for m, member in enumerate(stream.members)
-        }
+        owners = {member.name: (n, m) for n, drawn in enumerate(self.sources) for m, member in enumerate(drawn.members)}
         if source not in owners:
             raise ValueError(f"source: expected one of {', '.join(sorted(owners))}, found {source!r}")
         number, member = owners[source]
@@ -314,16 +312,16 @@ class Plan:
         within = None
         if steps is not None:
             within = self._steps_of(steps)
-        stream = self.streams[number]
+        drawn = self.sources[number]
         if epoch is not None:
             _check_epoch(epoch)
             epochs: Iterator[int] = iter([operator.index(epoch)])
         else:
             before = (
-                0 if within is None else self.schedule.counts(self.schedule.cursor(within.start)).get(stream.name, 0)
+                0 if within is None else self.schedule.counts(self.schedule.cursor(within.start)).get(drawn.name, 0)
             )
-            epochs = count(before // stream.num_sequences)
-        return self._finder.occurrences(number, stream, member, operator.index(document), epochs, within)
+            epochs = count(before // drawn.num_sequences)
+        return self._finder.occurrences(number, drawn, member, operator.index(document), epochs, within)
 
     def _steps_of(self, steps: range | tuple[int, int]) -> range:
         """[first, last) as steps of the plan, cut at its end."""
@@ -336,7 +334,7 @@ class Plan:
 
     @cached_property
     def _finder(self) -> Finder:
-        packings = Packings(self.streams, self.stores, self.config.seed, self.config.shuffle)
+        packings = Packings(self.sources, self.stores, self.config.seed, self.config.shuffle)
         return Finder(self.schedule, packings, self.config.seed, self.config.sequence_length, self.config.shuffle)
 
 

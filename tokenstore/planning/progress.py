@@ -48,7 +48,7 @@ class SourceProgress:
         sequences_per_epoch: the same in every epoch.
         steps_per_epoch: on average, at the shares of the last sequence; None where it takes no part there, or has run out.
         pieces: lengths of the pieces of an epoch: exact for a packed source, of a pool those it has room for; an expectation
-            over the offsets of `concat`, None there where the store has no order file.
+            over the offsets of `concat`, None there where the store has no length index.
         members: of a pool, by name; else empty.
     """
 
@@ -67,7 +67,7 @@ class SourceProgress:
 
 def progress_of(
     schedule: Schedule,
-    streams: tuple[Source, ...],
+    sources: tuple[Source, ...],
     pieces: Mapping[str, PieceLengths | None],
     length: int,
     step: int,
@@ -80,47 +80,47 @@ def progress_of(
     stage = schedule.stage(max(step - 1, 0))
     period, total = sum(stage.shares.values()), max(sum(counts.values()), 1)
     rows = {}
-    for stream in streams:
-        sequences, share = counts.get(stream.name, 0), stage.shares.get(stream.name, 0)
-        epochs = Fraction(sequences, stream.num_sequences)
-        tokens = epochs * stream.num_tokens
+    for source in sources:
+        sequences, share = counts.get(source.name, 0), stage.shares.get(source.name, 0)
+        epochs = Fraction(sequences, source.num_sequences)
+        tokens = epochs * source.num_tokens
         # a fractional repeat factor gives as much as on average only where its copies come out even
-        whole = epochs.denominator == 1 and all((epochs * member.repeat).denominator == 1 for member in stream.members)
-        rows[stream.name] = SourceProgress(
+        whole = epochs.denominator == 1 and all((epochs * member.repeat).denominator == 1 for member in source.members)
+        rows[source.name] = SourceProgress(
             sequences=sequences,
             epochs=float(epochs),
             tokens=int(tokens),
-            tokens_exact=whole or stream.packing == "concat",
-            padding=float(1 - stream.num_tokens / (stream.num_sequences * length)),
+            tokens_exact=whole or source.packing == "concat",
+            padding=float(1 - source.num_tokens / (source.num_sequences * length)),
             weight=share / period,
             realised_weight=sequences / total,
-            sequences_per_epoch=stream.num_sequences,
-            steps_per_epoch=_steps_per_epoch(stream, shares, stage.global_batch_size),
-            pieces=pieces[stream.name],
-            members=_members(stream, epochs),
+            sequences_per_epoch=source.num_sequences,
+            steps_per_epoch=_steps_per_epoch(source, shares, stage.global_batch_size),
+            pieces=pieces[source.name],
+            members=_members(source, epochs),
         )
     return rows
 
 
-def _members(stream: Source, epochs: Fraction) -> dict[str, MemberProgress]:
+def _members(source: Source, epochs: Fraction) -> dict[str, MemberProgress]:
     """The members of a pool after `epochs` of it."""
-    if not stream.is_pool:
+    if not source.is_pool:
         return {}
-    passes = {member: epochs * member.repeat for member in stream.members}
+    passes = {member: epochs * member.repeat for member in source.members}
     return {each.name: MemberProgress(float(n), int(n * each.store.num_tokens)) for each, n in passes.items()}
 
 
-def _steps_per_epoch(stream: Source, shares: Mapping[str, int], batch_size: int) -> float | None:
-    share = shares.get(stream.name)
-    return stream.num_sequences * sum(shares.values()) / (share * batch_size) if share else None
+def _steps_per_epoch(source: Source, shares: Mapping[str, int], batch_size: int) -> float | None:
+    share = shares.get(source.name)
+    return source.num_sequences * sum(shares.values()) / (share * batch_size) if share else None
 
 
-def piece_lengths(stream: Source, length: int) -> PieceLengths | None:
+def piece_lengths(source: Source, length: int) -> PieceLengths | None:
     """Lengths of the pieces of one epoch of a stream."""
-    if stream.length_classes is not None:
-        return _summary(stream.length_classes.counts)
-    store = stream.members[0].store
-    return _summary(_window_pieces(store.runs(), len(store), length)) if store.has_order else None
+    if source.length_classes is not None:
+        return _summary(source.length_classes.counts)
+    store = source.members[0].store
+    return _summary(_window_pieces(store.runs(), len(store), length)) if store.has_length_index else None
 
 
 def _summary(counts: np.ndarray) -> PieceLengths:

@@ -16,7 +16,7 @@ from tokenstore.store import Store
 
 def resolve_sources(config: PlanConfig, stores: Mapping[str, Store]) -> tuple[Source, ...]:
     """The streams of a plan, by name; ConfigError for one without a single sequence, or without what its packing needs."""
-    return tuple(_stream(name, config, stores) for name in sorted(config.streams))
+    return tuple(_stream(name, config, stores) for name in sorted(config.drawn_sources))
 
 
 def _stream(name: str, config: PlanConfig, stores: Mapping[str, Store]) -> Source:
@@ -25,9 +25,9 @@ def _stream(name: str, config: PlanConfig, stores: Mapping[str, Store]) -> Sourc
     if config.packing == "concat":
         return _concat_stream(name, members, config.sequence_length)
     for member in members:
-        if not member.store.has_order:
+        if not member.store.has_length_index:
             raise ConfigError(
-                f"source {member.name}: expected an order file for packing {config.packing}, found none"
+                f"source {member.name}: expected a length index for packing {config.packing}, found none"
                 f" ({member.store.path}); run `tokenstore index {member.store.path}`, or use packing: concat"
             )
     classes = length_classes([_by_length(member) for member in members], config.sequence_length)
@@ -37,8 +37,8 @@ def _stream(name: str, config: PlanConfig, stores: Mapping[str, Store]) -> Sourc
 
 
 def _by_length(member: SourceMember) -> Member:
-    lengths, firsts = member.store.runs().T.copy()
-    return Member(lengths, firsts, len(member.store), member.repeat.numerator, member.repeat.denominator)
+    lengths, starts = member.store.runs().T.copy()
+    return Member(lengths, starts, len(member.store), member.repeat.numerator, member.repeat.denominator)
 
 
 def _concat_stream(name: str, members: tuple[SourceMember, ...], length: int) -> Source:

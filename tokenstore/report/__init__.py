@@ -1,4 +1,4 @@
-"""Floor 5: a store or a plan as one HTML file that needs nothing else: no network, no server, no other file.
+"""Layer 6: a store or a plan as one HTML file that needs nothing else: no network, no server, no other file.
 
     store_report.py, plan_report.py    what a page shows, as a frozen dataclass, which `report --json` prints
     plan_page.py                       the page of a plan; that of a store needs no more than its template

@@ -20,7 +20,7 @@ _PIECES = 16  # of a sequence whose text is shown
 
 @dataclass(frozen=True)
 class StoreRow:
-    """A store of the plan. `lengths` is None without an order file."""
+    """A store of the plan. `lengths` is None without a length index."""
 
     name: str
     path: str

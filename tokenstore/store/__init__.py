@@ -1,4 +1,4 @@
-"""Floor 2: a store's files. Reading (`reader`), writing (`writer`, `order_file`), checking (`verify`).
+"""Layer 2: a store's files. Reading (`reader`), writing (`writer`, `order_file`), checking (`verify`).
 
 `files` alone touches the operating system; `append` makes a finished store longer.
 """

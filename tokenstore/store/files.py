@@ -125,7 +125,7 @@ def read_blocks(
         return identity
 
 
-def waits_for_disk() -> int:
+def major_faults() -> int:
     """How often this thread had to wait so far for a page that was not in memory."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 

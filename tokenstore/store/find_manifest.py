@@ -6,7 +6,8 @@ from typing import Any
 
 from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
 from tokenstore.format.layout import MANIFEST_NAME, manifest_name, manifest_version
-from tokenstore.format.manifest import Manifest, decode_manifest
+from tokenstore.format.manifest import Manifest
+from tokenstore.format.manifest_file import decode_manifest
 from tokenstore.outside import MANIFEST_BYTES, MANIFEST_BYTES_PER_FILE
 from tokenstore.paths import is_folder, is_there
 from tokenstore.store.files import read_bytes, regular_size

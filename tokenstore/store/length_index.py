@@ -1,4 +1,4 @@
-"""Give a store its order file (FMT-9): what packing whole documents needs, made of the boundaries alone.
+"""Give a store its length index (FMT-9): what packing whole documents needs, made of the boundaries alone.
 
 The builder calls it before the store is there at all; for a finished store the manifest is replaced in one step after
 the file is synced, so at any moment the store is whole, with or without it. Kernels are imported where they are used: a
@@ -14,8 +14,15 @@ import numpy as np
 import xxhash
 
 from tokenstore.errors import CorruptionError, TokenStoreError
-from tokenstore.format.layout import BOUNDARIES_NAME, ORDER_NAME, TEMPORARY_SUFFIX, order_dtype, order_ids_bytes
-from tokenstore.format.manifest import FileEntry, encode_manifest
+from tokenstore.format.layout import (
+    BOUNDARIES_NAME,
+    LENGTH_INDEX_NAME,
+    TEMPORARY_SUFFIX,
+    length_index_dtype,
+    length_index_ids_bytes,
+)
+from tokenstore.format.manifest import FileEntry
+from tokenstore.format.manifest_file import encode_manifest
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.work import exclusive_work
 from tokenstore.store.writing import new_mapped_file, remove, rename, write_atomically
@@ -23,12 +30,12 @@ from tokenstore.store.writing import new_mapped_file, remove, rename, write_atom
 _BLOCK = 1 << 22  # documents at once: some tens of milliseconds
 
 
-def add_order(
+def add_length_index(
     path: str | Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
     version: int | None = None,
 ) -> bool:
-    """Write `order.bin` into the store at `path` and name it in the manifest.
+    """Write `length_index.bin` into the store at `path` and name it in the manifest.
 
     Args:
         path: the store's directory, which must be writable, and the folder around it (for the lock).
@@ -43,7 +50,7 @@ def add_order(
     """
     path = Path(path).resolve()  # the lock of a store is beside it, not beside a link to it
     with open_store(path, version=version) as store:  # before anything is made beside it
-        if store.has_order:
+        if store.has_length_index:
             return False
         is_split = store.manifest.options.get("split_name") == path.name
     try:
@@ -54,7 +61,7 @@ def add_order(
             return write_order(path, progress, version)
     except OSError as error:
         raise TokenStoreError(
-            f"order file: expected to write {error.filename or path / ORDER_NAME}, found {error.strerror or error};"
+            f"length index: expected to write {error.filename or path / LENGTH_INDEX_NAME}, found {error.strerror or error};"
             " mend it and run `tokenstore index` again"
         ) from error
 
@@ -66,9 +73,9 @@ def write_order(
 ) -> bool:
     """`add_order` for who holds the store's lock, or works where nobody else does; needs nothing but the boundaries."""
     with open_store(path, check="lazy", version=version) as store:
-        if store.has_order:
+        if store.has_length_index:
             return False
-        name = store.file(ORDER_NAME).name
+        name = store.file(LENGTH_INDEX_NAME).name
         working = path / (name + TEMPORARY_SUFFIX)
         remove(working)  # of a run that was killed
         try:
@@ -87,8 +94,8 @@ def _write(store: Store, path: Path, progress: Callable[[int, int], None]) -> Fi
 
     counts, long_ids, long_lengths = _count(store, progress)
     runs = _runs(counts, long_lengths)
-    num_documents, num_ids_bytes = len(store), order_ids_bytes(len(store))
-    dtype = order_dtype(num_documents)
+    num_documents, num_ids_bytes = len(store), length_index_ids_bytes(len(store))
+    dtype = length_index_dtype(num_documents)
     with new_mapped_file(path, num_ids_bytes + runs.nbytes) as data:
         ids = data[: num_documents * dtype.itemsize].view(dtype)
         places = np.cumsum(counts) - counts
@@ -137,5 +144,5 @@ def _runs(counts: np.ndarray, long_lengths: np.ndarray) -> np.ndarray:
     """int64[runs, 2], every length that occurs and the place of its first document."""
     short = np.flatnonzero(counts[:-1])
     long, places = np.unique(long_lengths, return_index=True)
-    firsts = np.cumsum(counts) - counts
-    return np.stack([np.append(short, long), np.append(firsts[short], firsts[-1] + places)], axis=1)
+    starts = np.cumsum(counts) - counts
+    return np.stack([np.append(short, long), np.append(starts[short], starts[-1] + places)], axis=1)

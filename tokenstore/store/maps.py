@@ -60,7 +60,7 @@ class _Map:
             self._unmap(self._address, self._num_bytes)
 
 
-def call_for_pages(ranges: Iterable[tuple[int, int]]) -> None:
+def prefetch_pages(ranges: Iterable[tuple[int, int]]) -> None:
     """Have the system begin to read (address, bytes) of maps from the disk, and return at once. Advice: it cannot fail."""
     advise = _library().madvise
     start = stop = 0

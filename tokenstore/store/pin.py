@@ -112,7 +112,7 @@ class Pin:
                 self.check_content(number)
 
     def check_manifest(self) -> None:
-        """Refuse another store at this path. One that has grown, or was given an order file, is still the same."""
+        """Refuse another store at this path. One that has grown, or was given a length index, is still the same."""
         if self._seen_now() == self._seen:
             return
         try:

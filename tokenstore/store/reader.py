@@ -19,13 +19,13 @@ from tokenstore.format.layout import (
     BOUNDARIES_NAME,
     IDS_NAME,
     INPUTS_NAME,
+    LENGTH_INDEX_NAME,
     MAX_ID_BYTES,
-    ORDER_NAME,
     ORIGINS_NAME,
     id_starts_bytes,
+    length_index_dtype,
+    length_index_ids_bytes,
     mask_bytes,
-    order_dtype,
-    order_ids_bytes,
     version_of,
 )
 from tokenstore.format.manifest import FileEntry, ShardEntry
@@ -72,7 +72,7 @@ class Store(Sequence[np.ndarray]):
 
     It remains the store that was opened: once another store is at its path, or one of its files was damaged, reading
     raises a CorruptionError. Changes are noticed when a file is mapped, and at the next read after 0.2 seconds (FMT-8).
-    Adding documents (`append`) and an order file (`index`) changes nothing for a store that is open.
+    Adding documents (`append`) and a length index (`index`) changes nothing for a store that is open.
 
     Attributes:
         path: its directory.
@@ -166,7 +166,7 @@ class Store(Sequence[np.ndarray]):
         return (self[i] for i in range(len(self)))
 
     def loss_mask(self, index: int) -> np.ndarray:
-        """bool[n], which tokens of document `index` are to be learned; all, in a store without masks (FMT-10)."""
+        """bool[n], which tokens of document `index` are in the loss; all, in a store without masks (FMT-10)."""
         number, start, stop = self._place(self._document(index))
         if not self.manifest.has_masks:
             return np.ones(stop - start, np.bool_)
@@ -252,9 +252,9 @@ class Store(Sequence[np.ndarray]):
         return self.array(self._boundaries)
 
     @property
-    def has_order(self) -> bool:
-        """Whether there is an order file; `tokenstore index` gives a store one."""
-        return self.has_file(ORDER_NAME)
+    def has_length_index(self) -> bool:
+        """Whether there is a length index; `tokenstore index` gives a store one."""
+        return self.has_file(LENGTH_INDEX_NAME)
 
     @property
     def has_origins(self) -> bool:
@@ -297,23 +297,25 @@ class Store(Sequence[np.ndarray]):
         data = self.array(self.number_of(IDS_NAME))
         return data[: id_starts_bytes(len(self))].view(_INT64), data[id_starts_bytes(len(self)) :]
 
-    def order(self) -> np.ndarray:
+    def length_index(self) -> np.ndarray:
         """uint32[D] (int64 above 2**32 documents), read-only: numbers by (tokens, number) (FMT-9). Unchecked."""
-        return self._order_bytes()[: len(self) * order_dtype(len(self)).itemsize].view(order_dtype(len(self)))
+        return self._order_bytes()[: len(self) * length_index_dtype(len(self)).itemsize].view(
+            length_index_dtype(len(self))
+        )
 
     def runs(self) -> np.ndarray:
         """int64[runs, 2], read-only: every length that occurs, and the place in `order()` of its first document.
 
         Raises: CorruptionError: they do not add up to the documents and tokens of the store.
         """
-        runs = self._order_bytes()[order_ids_bytes(len(self)) :].view(_INT64).reshape(-1, 2)
+        runs = self._order_bytes()[length_index_ids_bytes(len(self)) :].view(_INT64).reshape(-1, 2)
         if not are_runs(runs, len(self), self.num_tokens):
             total = f"{len(self)} documents of {self.num_tokens} tokens"
-            self._corrupt(ORDER_NAME, "runs", f"rising lengths of {total}", "others")
+            self._corrupt(LENGTH_INDEX_NAME, "runs", f"rising lengths of {total}", "others")
         return runs
 
     def _order_bytes(self) -> np.ndarray:
-        return self.array(self.number_of(ORDER_NAME))
+        return self.array(self.number_of(LENGTH_INDEX_NAME))
 
     def shard(self, number: int) -> np.ndarray:
         """uint16/uint32[num_tokens], read-only: all tokens of a shard, mapped."""

@@ -12,8 +12,8 @@ from tokenstore.format.layout import (
     BOUNDARIES_NAME,
     IDS_NAME,
     INPUTS_NAME,
+    LENGTH_INDEX_NAME,
     LOOKUP_STRIDE,
-    ORDER_NAME,
     ORIGINS_NAME,
     lookup_entries,
     mask_name,
@@ -57,7 +57,7 @@ def verify(
         if sound(BOUNDARIES_NAME):
             wrong = list(_check_boundaries(store))
             findings += wrong
-            if sound(ORDER_NAME) and not wrong:
+            if sound(LENGTH_INDEX_NAME) and not wrong:
                 findings += check_order(store)
         if sound(ORIGINS_NAME):
             findings += check_origins(store, sound(INPUTS_NAME))

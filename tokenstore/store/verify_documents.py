@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from tokenstore.errors import TokenStoreError
-from tokenstore.format.layout import IDS_NAME, INPUTS_NAME, MAX_ID_BYTES, ORDER_NAME, ORIGINS_NAME
+from tokenstore.format.layout import IDS_NAME, INPUTS_NAME, LENGTH_INDEX_NAME, MAX_ID_BYTES, ORIGINS_NAME
 from tokenstore.store.finding import Finding
 from tokenstore.store.reader import Store
 
@@ -15,23 +15,23 @@ _CONTINUATION = 0b10  # the highest bits of a byte of UTF-8 that begins no chara
 
 def check_order(store: Store) -> Iterator[Finding]:
     """Rising numbers of documents of the run's length, in every run: so each document stands there once."""
-    name = store.file(ORDER_NAME).name
+    name = store.file(LENGTH_INDEX_NAME).name
     try:
-        lengths, firsts = store.runs().T
+        lengths, run_starts = store.runs().T
     except TokenStoreError as error:
         yield Finding(name, "runs", "every length once", str(error))
         return
-    starts, order = store.boundaries(), store.order()
+    starts, order = store.boundaries(), store.length_index()
     for first in range(0, len(store), _BLOCK):
         ids = order[first : first + _BLOCK].astype(np.int64)
         places = np.arange(first, first + ids.size)
-        runs = np.searchsorted(firsts, places, side="right") - 1
+        runs = np.searchsorted(run_starts, places, side="right") - 1
         known = (ids >= 0) & (ids < len(store))
         ids = np.where(known, ids, 0)
         previous = order[max(first - 1, 0)] if first else -1
         after = np.append(previous, ids[:-1]) < ids
         wrong = np.flatnonzero(
-            ~known | (starts[ids + 1] - starts[ids] != lengths[runs]) | ~(after | (places == firsts[runs]))
+            ~known | (starts[ids + 1] - starts[ids] != lengths[runs]) | ~(after | (places == run_starts[runs]))
         )
         if wrong.size:
             i = int(wrong[0])

@@ -26,10 +26,8 @@ from tokenstore.store.writing import create_descriptor, opened_folder
 
 WORK_SUFFIX = ".tokenstore"
 MARK_NAME = "tokenstore-work.json"
-_MARK = (
-    '{{"format": "tokenstore-work", "version": 1, "pid": {:10d}}}\n'  # always as long, so it is replaced in one write
-)
-_IS_MARK = re.compile(rb'\{"format": "tokenstore-work", "version": 1, "pid": *([0-9]+)\}\n')
+_MARK = '{{"format": "tokenstore-work", "format_version": 1, "pid": {:10d}}}\n'  # always as long, so it is replaced in one write
+_IS_MARK = re.compile(rb'\{"format": "tokenstore-work", "format_version": 1, "pid": *([0-9]+)\}\n')
 _MARK_BYTES = len(_MARK.format(0))
 
 

@@ -27,7 +27,8 @@ from tokenstore.format.layout import (
     version_of,
     versioned,
 )
-from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, TokenizerEntry, encode_manifest
+from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, TokenizerEntry
+from tokenstore.format.manifest_file import encode_manifest
 from tokenstore.store.output import Output, StartsOutput, copy_parts, read_checked
 from tokenstore.store.reader import Store
 from tokenstore.store.writing import write_atomically
@@ -40,7 +41,7 @@ class GivenFields(TypedDict, total=False):
     tokenizer: TokenizerEntry
     options: dict[str, Any]
     counts: dict[str, int]
-    versions: dict[str, str]
+    library_versions: dict[str, str]
 
 
 class StoreWriter:
@@ -134,7 +135,7 @@ class StoreWriter:
         Args:
             tokens: unsigned integers[sum of lengths], the documents one after the other.
             lengths: int64[n], tokens of each, each >= 1.
-            mask: bool[sum of lengths], which tokens are to be learned; in a store with masks, and only there.
+            mask: bool[sum of lengths], which tokens are in the loss; in a store with masks, and only there.
             origins: int64[n], the number of each document's record in its input file, from 1; the same.
             ids: n strings of at most 65,535 bytes of UTF-8; the same.
 
@@ -240,7 +241,7 @@ class StoreWriter:
 
         Args:
             inputs: the bytes of inputs.jsonl; of a store made longer, only those of the new documents.
-            fields: the manifest's remaining fields: ends_with_eos, tokenizer, options, counts, versions. A store made
+            fields: the manifest's remaining fields: ends_with_eos, tokenizer, options, counts, library_versions. A store made
                 longer keeps those of its base that are left out; its tokenizer and ends_with_eos cannot change.
 
         Raises:
@@ -337,7 +338,7 @@ def _going_on(base: Manifest, fields: GivenFields) -> GivenFields:
         "tokenizer": base.tokenizer,
         "options": base.options,
         "counts": base.counts,
-        "versions": base.versions,
+        "library_versions": base.library_versions,
     }
     kept.update(fields)
     return kept

@@ -1,4 +1,4 @@
-"""Floor 1: text <-> ids. Kinds: `bytes`, a Hugging Face `tokenizer.json`, a tiktoken rank file, a sentencepiece model.
+"""Layer 1: text <-> ids. Kinds: `bytes`, a Hugging Face `tokenizer.json`, a tiktoken rank file, a sentencepiece model.
 
 The library of a kind is the reference for it and is imported when used; `fast` is a second engine that must agree.
 To add a kind: a module here with a class of the `Tokenizer` shape, and a line in `_reference`.

@@ -1,15 +1,14 @@
-"""Floor 4: plans as torch tensors; the only folder that imports torch.
+"""Layer 5: batches as torch tensors. Only this folder and `trainers` import torch.
 
-ranks.py      DataRank: which part of the data a process is given; found out by the process that iterates
-formats.py    what a batch looks like, for whom
-batches.py    located rows -> a batch of tensors
-position.py   where a rank is in the plan: step, and sequences of it given
-accelerated.py  datasets that Accelerate would split or shuffle again are refused
-loader.py     TokenLoader: what a training loop iterates, with its state
-dataset.py    TokenDataset: the same for torch's DataLoader
-sequences.py  SequenceDataset: every sequence by its number, for samplers of one's own
-trainers.py   what the adapters of trainers share; each of these imports its own trainer, and none is imported here:
-    lightning.py, huggingface.py, torchdata_nodes.py, grain_source.py
+ranks.py       DataRank: which part of the data a process is given; determined by the process that iterates
+position.py    where a rank is in the plan: the step, and how many sequences of it were given
+formats.py     the fields of a batch, per format
+tensors.py     located rows -> a batch of tensors
+prefetch.py    pages and batches prepared before they are asked for
+loader.py      TokenLoader: what a training loop iterates, with its state
+dataset.py     TokenDataset: the same for torch's DataLoader
+sequences.py   SequenceDataset: every sequence by its number, for samplers of one's own
+resharding.py  datasets that Accelerate would split or shuffle a second time are refused
 """
 
 from tokenstore.torch_data.dataset import TokenDataset

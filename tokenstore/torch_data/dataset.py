@@ -18,7 +18,7 @@ from tokenstore.torch_data.resharding import check_dealing
 from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT
 
 _VERSION = 1
-_KEYS = ("version", "plan", "worker", "num_workers", "microbatch_rows", "to_skip")
+_KEYS = ("state_version", "plan", "worker", "num_workers", "microbatch_rows", "to_skip")
 
 
 class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
@@ -156,7 +156,7 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
         """Where this worker is: behind the batch it gave last."""
         plan = self._dataset.plan
         return {
-            "version": _VERSION,
+            "state_version": _VERSION,
             "plan": plan.state(self._step, plan.schedule.cursor(self._step) + self._given),
             "worker": self._worker,
             "num_workers": self._num_workers,
@@ -174,9 +174,9 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
             return
         hint = "; load here what the iterator of a TokenDataset gave, and a loader's own state into that loader"
         check_keys(state, _KEYS, hint)
-        if type(state["version"]) is not int or state["version"] != _VERSION:
+        if type(state["state_version"]) is not int or state["state_version"] != _VERSION:
             raise StateMismatchError(
-                f"state version: expected {_VERSION}, found {short(state['version'])}; use the tokenstore that saved it"
+                f"state version: expected {_VERSION}, found {short(state['state_version'])}; use the tokenstore that saved it"
             )
         if (state["worker"], state["num_workers"]) != (self._worker, self._num_workers):
             raise StateMismatchError(

@@ -180,14 +180,14 @@ def _max_seqlen_of_rows(rows: Rows) -> np.ndarray:
     return np.array([np.diff(borders).max() for borders in _row_borders(rows)], np.int32)
 
 
-def _learned(rows: Rows) -> np.ndarray:
+def _in_loss(rows: Rows) -> np.ndarray:
     """bool[B, L]"""
-    learned: np.ndarray = rows.targets != IGNORE
-    return learned
+    in_loss: np.ndarray = rows.targets != IGNORE
+    return in_loss
 
 
 def _targets_or_zero(rows: Rows) -> np.ndarray:
-    return np.where(_learned(rows), rows.targets, 0)
+    return np.where(_in_loss(rows), rows.targets, 0)
 
 
 def _flat_labels(rows: Rows) -> np.ndarray:
@@ -276,7 +276,7 @@ FORMATS: dict[str, Format] = {
         {
             "tokens": lambda rows: rows.ids,
             "labels": _targets_or_zero,
-            "loss_mask": lambda rows: _learned(rows).astype(np.float32),
+            "loss_mask": lambda rows: _in_loss(rows).astype(np.float32),
             "position_ids": lambda rows: rows.positions,
             "cu_seqlens": _cu_seqlens_of_rows,
             "max_seqlen": _max_seqlen_of_rows,
@@ -289,7 +289,7 @@ FORMATS: dict[str, Format] = {
             "input_ids": lambda rows: rows.ids,
             "position_ids": lambda rows: rows.positions,
             "label_ids": _targets_or_zero,
-            "label_mask": _learned,
+            "label_mask": _in_loss,
             **_OF_ROWS,
         },
     ),

@@ -10,7 +10,7 @@ from tokenstore.errors import StateMismatchError
 from tokenstore.planning.plan import Plan, as_plan
 from tokenstore.torch_data.formats import DictFormat, TupleFormat, check_fields
 from tokenstore.torch_data.position import ProcessSplit, SharedOptions, check_inside_step, rest_of_step
-from tokenstore.torch_data.prefetch import Ahead, ThreadGone, check_ahead
+from tokenstore.torch_data.prefetch import Prefetcher, PrefetchStopped, check_ahead
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT, check_pinned, use_device
 
@@ -113,7 +113,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
                 tensor, context and pipeline parallelism are given the same. Default: `DataRank.from_environment()` of the
                 process that iterates, at its first batch.
             microbatch_size: sequences a batch; left out: the rank's share of a step.
-            step: the step to begin with; unchecked. `load_state_dict` checks that the past is the same.
+            step: the step to begin with; unchecked. `load_state_dict` checks that the history is the same.
             fields: names of tensors, see `formats`; left out: those of the format.
             format: whom the batches are for: "torch", "hf", "hf_flash", "torchtitan", "torchtitan_flat", "megatron",
                 "nanotron"; see `formats`. Call models of Hugging Face with `use_cache=False`: with a cache the documents
@@ -166,7 +166,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         batch: BatchT
         try:
             (step, _, _, next_step, given), batch = next(self._batches or self._start_batches())
-        except ThreadGone:  # forked: again from what was given last
+        except PrefetchStopped:  # forked: again from what was given last
             self._batches = None
             return next(self)
         except BaseException as error:  # what made the batches is at its end; asked again, it begins at the same place
@@ -189,14 +189,14 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         places = self._process_split.fix().places(self._step, self._given)
         if self._prefetch:
             batches = self._new_maker().batches(places, self._readahead)  # another thread's, so none that is in use
-            self._batches = Ahead(use_device(batches, self._pin_memory), self._prefetch)
+            self._batches = Prefetcher(use_device(batches, self._pin_memory), self._prefetch)
         else:
             self._maker = self._maker or self._new_maker()
             self._batches = self._maker.batches(places, self._readahead)
         return self._batches
 
     def _stop_batches(self) -> None:
-        if isinstance(self._batches, Ahead):
+        if isinstance(self._batches, Prefetcher):
             self._batches.close()
         self._batches = None
 
@@ -241,7 +241,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         A state inside a step (saved while `step_ended` was False) is handled as `inside_step` says.
 
         Raises:
-            StateMismatchError: the state is of a run with another past; the fields that differ are named. Or it is none of
+            StateMismatchError: the state is of a run with another history; the fields that differ are named. Or it is none of
                 a TokenLoader, but of a DataLoader around a TokenDataset.
             ConfigError: the state is inside a step whose rest does not divide among these ranks.
         """

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from tokenstore.errors import TokenStoreError
-from tokenstore.store.files import waits_for_disk
+from tokenstore.store.files import major_faults
 
 # Batches: calling costs about what a warm batch costs, so it ends where nothing comes from the disk. To find out, some batches
 # go with one row not called for: one page to wait for now and then, not a batch of them
@@ -24,7 +24,7 @@ _LOOK_EVERY = 16  # batches, where nothing came from the disk so far: a look cos
 _ITEM, _END, _ERROR, _GONE = range(4)
 
 
-class ThreadGone(Exception):
+class PrefetchStopped(Exception):
     """The thread that made the items was ended, or stayed behind in the process that this one was forked from."""
 
 
@@ -35,7 +35,7 @@ def check_ahead(name: str, batches: int) -> int:
     return batches
 
 
-def with_pages_called(
+def with_prefetched_pages(
     located: Iterator[tuple[Any, np.ndarray]], call_for: Callable[[np.ndarray], None], batches: int
 ) -> Iterator[tuple[Any, np.ndarray]]:
     """The items (place, rows) of `located`, with the tokens of those up to `batches` ahead called for from the disk.
@@ -43,9 +43,9 @@ def with_pages_called(
     It goes on for a while after anything had to be waited for. What is damaged is found when its batch is made, not before.
     """
     waiting: deque[tuple[Any, np.ndarray]] = deque()
-    left, waits = 1, waits_for_disk()
+    left, waits = 1, major_faults()
     while True:
-        if (left or not waiting) and (now := waits_for_disk()) > waits:
+        if (left or not waiting) and (now := major_faults()) > waits:
             left, waits = _KEEP_CALLING, now
         if left:
             left -= 1
@@ -61,10 +61,10 @@ def with_pages_called(
         yield waiting.popleft()
 
 
-class Ahead(Iterator[Any]):
+class Prefetcher(Iterator[Any]):
     """The items of an iterator, at most `most` of them made ahead by a thread, which ends with this object.
 
-    An error of the iterator is raised behind the items before it. ThreadGone is raised where the thread is no more: behind
+    An error of the iterator is raised behind the items before it. PrefetchStopped is raised where the thread is no more: behind
     the end, after `close`, and in a forked process, once the items it had made are taken.
     """
 
@@ -82,7 +82,7 @@ class Ahead(Iterator[Any]):
 
     def __next__(self) -> Any:
         if self._ended or (not self._thread.is_alive() and self._ready.empty()):
-            raise ThreadGone
+            raise PrefetchStopped
         kind, value = self._ready.get()
         if kind == _ITEM:
             self._places.put(None)
@@ -90,7 +90,7 @@ class Ahead(Iterator[Any]):
         self._ended = True  # nothing comes behind it, though the thread may take its time to go
         if kind == _ERROR:
             raise value
-        raise StopIteration if kind == _END else ThreadGone
+        raise StopIteration if kind == _END else PrefetchStopped
 
 
 def _make(

@@ -14,7 +14,7 @@ import torch
 from tokenstore.batches.gather import IGNORE
 from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.formats import FORMATS, Rows
-from tokenstore.torch_data.prefetch import with_pages_called
+from tokenstore.torch_data.prefetch import with_prefetched_pages
 
 
 class Batch(TypedDict):
@@ -61,7 +61,7 @@ class BatchMaker:
             (place, self.sampler.locate_next(*place[:3])) for place in places
         )
         if readahead:
-            located = with_pages_called(located, self.sampler.call_for, readahead)
+            located = with_prefetched_pages(located, self.sampler.call_for, readahead)
         for place, rows in located:
             yield place, self.make_of(rows)
 

@@ -38,7 +38,7 @@ class PlacedLoader:
         return state_after(self.plan, self._num_updates())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Refuse (StateMismatchError) the state of a run with another past; {} does nothing. The place is the trainer's."""
+        """Refuse (StateMismatchError) the state of a run with another history; {} does nothing. The place is the trainer's."""
         if state:
             self.plan.check_state(state)
 
@@ -73,7 +73,7 @@ def step_after(plan: Plan, num_updates: int) -> int:
 
 
 def state_after(plan: Plan, num_updates: int) -> dict[str, int | str]:
-    """The plan's state after so many updates, for checkpoints; after a whole pass that of its end, with all its past."""
+    """The plan's state after so many updates, for checkpoints; after a whole pass that of its end, with all its history."""
     ended = num_updates > 0 and num_updates % (updates_a_pass(plan) or num_updates + 1) == 0
     return plan.state(plan.num_steps if ended and plan.num_steps is not None else step_after(plan, num_updates))
 

@@ -164,7 +164,7 @@ class MicrobatchDataset(IterDataset[Any]):
     """The microbatches of a rank as an IterDataset, whose iterators have the state of the plan.
 
     So a checkpoint is resumed exactly with any number of ranks and any microbatch, and refused (StateMismatchError) by a plan
-    with another past. Threads may prefetch it. Grain cannot share it among worker processes: use MicrobatchSource for those.
+    with another history. Threads may prefetch it. Grain cannot share it among worker processes: use MicrobatchSource for those.
     """
 
     def __init__(self, plan: Plan, **options: Unpack[AllOptions]):

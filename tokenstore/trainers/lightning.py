@@ -105,7 +105,7 @@ class TokenDataModule(LightningDataModule):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refuse (StateMismatchError) the state of a run with another past."""
+        """Refuse (StateMismatchError) the state of a run with another history."""
         self.plan.check_state(state_dict["plan"])
 
     # ---- where we are

@@ -1,6 +1,6 @@
-"""Floor 4: what a store, a plan and a step are, as frozen dataclasses for whoever shows them: a terminal, a page, --json.
+"""Layer 5: what a store, a plan and a step are, as frozen dataclasses for whoever shows them: a terminal, a page, --json.
 
-    store_summary.summarize_store      a store in one screen; `lengths`: its documents' lengths, from the order file
+    store_summary.summarize_store      a store in one screen; `lengths`: its documents' lengths, from the length index
     documents.view_document            a document or a part of it, decoded token by token; `document_of_id`
     search_text, search_tokens         documents that hold a phrase, or tokens one after the other
     plan_summary.summarize_plan        a plan up to a step: sources, stages, epochs, warnings; `plan_split`: who is given what

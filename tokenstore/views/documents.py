@@ -1,4 +1,4 @@
-"""A document of a store, or a part of it: where it came from, its text token by token, which tokens are learned."""
+"""A document of a store, or a part of it: where it came from, its text token by token, which tokens are in the loss."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ class Segment:
     Attributes:
         ids: of the tokens.
         text: of all of them; may hold anything.
-        learned: of each token, whether it is to be learned.
+        in_loss: of each token, whether it is in the loss.
     """
 
     start: int
     stop: int
     ids: tuple[int, ...]
     text: str
-    learned: tuple[bool, ...]
+    in_loss: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -48,14 +48,14 @@ class DocumentView:
         number: in the store, from 0.
         id: the id the store has for it, None in a store without ids.
         origin: its input file and the number of its record, from 1; None in a store that does not say.
-        num_tokens, num_learned: of the whole document.
+        num_tokens, num_in_loss: of the whole document.
     """
 
     number: int
     id: str | None
     origin: Origin | None
     num_tokens: int
-    num_learned: int
+    num_in_loss: int
     excerpt: Excerpt
 
 
@@ -83,9 +83,9 @@ def excerpt_of(store: Store, decoder: Decoder, number: int, start: int, stop: in
     tokens = store[number]
     start, stop = min(max(start, 0), tokens.size), min(stop, tokens.size)
     ids = tokens[start : max(start, stop)]
-    learned = store.loss_mask(number)[start : start + ids.size] if store.manifest.has_masks else np.ones(ids.size, bool)
+    in_loss = store.loss_mask(number)[start : start + ids.size] if store.manifest.has_masks else np.ones(ids.size, bool)
     segments = tuple(
-        Segment(start + a, start + b, tuple(ids[a:b].tolist()), text, tuple(learned[a:b].tolist()))
+        Segment(start + a, start + b, tuple(ids[a:b].tolist()), text, tuple(in_loss[a:b].tolist()))
         for a, b, text in decoder.cut(ids)
     )
     return Excerpt(start, start + ids.size, "".join(segment.text for segment in segments), segments)

@@ -1,11 +1,11 @@
-"""Lengths of a store's documents from the runs of its order file: no document is looked at."""
+"""Lengths of a store's documents from the runs of its length index: no document is looked at."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
 from tokenstore.errors import CorruptionError
-from tokenstore.format.layout import ORDER_NAME
+from tokenstore.format.layout import LENGTH_INDEX_NAME
 from tokenstore.store import Store
 
 PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
@@ -48,11 +48,11 @@ def percentile_name(percent: str) -> str:
 
 
 def summarize_lengths(store: Store) -> Lengths | None:
-    """Of a store with an order file; None for one without. Exact; O(distinct lengths)."""
-    if not store.has_order:
+    """Of a store with a length index; None for one without. Exact; O(distinct lengths)."""
+    if not store.has_length_index:
         return None
-    lengths, firsts = store.runs().T
-    upto = np.append(firsts[1:], len(store))
+    lengths, starts = store.runs().T
+    upto = np.append(starts[1:], len(store))
     tokens = np.cumsum(lengths * np.diff(upto, prepend=0))
     ranks = {p: -(-len(store) * p // 100) for p in PERCENTILES}  # the document that many are no longer than
     return Lengths(
@@ -77,13 +77,13 @@ def _bins(lengths: np.ndarray, upto: np.ndarray, tokens: np.ndarray) -> tuple[Le
 
 
 def largest_documents(store: Store, count: int) -> list[int]:
-    """Numbers of the longest documents, the longest first; of equal ones the later first. [] without an order file."""
-    if not store.has_order:
+    """Numbers of the longest documents, the longest first; of equal ones the later first. [] without a length index."""
+    if not store.has_length_index:
         return []
-    numbers: list[int] = store.order()[-count:][::-1].tolist()
+    numbers: list[int] = store.length_index()[-count:][::-1].tolist()
     if wrong := [number for number in numbers if not 0 <= number < len(store)]:
         raise CorruptionError(
-            f"order file: expected numbers of {len(store)} documents, found {wrong[0]} ({store.file(ORDER_NAME)});"
+            f"length index: expected numbers of {len(store)} documents, found {wrong[0]} ({store.file(LENGTH_INDEX_NAME)});"
             f" run `tokenstore verify {store.path}`"
         )
     return numbers

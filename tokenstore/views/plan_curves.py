@@ -31,7 +31,7 @@ def mixture_over_steps(plan: Plan, steps: int, points: int = 100) -> tuple[Mixtu
     even = {steps * i // points for i in range(1, points + 1)}
     stages = {stage.from_step for stage in schedule.stages if 0 < stage.from_step < steps}
     rows, before = [], dict.fromkeys(plan.num_sequences, 0)
-    length = {stream.name: float(stream.num_tokens / stream.num_sequences) for stream in plan.streams}
+    length = {source.name: float(source.num_tokens / source.num_sequences) for source in plan.sources}
     for step in sorted((even | stages | {steps}) - {0}):
         counts = {**before, **schedule.counts(schedule.cursor(step))}
         new = {name: count - before[name] for name, count in counts.items()}

@@ -46,19 +46,19 @@ def compare_plans(first: Plan, second: Plan) -> PlanDifference:
     prints = (first.fingerprint, second.fingerprint)
     common = min((end for end in ends if end is not None), default=None)
     last = max(_settled(first), _settled(second)) if common is None else common
-    if first.past(last) == second.past(last):
-        fields = () if prints[0] == prints[1] else _fields(first.past(None), second.past(None))
+    if first.history(last) == second.history(last):
+        fields = () if prints[0] == prints[1] else _fields(first.history(None), second.history(None))
         return PlanDifference(prints[0] == prints[1], None, common, fields, ends, prints)
     same, other = -1, last  # pasts of `same` steps are equal, of `other` they are not
     while other - same > 1:
         middle = (same + other) // 2
-        same, other = (middle, other) if first.past(middle) == second.past(middle) else (same, middle)
+        same, other = (middle, other) if first.history(middle) == second.history(middle) else (same, middle)
     step = max(other - 1, 0)
-    return PlanDifference(False, step, step, _fields(first.past(other), second.past(other)), ends, prints)
+    return PlanDifference(False, step, step, _fields(first.history(other), second.history(other)), ends, prints)
 
 
 def _settled(plan: Plan) -> int:
-    """A step behind which nothing new comes into the past of an endless plan."""
+    """A step behind which nothing new comes into the history of an endless plan."""
     schedule = plan.schedule
     starts = [stage.from_step for stage in schedule.stages] + [stop for _, stop in schedule.skip_steps]
     return max([*starts, *(schedule.step_of(cursor) for cursor, _ in schedule.drops)]) + 1
@@ -68,9 +68,9 @@ def _fields(first: str, second: str) -> tuple[FieldDifference, ...]:
     return tuple(FieldDifference(*row) for row in differences(_readable(first), _readable(second)))
 
 
-def _readable(past: str) -> dict[str, Any]:
-    """A past with its stages by their first step, and weights as shares such as 3/5 in place of integers."""
-    fields = json.loads(past)
+def _readable(history: str) -> dict[str, Any]:
+    """A history with its stages by their first step, and weights as shares such as 3/5 in place of integers."""
+    fields = json.loads(history)
     stages = {}
     for stage in fields["stages"]:
         row = stages[f"from {stage['from_step']}"] = {"global_batch_size": stage["global_batch_size"]}

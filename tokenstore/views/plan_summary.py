@@ -184,12 +184,12 @@ def _sources(
     sizes = [(min(stage.stop_step or steps, steps) - stage.first_step) * stage.global_batch_size for stage in stages]
     total = max(sum(row.sequences for row in progress.values()), 1)
     tokens = max(sum(row.tokens for row in progress.values()), 1)
-    for stream in plan.streams:
-        row = progress[stream.name]
-        asked = sum(size * stage.weights.get(stream.name, 0) for size, stage in zip(sizes, stages, strict=True))
+    for source in plan.sources:
+        row = progress[source.name]
+        asked = sum(size * stage.weights.get(source.name, 0) for size, stage in zip(sizes, stages, strict=True))
         yield SourceRow(
-            name=stream.name,
-            stores=tuple(f"{member.store.path}@{member.store.version}" for member in stream.members),
+            name=source.name,
+            stores=tuple(f"{member.store.path}@{member.store.version}" for member in source.members),
             weight_target=asked / sum(sizes),
             weight_actual=row.sequences / total,
             token_share=row.tokens / tokens,
@@ -201,9 +201,9 @@ def _sources(
             sequences_per_epoch=row.sequences_per_epoch,
             steps_per_epoch=row.steps_per_epoch,
             pieces=row.pieces,
-            max_epochs=plan.config.sources[stream.name].max_epochs,
+            max_epochs=plan.config.sources[source.name].max_epochs,
             num_epoch_starts=-(-row.sequences // row.sequences_per_epoch),
-            epoch_starts=tuple(islice(epoch_starts(plan, stream.name, steps), most_epochs)),
+            epoch_starts=tuple(islice(epoch_starts(plan, source.name, steps), most_epochs)),
         )
 
 

@@ -79,8 +79,8 @@ def _hits(store: Store, wanted: np.ndarray, parts: Parts, progress: Callable[[in
             for some in np.split(found, range(_HITS, found.size, _HITS)):
                 numbers = np.clip(np.searchsorted(starts, some, side="right") - 1, 0, len(store) - 1)
                 whole = some + wanted.size <= starts[numbers + 1]
-                each, firsts = np.unique(numbers[whole], return_index=True)
-                for document, place in zip(each.tolist(), some[whole][firsts].tolist(), strict=True):
+                each, places = np.unique(numbers[whole], return_index=True)
+                for document, place in zip(each.tolist(), some[whole][places].tolist(), strict=True):
                     if document > last:
                         start = place - int(starts[document])
                         yield Hit(document, start, start + wanted.size)

@@ -35,8 +35,8 @@ class LargeDocument:
 
 
 @dataclass(frozen=True)
-class LearnedShare:
-    """Share of the tokens that are learned; `exact` where all masks were counted, else from an even sample."""
+class LossShare:
+    """Share of the tokens that are in the loss; `exact` where all masks were counted, else from an even sample."""
 
     share: float
     exact: bool
@@ -53,9 +53,9 @@ class StoreSummary:
         has_order, has_origins, has_ids, has_masks: which optional files it has.
         options, counts, library_versions: how it was built, of how much, by what.
         num_inputs, inputs: input files, and those with most documents.
-        lengths: None without an order file.
-        largest: the longest documents, the longest first; [] without an order file.
-        learned: None without masks.
+        lengths: None without a length index.
+        largest: the longest documents, the longest first; [] without a length index.
+        in_loss: None without masks.
     """
 
     path: str
@@ -70,7 +70,7 @@ class StoreSummary:
     vocab_size: int
     ends_with_eos: bool
     tokenizer: TokenizerEntry
-    has_order: bool
+    has_length_index: bool
     has_origins: bool
     has_ids: bool
     has_masks: bool
@@ -81,7 +81,7 @@ class StoreSummary:
     inputs: tuple[InputRow, ...]
     lengths: Lengths | None
     largest: tuple[LargeDocument, ...]
-    learned: LearnedShare | None
+    in_loss: LossShare | None
 
 
 def summarize_store(store: Store, most: int = 5) -> StoreSummary:
@@ -104,18 +104,18 @@ def summarize_store(store: Store, most: int = 5) -> StoreSummary:
         vocab_size=manifest.vocab_size,
         ends_with_eos=manifest.ends_with_eos,
         tokenizer=manifest.tokenizer,
-        has_order=store.has_order,
+        has_length_index=store.has_length_index,
         has_origins=store.has_origins,
         has_ids=store.has_ids,
         has_masks=manifest.has_masks,
         options=manifest.options,
         counts=manifest.counts,
-        library_versions=manifest.versions,
+        library_versions=manifest.library_versions,
         num_inputs=len(inputs or ()),
         inputs=_most(inputs, most) if inputs else (),
         lengths=summarize_lengths(store),
         largest=tuple(_large(store, number) for number in largest_documents(store, most)),
-        learned=learned_share(store),
+        in_loss=loss_share(store),
     )
 
 
@@ -130,17 +130,17 @@ def _large(store: Store, number: int) -> LargeDocument:
     return LargeDocument(number, stop - start, store.id(number), store.origin(number))
 
 
-def learned_share(store: Store) -> LearnedShare | None:
+def loss_share(store: Store) -> LossShare | None:
     """Of the loss masks, by counting at most 64 MiB of them; None in a store without."""
     if not store.manifest.has_masks:
         return None
-    learned = tokens = 0
+    in_loss = tokens = 0
     stride = max(1, -(-store.num_tokens // 8 // _MASK_BYTES))
     for number, shard in enumerate(store.shards()):
         bits = store.mask(number)
         size = max(bits.size // _MASK_BLOCKS, 1) if stride > 1 else bits.size
         for first in range(0, bits.size, size):
             block = bits[first : first + max(size // stride, 1)]
-            learned += int(np.bitwise_count(block).sum(dtype=np.int64))
+            in_loss += int(np.bitwise_count(block).sum(dtype=np.int64))
             tokens += min(8 * block.size, shard.num_tokens - 8 * first)
-    return LearnedShare(learned / tokens, stride == 1)
+    return LossShare(in_loss / tokens, stride == 1)

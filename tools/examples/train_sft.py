@@ -3,8 +3,8 @@
     python -m tools.examples.train_sft RUN
 
 The build writes every conversation by a chat template and stores which tokens the assistant says. Whole conversations
-are packed into rows; `targets` is -100 but where the next token is to be learned, and `position_ids` and `cu_seqlens`
-keep the conversations of a row apart. A row is shown with what is learned of it in [brackets], one line a conversation.
+are packed into rows; `targets` is -100 but where the next token is in the loss, and `position_ids` and `cu_seqlens`
+keep the conversations of a row apart. A row is shown with what is in the loss of it in [brackets], one line a conversation.
 """
 
 import argparse
@@ -53,19 +53,19 @@ def build(folder: Path) -> Path:
 
 
 def marked(store: tokenstore.Store, batch: dict[str, Any], row: int) -> Iterator[str]:
-    """The conversations of a row, each as its text with what is learned of it in brackets."""
+    """The conversations of a row, each as its text with what is in the loss of it in brackets."""
     ids, documents = batch["input_ids"][row], batch["document_ids"][row]
-    learned = torch.zeros_like(ids, dtype=torch.bool)
-    learned[1:] = batch["targets"][row][:-1] != -100  # a target is the token that stands one further
+    in_loss = torch.zeros_like(ids, dtype=torch.bool)
+    in_loss[1:] = batch["targets"][row][:-1] != -100  # a target is the token that stands one further
     for number in range(int(documents.max()) + 1):  # padding is -1
         inside = documents == number
-        parts = groupby(zip(learned[inside].tolist(), ids[inside].tolist(), strict=True), itemgetter(0))
+        parts = groupby(zip(in_loss[inside].tolist(), ids[inside].tolist(), strict=True), itemgetter(0))
         texts = ((on, store.tokenizer.decode(np.array([token for _, token in part]))) for on, part in parts)
         yield "".join(f"[{text}]" if on else text for on, text in texts).replace("\n", "\\n")
 
 
 def train(plan: tokenstore.Plan) -> Iterator[tuple[int, float]]:
-    """Train to the end of the plan; each step with its loss, the mean over what is learned."""
+    """Train to the end of the plan; each step with its loss, the mean over what is in the loss."""
     vocabulary = max(store.vocab_size for store in plan.stores.values())
     model = GPT(vocabulary, plan.config.sequence_length)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -67,10 +67,10 @@ def known(path: Path, version: int | None = None) -> dict[str, Any]:
             "origins": [store.origin(i) for i in range(len(store))],
             "ids": [store.id(i) for i in range(len(store))],
             "masks": [store.loss_mask(i).tolist() for i in range(len(store))],
-            "order": store.order().tolist(),
+            "length_index": store.length_index().tolist(),
             "counts": manifest.counts,
             "inputs": [json.loads(line) for line in lines],
-            "same": (manifest.options, vars(manifest.tokenizer), manifest.versions, manifest.ends_with_eos),
+            "same": (manifest.options, vars(manifest.tokenizer), manifest.library_versions, manifest.ends_with_eos),
             "has": (manifest.has_masks, manifest.has_origins, manifest.has_ids),
         }
 

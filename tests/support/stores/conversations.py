@@ -1,6 +1,6 @@
 """Conversations of every shape that chat templates tell apart, written for these tests."""
 
-from tokenstore.builder.documents.chat import Conversation, conversation
+from tokenstore.builder.documents.chat import Conversation, read_conversation
 
 SCHEMA = {
     "type": "function",
@@ -17,7 +17,7 @@ def said(*turns: tuple[str, str], tools: list | None = None, **last: object) -> 
     """Turns as (role, content); `last` are more fields of the last message."""
     messages = [{"role": role, "content": content} for role, content in turns]
     messages[-1] |= last
-    return conversation({"messages": messages, "tools": tools})
+    return read_conversation({"messages": messages, "tools": tools})
 
 
 SYSTEM, ASKED, ANSWERED = ("system", "Sei knapp."), ("user", "Wie geht's? 🦊"), ("assistant", "Gut 👩‍👩‍👧, danke!")
@@ -40,7 +40,7 @@ CONVERSATIONS = {
     "two systems": said(SYSTEM, SYSTEM, ASKED, ANSWERED),
     "begins with the assistant": said(ANSWERED, AGAIN, FRIDAY),
     "reasoning": said(ASKED, ANSWERED, AGAIN, FRIDAY, reasoning_content="\nDonnerstag war gestern.\n"),
-    "reasoning, earlier": conversation(
+    "reasoning, earlier": read_conversation(
         {
             "messages": [
                 {"role": "user", "content": "2+2?"},
@@ -58,7 +58,7 @@ CONVERSATIONS = {
     ),
     "tools": said(SYSTEM, ASKED, ANSWERED, tools=[SCHEMA, SCHEMA]),
     "tools without a system": said(ASKED, ANSWERED, tools=[SCHEMA]),
-    "a call": conversation(
+    "a call": read_conversation(
         {
             "messages": [
                 {"role": "user", "content": "Uhr?"},
@@ -69,7 +69,7 @@ CONVERSATIONS = {
             "tools": [SCHEMA],
         }
     ),
-    "two calls": conversation(
+    "two calls": read_conversation(
         {
             "messages": [
                 {"role": "system", "content": "Sei knapp."},
@@ -84,7 +84,7 @@ CONVERSATIONS = {
             "tools": [SCHEMA],
         }
     ),
-    "a call as text": conversation(
+    "a call as text": read_conversation(
         {
             "messages": [
                 {"role": "user", "content": "Uhr?"},

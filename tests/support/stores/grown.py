@@ -35,7 +35,7 @@ class Kind(NamedTuple):
     masks: bool = True
     origins: bool = True
     ids: bool = True
-    order: bool = True
+    length_index: bool = True
 
 
 ALL = Kind()
@@ -84,7 +84,7 @@ def write(
     with StoreWriter(path, 300, shard_bytes, kind.masks, kind.origins, kind.ids) as writer:
         _fill(writer, documents, kind, at_once)
         writer.finish(**{**REST, "inputs": inputs_of(documents)})
-    if kind.order:
+    if kind.length_index:
         write_order(path)
     return path
 
@@ -99,7 +99,7 @@ def prepare(
     with open_store(path) as base, StoreWriter.extending(base, working, shard_bytes) as writer:
         _fill(writer, documents, kind, at_once)
         writer.finish(inputs_of(documents))
-    if kind.order:
+    if kind.length_index:
         write_order(working)
     return working
 
@@ -121,9 +121,9 @@ def check_documents(store: Store, documents: Sequence[Document], kind: Kind = AL
         assert store.origin(i) == (Origin(document.file, document.record) if kind.origins else None)
         assert store.id(i) == (document.id if kind.ids else None)
         assert store.loss_mask(i).tolist() == (document.mask if kind.masks else [True] * len(document.tokens))
-    if kind.order:
+    if kind.length_index:
         by_length = sorted(range(len(documents)), key=lambda i: (len(documents[i].tokens), i))
-        assert store.order().tolist() == by_length
+        assert store.length_index().tolist() == by_length
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""Damage to order files (P9, FMT-9): what a plan gives is compared with the documents themselves, or an error is told.
+"""Damage to length indexes (P9, FMT-9): what a plan gives is compared with the documents themselves, or an error is told.
 
 Each damage meets plans that were open before it and plans opened after it.
 """
@@ -29,7 +29,7 @@ VARIANTS = (
 
 
 def make_store(folder: Path, documents: list[list[int]] = DOCUMENTS) -> Path:
-    return write_store(folder / "s", documents, shard_bytes=100, order=True)
+    return write_store(folder / "s", documents, shard_bytes=100, length_index=True)
 
 
 def plan_of(path: Path, variant: dict) -> Plan:
@@ -53,7 +53,7 @@ def tells(error: CorruptionError, name: str) -> None:
 
 
 @contextlib.contextmanager
-def told(name: str = "order.bin") -> Iterator[None]:
+def told(name: str = "length_index.bin") -> Iterator[None]:
     """Allow a CorruptionError, if it says what it must."""
     try:
         yield
@@ -82,26 +82,26 @@ def check_plan(plan: Plan, documents: list[list[int]]) -> None:
 
 
 def sweep(path: Path, contents: Iterable[bytes], documents: list[list[int]] = DOCUMENTS) -> int:
-    """Damage the order file in place in many ways; ask for all there is. Returns how many ways."""
-    sound = (path / "order.bin").read_bytes()
+    """Damage the length index in place in many ways; ask for all there is. Returns how many ways."""
+    sound = (path / "length_index.bin").read_bytes()
     open_plans = [unpinned(plan_of(path, variant)) for variant in VARIANTS]
     number = 0
     for number, content in enumerate(contents, 1):
         assert len(content) == len(sound)
-        overwrite(path / "order.bin", content)
+        overwrite(path / "length_index.bin", content)
         findings = verify(path)
-        assert content == sound or {finding.file for finding in findings} == {"order.bin"}
+        assert content == sound or {finding.file for finding in findings} == {"length_index.bin"}
         check_plan(open_plans[number % len(VARIANTS)], documents)
         with told():
             check_plan(plan_of(path, VARIANTS[number // 2 % len(VARIANTS)]), documents)
-    overwrite(path / "order.bin", sound)
+    overwrite(path / "length_index.bin", sound)
     assert verify(path) == []
     return number
 
 
 def parts(path: Path, num_documents: int = len(DOCUMENTS)) -> tuple[np.ndarray, np.ndarray]:
     """(numbers, runs) of the sound file."""
-    data = (path / "order.bin").read_bytes()
+    data = (path / "length_index.bin").read_bytes()
     at = -(-4 * num_documents // 8) * 8
     return np.frombuffer(data[: 4 * num_documents], "<u4").copy(), np.frombuffer(data[at:], "<i8").reshape(-1, 2).copy()
 
@@ -113,7 +113,7 @@ def joined(numbers: np.ndarray, runs: np.ndarray) -> bytes:
 
 def flips(path: Path) -> Iterator[bytes]:
     """The file with one bit turned over: in every byte two at random."""
-    sound = (path / "order.bin").read_bytes()
+    sound = (path / "length_index.bin").read_bytes()
     rng = np.random.default_rng(3)
     for byte in range(len(sound)):
         for bit in rng.choice(8, 2, replace=False).tolist():

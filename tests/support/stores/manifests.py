@@ -2,7 +2,8 @@
 
 import json
 
-from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, TokenizerEntry, encode_manifest
+from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, TokenizerEntry
+from tokenstore.format.manifest_file import encode_manifest
 
 PLACE = "/stores/web/manifest.json"
 MANIFEST = Manifest(
@@ -23,6 +24,6 @@ MANIFEST = Manifest(
     },
     options={"text_field": "téxt ☃", "eos": True, "endings": [".txt", None, -3]},
     counts={"documents": 5, "empty": 0},
-    versions={"tokenstore": "0.1.0"},
+    library_versions={"tokenstore": "0.1.0"},
 )
 BODY = json.loads(encode_manifest(MANIFEST))

@@ -11,7 +11,7 @@ import xxhash
 from tests.support.stores.forge import replace, seal, sha256
 from tokenstore import Plan
 from tokenstore.format.manifest import TokenizerEntry
-from tokenstore.store.length_index import add_order
+from tokenstore.store.length_index import add_length_index
 from tokenstore.store.writer import StoreWriter
 
 REST = {
@@ -20,12 +20,12 @@ REST = {
     "tokenizer": TokenizerEntry("bytes", None, None, None, None, None, "tests", "1"),
     "options": {},
     "counts": {},
-    "versions": {},
+    "library_versions": {},
 }
 
 
 class Documents(NamedTuple):
-    """Documents and their masks: which tokens are to be learned."""
+    """Documents and their masks: which tokens are in the loss."""
 
     tokens: list[list[int]]
     masks: list[list[bool]]
@@ -62,7 +62,7 @@ def write_masked(
     documents: Documents,
     vocab_size: int = 300,
     shard_bytes: int = 1 << 20,
-    order: bool = False,
+    length_index: bool = False,
     at_once: int = 1,
     masks: bool = True,
 ) -> Path:
@@ -75,8 +75,8 @@ def write_masked(
             tokens = np.concatenate([np.array(ids, np.uint32) for ids in several])
             writer.append(tokens, np.array([len(ids) for ids in several]), mask if masks else None)
         writer.finish(**REST)
-    if order:
-        add_order(path)
+    if length_index:
+        add_length_index(path)
     return path
 
 

@@ -29,11 +29,11 @@ def manifest(num_tokens: int, num_documents: int) -> Manifest:
 class VirtualStore:
     """What a Plan asks of a Store before it reads."""
 
-    has_order = False
+    has_length_index = False
 
     def __init__(self, name: str, num_tokens: int, num_documents: int):
         self.path = Path("/virtual") / name
-        self.manifest = replace(manifest(num_tokens, num_documents), versions={"name": name})
+        self.manifest = replace(manifest(num_tokens, num_documents), library_versions={"name": name})
         self.num_tokens, self.vocab_size, self.dtype = num_tokens, 300, np.dtype("<u2")
         self.digest = f"{name}-{num_tokens}"
 

@@ -61,7 +61,7 @@ def all_files(folder: Path) -> dict[str, bytes]:
 
 
 def rows_of(path: Path) -> list[tuple[list[int], list[bool], str | None, tuple[str, int] | None]]:
-    """(tokens, what of them is learned, id, origin) of every document of a store."""
+    """(tokens, what of them is in the loss, id, origin) of every document of a store."""
     with tokenstore.open_store(path) as store:
         origins = [store.origin(i) for i in range(len(store))]
         return [

@@ -22,7 +22,7 @@ def small_plan(path: Path, **fields: Any) -> Plan:
 
 def small_store(make_store: Callable[..., Path], name: str = "a") -> Path:
     """A store of ids below 64, one epoch of which is more than the small plan."""
-    return make_store(name, random_documents(3, 60, 30, vocab_size=64), vocab_size=64, order=True)
+    return make_store(name, random_documents(3, 60, 30, vocab_size=64), vocab_size=64, length_index=True)
 
 
 def microbatches(

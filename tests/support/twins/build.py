@@ -13,7 +13,7 @@ from tokenstore.builder import BuildOptions
 EOS, BOS = 256, 257
 REASONS = ("empty", "filtered", "short", "long", "duplicates", "bad")
 
-# A document as it lies in a store: tokens, what of them is learned, id, (file, record)
+# A document as it lies in a store: tokens, what of them is in the loss, id, (file, record)
 Document = tuple[list[int], list[bool], str | None, tuple[str, int] | None]
 
 
@@ -162,8 +162,8 @@ def _ended(tokens: list[int], mask: list[bool], options: BuildOptions, masked: b
     put_first = first is not None and (made_here or tokens[:1] != [first])
     put_last = options.eos and (made_here or tokens[-1:] != [EOS])
     if put_last:
-        learned = bool(mask) and mask[-1] if masked else True
-        tokens, mask = [*tokens, EOS], [*mask, learned]
+        in_loss = bool(mask) and mask[-1] if masked else True
+        tokens, mask = [*tokens, EOS], [*mask, in_loss]
     if put_first:
         tokens, mask = [first, *tokens], [not masked, *mask]
     return tokens, mask

@@ -35,7 +35,7 @@ class Pool(dict):
 
 
 def make_stores(folder: Path) -> Stores:
-    """{vocabulary: [(path, documents)]}: stores of several shapes and many shards, with order files and a pad id."""
+    """{vocabulary: [(path, documents)]}: stores of several shapes and many shards, with length indexes and a pad id."""
     stores: Stores = Pool()
     for vocabulary in VOCABULARIES:
         stores[vocabulary] = []
@@ -43,7 +43,7 @@ def make_stores(folder: Path) -> Stores:
             documents = random_documents(i, count, longest, vocabulary)
             if i in WINDOWED:
                 documents[0] = (documents[0] * 64)[:64]
-            path = write_store(folder / f"{vocabulary}-{i}", documents, vocabulary, shard_bytes=500, order=True)
+            path = write_store(folder / f"{vocabulary}-{i}", documents, vocabulary, shard_bytes=500, length_index=True)
             forge(path, lambda body: body["tokenizer"].update(pad_id=PAD))
             stores[vocabulary].append((path, documents))
     return stores
@@ -63,19 +63,19 @@ def cases(
     numbers = st.sampled_from(WINDOWED) if packing == "concat" else st.integers(0, len(SIZES) - 1)
     weight = st.sampled_from(["1", "0.5", "0.3", "0.05", "0.7"])
     sources: dict[str, dict] = {name: {"path": draw(numbers)} for name in names}
-    streams = list(names)
+    drawn = list(names)
     if packing != "concat" and draw(st.booleans()):
         members = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
         repeats = {name: draw(st.sampled_from(REPEATS)) for name in members}
         pool = draw(st.sampled_from(["a", "ca", "e"]))  # before, between and behind the other names
         sources[pool] = {"pool": draw(st.sampled_from([members, repeats]))}
-        streams = [name for name in names if name not in members] + [pool]
-    for name in streams:
+        drawn = [name for name in names if name not in members] + [pool]
+    for name in drawn:
         sources[name]["weight"] = draw(weight)
     later, step = [], 0
     for _ in range(draw(st.integers(0, 2)) if stages else 0):
         step += draw(st.integers(1, 4))
-        used = draw(st.lists(st.sampled_from(streams), min_size=1, unique=True))
+        used = draw(st.lists(st.sampled_from(drawn), min_size=1, unique=True))
         weights = {n: draw(weight) for n in used} if draw(st.booleans()) else None
         sizes = st.sampled_from([12, 48] if weights is None else [None, 12, 48])
         later.append({"from_step": step, "weights": weights, "global_batch_size": draw(sizes)})
@@ -143,10 +143,10 @@ class Twin:
 
     def __init__(self, config: PlanConfig, documents: dict[str, list[list[int]]]):
         self.config, self.documents = config, documents
-        self.members = {name: self._members(name) for name in config.streams}
-        self.num_sequences = {name: self._epoch(name) for name in config.streams}
+        self.members = {name: self._members(name) for name in config.drawn_sources}
+        self.num_sequences = {name: self._epoch(name) for name in config.drawn_sources}
         word = config.num_steps if isinstance(config.num_steps, str) else None
-        limits = {name: config.sources[name].max_epochs or (1 if word else 0) for name in config.streams}
+        limits = {name: config.sources[name].max_epochs or (1 if word else 0) for name in config.drawn_sources}
         limits = {name: epochs * self.num_sequences[name] for name, epochs in limits.items() if epochs}
         how = {"first_exhausted": "stop", "all_exhausted": "drop"}.get(word) or config.on_exhausted or "error"
         last = HORIZON if config.num_steps is None else config.num_steps
@@ -160,12 +160,12 @@ class Twin:
     def _members(self, name: str) -> list[str]:
         return sorted(self.config.sources[name].repeats) or [name]
 
-    def repeat(self, stream: str, member: str) -> Fraction:
-        return Fraction(self.config.sources[stream].repeats.get(member, 1))
+    def repeat(self, source: str, member: str) -> Fraction:
+        return Fraction(self.config.sources[source].repeats.get(member, 1))
 
-    def twins(self, stream: str) -> tuple:
+    def twins(self, source: str) -> tuple:
         """Members as `naive_packing` takes them."""
-        repeats = [(member, self.repeat(stream, member)) for member in self.members[stream]]
+        repeats = [(member, self.repeat(source, member)) for member in self.members[source]]
         return tuple((tuple(map(len, self.documents[m])), r.numerator, r.denominator) for m, r in repeats)
 
     def _epoch(self, name: str) -> int:
@@ -197,13 +197,13 @@ class Twin:
         rows = naive.step_rows(self.config.seed, step, self.cursor(step), self.size(step), self.config.shuffle)
         return [self.run[n] if n < len(self.run) else None for n in rows]
 
-    def pieces(self, stream: str, number: int) -> list[tuple[str, int, int, int]]:
+    def pieces(self, source: str, number: int) -> list[tuple[str, int, int, int]]:
         """(source with a path, document, start, stop) of a packed sequence."""
         config = self.config
         packed = naive_packing.packed_sequence(
-            self.twins(stream), config.sequence_length, config.seed, stream, number, config.packing, config.shuffle
+            self.twins(source), config.sequence_length, config.seed, source, number, config.packing, config.shuffle
         )
-        return [(self.members[stream][member], *piece) for member, *piece in packed]
+        return [(self.members[source][member], *piece) for member, *piece in packed]
 
     def batch(self, step: int) -> tuple[list, np.ndarray, np.ndarray]:
         """(pieces, input_ids, targets) of a whole step."""

@@ -143,9 +143,9 @@ def sub_entries(v, h, L, f, jitter, shuffle):
     return out
 
 
-def entries_of(counts, L, rung, jitter, shuffle):
+def entries_of(counts, L, attempt, jitter, shuffle):
     """[(worst fit?, v, a, b)] in the order of placing."""
-    c, f = RUNGS[rung]
+    c, f = RUNGS[attempt]
     cut = L + 1 if c is None else cut_of(counts, L, c)
     out = []
     for v, h in counts.items():
@@ -155,13 +155,13 @@ def entries_of(counts, L, rung, jitter, shuffle):
 
 
 def pack(counts, L, N, seed, name, epoch, shuffle):
-    """(bins, index of the rung taken). A bin is its slots (v, y), in the order before Fisher and Yates."""
+    """(bins, index of the attempt taken). A bin is its slots (v, y), in the order before Fisher and Yates."""
     jitter = counted_key(base_key(seed, "jitter", name), epoch)
-    for rung in range(len(RUNGS)) if shuffle else [len(RUNGS) - 1]:
-        bins = place(entries_of(counts, L, rung, jitter, shuffle), L, N, sum(counts.values()) - N)
+    for attempt in range(len(RUNGS)) if shuffle else [len(RUNGS) - 1]:
+        bins = place(entries_of(counts, L, attempt, jitter, shuffle), L, N, sum(counts.values()) - N)
         if bins is not None:
-            return [[slot for placement in reversed(content) for slot in placement] for content in bins], rung
-    raise AssertionError("every rung failed")
+            return [[slot for placement in reversed(content) for slot in placement] for content in bins], attempt
+    raise AssertionError("every attempt failed")
 
 
 def singles(counts, L):

@@ -89,12 +89,12 @@ def jitter(seed: int, name: str = "a") -> np.uint64:
 def assert_same_bins(
     classes: LengthClasses, num_bins: int, seed: int, epoch: int, shuffle: bool, name: str = "ä"
 ) -> int:
-    """Bins, their slots, the order of both, and the rung, which is returned, are those of the twin."""
+    """Bins, their slots, the order of both, and the attempt, which is returned, are those of the twin."""
     made = pack(classes, num_bins, jitter(seed, name), epoch, shuffle)
-    expected, rung = twin.pack(counts_of(classes), classes.length, num_bins, seed, name, epoch, shuffle)
+    expected, attempt = twin.pack(counts_of(classes), classes.length, num_bins, seed, name, epoch, shuffle)
     assert bins(made, classes) == expected
-    assert made.rung == rung
-    return rung
+    assert made.attempt == attempt
+    return attempt
 
 
 def assert_whole(packing: Packing, classes: LengthClasses, num_bins: int) -> None:
@@ -102,10 +102,10 @@ def assert_whole(packing: Packing, classes: LengthClasses, num_bins: int) -> Non
     ends, lengths, slots = bins_of(packing, classes)
     assert len(ends) == num_bins
     assert np.diff(ends, prepend=0).min() > 0
-    firsts = np.cumsum(classes.counts) - classes.counts
+    starts = np.cumsum(classes.counts) - classes.counts
     assert np.all(slots < classes.counts[lengths])
     assert len(slots) == classes.num_pieces
-    assert np.all(np.bincount(firsts[lengths] + slots, minlength=classes.num_pieces) == 1)
+    assert np.all(np.bincount(starts[lengths] + slots, minlength=classes.num_pieces) == 1)
     assert np.add.reduceat(lengths, ends - np.diff(ends, prepend=0)).max() <= classes.length
 
 
@@ -114,10 +114,10 @@ def assert_whole_by_groups(packing: Packing, classes: LengthClasses, num_bins: i
     groups = packing.groups[np.lexsort((packing.groups[:, FIRST_SLOT], packing.groups[:, LENGTH]))][1:]
     lengths, slots = groups[:, LENGTH], groups[:, COPIES] * groups[:, BINS]
     ends = np.cumsum(slots)
-    firsts = (np.cumsum(classes.counts) - classes.counts)[lengths] + groups[:, FIRST_SLOT]
+    starts = (np.cumsum(classes.counts) - classes.counts)[lengths] + groups[:, FIRST_SLOT]
     assert slots.min() > 0
     assert ends[-1] == classes.num_pieces
-    assert np.array_equal(firsts, ends - slots)  # the groups of a class lie slot by slot, without a gap
+    assert np.array_equal(starts, ends - slots)  # the groups of a class lie slot by slot, without a gap
     left = [classes.length]
     for group in packing.groups[1:].tolist():
         left.append(left[group[PARENT]] - group[COPIES] * group[LENGTH])
@@ -129,6 +129,6 @@ def assert_whole_by_groups(packing: Packing, classes: LengthClasses, num_bins: i
     assert np.array_equal(before, np.cumsum(sizes) - sizes)
     assert taken.sum() == sizes.sum()
     assert np.all(taken <= packing.groups[:, BINS])
-    assert packing.groups[0, BINS] == packing.groups[0, TAKEN] == packing.firsts[-1] == num_bins
+    assert packing.groups[0, BINS] == packing.groups[0, TAKEN] == packing.starts[-1] == num_bins
     leaves = packing.groups[packing.leaves]
-    assert np.array_equal(np.diff(packing.firsts), leaves[:, BINS] - leaves[:, TAKEN])
+    assert np.array_equal(np.diff(packing.starts), leaves[:, BINS] - leaves[:, TAKEN])

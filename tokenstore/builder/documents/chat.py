@@ -47,7 +47,7 @@ class Conversation:
     tools: list[Any] | None = None
 
 
-def conversation(row: dict[str, Any], table: bool = False) -> Conversation:
+def read_conversation(row: dict[str, Any], table: bool = False) -> Conversation:
     """The conversation of one record.
 
     Args:
@@ -204,7 +204,7 @@ def _shown(value: Any) -> str:
     return repr(value[:60]) if isinstance(value, str) else _kind(value)
 
 
-def special_in_content(talk: Conversation, special_tokens: Sequence[str]) -> str | None:
+def special_in_content(conversation: Conversation, special_tokens: Sequence[str]) -> str | None:
     """Why a conversation cannot be taken as it is: one of its own strings holds a special token.
 
     Rendered, such a string would end a turn or begin another. Names of fields count too, since tool calls print them.
@@ -212,8 +212,8 @@ def special_in_content(talk: Conversation, special_tokens: Sequence[str]) -> str
     Returns: `message 2: expected text, found the special token '<|im_end|>' in content`, or None: there is none.
     """
     pattern = _pattern(tuple(special_tokens))
-    places = [(f"message {i}", message) for i, message in enumerate(talk.messages, 1)]
-    for where, value in [*places, ("tools", {"tools": talk.tools})]:
+    places = [(f"message {i}", message) for i, message in enumerate(conversation.messages, 1)]
+    for where, value in [*places, ("tools", {"tools": conversation.tools})]:
         for field, inside in value.items():
             for text in (field, *_strings(inside)):
                 if found := pattern.search(text):

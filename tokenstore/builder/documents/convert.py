@@ -28,19 +28,19 @@ _NO_IDS = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Document:
-    """What will be encoded: a text, with the characters to be learned of a conversation, or ids that are there already.
+    """What will be encoded: a text, with the characters in the loss of a conversation, or ids that are there already.
 
     Attributes:
         text: "" for ids.
-        learned: spans of characters of `text`, half-open.
+        in_loss: spans of characters of `text`, half-open.
         ids: int64[n], each below the vocabulary's size; none for a text.
-        mask: bool[n], which ids are to be learned; None: all.
+        mask: bool[n], which ids are in the loss; None: all.
         name: the record's own id; "" without.
         content: two words of a hash, where documents are split or compared; else zeros.
     """
 
     text: str = ""
-    learned: tuple[tuple[int, int], ...] = ()
+    in_loss: tuple[tuple[int, int], ...] = ()
     ids: np.ndarray = dataclasses.field(default_factory=lambda: _NO_IDS)
     mask: np.ndarray | None = None
     name: str = ""
@@ -128,14 +128,14 @@ class DocumentReader:
         return Document(ids=ids, mask=mask, name=name, content=content_hash(content) if self.hashed else (0, 0))
 
     def _chat(self, row: Row, name: str, of_table: bool) -> Document:
-        from tokenstore.builder.documents.chat import conversation, special_in_content
+        from tokenstore.builder.documents.chat import read_conversation, special_in_content
 
-        talk = conversation(row, of_table)
-        if self.options.special_text != "special" and (reason := special_in_content(talk, self.special_tokens)):
+        conversation = read_conversation(row, of_table)
+        if self.options.special_text != "special" and (reason := special_in_content(conversation, self.special_tokens)):
             raise ValueError(reason)
-        text, spans = self.renderer.render(talk)
+        text, spans = self.renderer.render(conversation)
         content = content_hash(text.encode()) if self.hashed else (0, 0)
-        return Document(text=text, learned=tuple(spans), name=name, content=content)
+        return Document(text=text, in_loss=tuple(spans), name=name, content=content)
 
 
 def renderer_of(options: BuildOptions, tokenizer: Tokenizer) -> "Renderer":
@@ -170,7 +170,7 @@ def reading(options: BuildOptions) -> Reading:
 
 
 def find_mask_field(rows: Iterable[tuple[int, Row | Bad]]) -> str | None:
-    """The field of the first good row that says which of its tokens are to be learned, if it has one."""
+    """The field of the first good row that says which of its tokens are in the loss, if it has one."""
     row = next((row for _, row in rows if not isinstance(row, Bad)), {})
     return next((name for name in ("loss_mask", "labels") if row.get(name) is not None), None)
 
@@ -257,7 +257,7 @@ def _mask(row: Row, name: str, ids: np.ndarray) -> np.ndarray:
     if wrong.size:
         raise ValueError(f"field {name!r}: expected {rule}, found {value[wrong[0]]!r} at token {wrong[0]}")
     if mask.size and not mask.any():
-        raise ValueError(f"field {name!r}: expected a token to be learned, found none")
+        raise ValueError(f"field {name!r}: expected a token in the loss, found none")
     return mask
 
 

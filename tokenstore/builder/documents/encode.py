@@ -22,7 +22,7 @@ class Encoded:
     Attributes:
         tokens: uint16 or uint32[sum of lengths], in the store's dtype.
         lengths: int64[k], each at least 1.
-        mask: bool[sum of lengths], which tokens are to be learned; None in a store without masks.
+        mask: bool[sum of lengths], which tokens are in the loss; None in a store without masks.
         kept: int64[k], which of the documents given these are.
         why: int8[n], of every document given: a place in `REASONS` for one left out, `KEPT` for the others.
     """
@@ -86,14 +86,14 @@ def _raw(
 
 
 def _of_conversations(documents: Sequence[Document], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    from tokenstore.builder.documents.loss_spans import learned
+    from tokenstore.builder.documents.loss_spans import in_loss
 
     ids, lengths, spans = tokenizer.encode_batch_with_spans([document.text for document in documents])
     first, parts = 0, []
     for document in documents:  # their spans as characters of all texts, as those of the tokens
-        parts += [(first + start, first + stop) for start, stop in document.learned]
+        parts += [(first + start, first + stop) for start, stop in document.in_loss]
         first += len(document.text)
-    return ids, lengths, learned(spans, parts)
+    return ids, lengths, in_loss(spans, parts)
 
 
 def has_masks(options: BuildOptions) -> bool:
@@ -139,7 +139,7 @@ def _with_special(
     special: tuple[int | None, int | None],
     may_be_there: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Put the ids of `special` before and after every document. One after is learned if the token before it is."""
+    """Put the ids of `special` before and after every document. One after is in the loss if the token before it is."""
     ends = np.cumsum(lengths)
     starts = ends - lengths
     order, places, values, flags = [], [], [], []
@@ -156,8 +156,8 @@ def _with_special(
         order.append(2 * missing + after)  # at one place, the end of one document before the start of the next
         values.append(np.full(missing.size, value, ids.dtype))
         if mask is not None:
-            learned = mask[np.maximum(at[missing] - 1, 0)] if mask.size else np.zeros(missing.size, np.bool_)
-            flags.append(learned & (lengths[missing] > 0) if after else np.zeros(missing.size, np.bool_))
+            in_loss = mask[np.maximum(at[missing] - 1, 0)] if mask.size else np.zeros(missing.size, np.bool_)
+            flags.append(in_loss & (lengths[missing] > 0) if after else np.zeros(missing.size, np.bool_))
     if places:
         by_document = np.argsort(np.concatenate(order))
         where = np.concatenate(places)[by_document]

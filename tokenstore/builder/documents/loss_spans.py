@@ -23,7 +23,7 @@ TrainOn = Literal["assistant", "last", "all"]
 
 
 class Renderer:
-    """Writes conversations as text and says which characters are learned. The same for the same conversation, anywhere."""
+    """Writes conversations as text and says which characters are in the loss. The same for the same conversation, anywhere."""
 
     def __init__(
         self,
@@ -52,54 +52,56 @@ class Renderer:
         self.template = load_template(template, special_tokens, date)
         self.families = {} if self.template.has_marks else families_like(self.template, date)
 
-    def render(self, talk: Conversation) -> tuple[str, list[Span]]:
-        """The text of a conversation and its learned characters: half-open, in order, neither overlapping nor touching.
+    def render(self, conversation: Conversation) -> tuple[str, list[Span]]:
+        """The text of a conversation and its characters in the loss: half-open, in order, neither overlapping nor touching.
 
         Raises:
-            ValueError: the template fails on it, leaves something of it out, or does not say what is learned.
+            ValueError: the template fails on it, leaves something of it out, or does not say what is in the loss.
         """
-        self._check_read(talk)
+        self._check_read(conversation)
         if self.train_on == "all":
-            text, _ = self.template.render(talk.messages, talk.tools)
+            text, _ = self.template.render(conversation.messages, conversation.tools)
             return text, _joined([(0, len(text))])
-        spoken = [i for i, message in enumerate(talk.messages) if message["role"] == "assistant"]
+        spoken = [i for i, message in enumerate(conversation.messages) if message["role"] == "assistant"]
         if not spoken:
             raise ValueError("nothing to train on: expected an assistant message, found none")
         wanted = spoken[-1:] if self.train_on == "last" else spoken
-        wanted = [i for i in wanted if talk.messages[i].get("weight", 1)]
-        text, spans = self._text_and_spans(talk, spoken, wanted)
+        wanted = [i for i in wanted if conversation.messages[i].get("weight", 1)]
+        text, spans = self._text_and_spans(conversation, spoken, wanted)
         return text, _joined(spans)
 
-    def _text_and_spans(self, talk: Conversation, spoken: list[int], wanted: list[int]) -> tuple[str, list[Span]]:
+    def _text_and_spans(
+        self, conversation: Conversation, spoken: list[int], wanted: list[int]
+    ) -> tuple[str, list[Span]]:
         if self.template.has_marks:
-            return _marked(self.template, talk, spoken, wanted)
-        text, _ = self.template.render(talk.messages, talk.tools)
+            return _marked(self.template, conversation, spoken, wanted)
+        text, _ = self.template.render(conversation.messages, conversation.tools)
         for family in self.families.values():
             try:
-                theirs, spans = _marked(family, talk, spoken, wanted)
+                theirs, spans = _marked(family, conversation, spoken, wanted)
             except ValueError:
                 continue
             if theirs == text:
                 return text, spans
-        return text, self._gained(text, talk, wanted)
+        return text, self._gained(text, conversation, wanted)
 
-    def _check_read(self, talk: Conversation) -> None:
+    def _check_read(self, conversation: Conversation) -> None:
         """Jinja passes over what a template does not name: a lost tool call must not pass silently."""
-        if talk.tools and not self.template.reads_tools:
+        if conversation.tools and not self.template.reads_tools:
             raise ValueError("tools: expected a template that writes them, found one that leaves them out")
-        for i, message in enumerate(talk.messages, 1):
+        for i, message in enumerate(conversation.messages, 1):
             for names in (("tool_calls",), REASONING):
                 if message.keys() & set(names) and not any(name in self.template.text for name in names):
                     raise ValueError(
                         f"message {i}: expected a template that writes {names[0]}, found one that leaves it out"
                     )
 
-    def _gained(self, text: str, talk: Conversation, wanted: list[int]) -> list[Span]:
+    def _gained(self, text: str, conversation: Conversation, wanted: list[int]) -> list[Span]:
         """What `text`, that of the whole conversation, gains with each wanted message."""
         spans = []
         for i in wanted:
-            before, _ = self.template.render(talk.messages[:i], talk.tools, prompt=True)
-            through, _ = self.template.render(talk.messages[: i + 1], talk.tools)
+            before, _ = self.template.render(conversation.messages[:i], conversation.tools, prompt=True)
+            through, _ = self.template.render(conversation.messages[: i + 1], conversation.tools)
             if not text.startswith(through):
                 raise ValueError(
                     f"message {i + 1}: the template writes it differently when other messages follow; {self._advice()}"
@@ -111,8 +113,8 @@ class Renderer:
                 )
             if len(before) == len(through):
                 raise ValueError(f"message {i + 1}: the template omits it; use another template, or --train-on all")
-            if i == len(talk.messages) - 1:
-                self._check_end(talk, before, through)
+            if i == len(conversation.messages) - 1:
+                self._check_end(conversation, before, through)
             end = len(through.rstrip()) if through.rstrip().endswith(self.ends) else len(through)
             spans.append((len(before), max(len(before), end)))
         return spans
@@ -123,36 +125,38 @@ class Renderer:
         way = f"--chat-template {like}" if like else "a --chat-template with {% generation %} marks"
         return f"use {way}{', --train-on last' if last and self.train_on != 'last' else ''} or --train-on all"
 
-    def _check_end(self, talk: Conversation, before: str, through: str) -> None:
-        """Some templates begin an answer at every end, asked or not: it would be learned as part of the last message."""
-        last = len(talk.messages) - 1
-        if self.template.render(talk.messages[:last], talk.tools)[0] == before:
+    def _check_end(self, conversation: Conversation, before: str, through: str) -> None:
+        """Some templates begin an answer at every end, asked or not: it would be in the loss as part of the last message."""
+        last = len(conversation.messages) - 1
+        if self.template.render(conversation.messages[:last], conversation.tools)[0] == before:
             another = {"role": "user", "content": "?"}
-            if not self.template.render((*talk.messages, another), talk.tools)[0].startswith(through):
+            if not self.template.render((*conversation.messages, another), conversation.tools)[0].startswith(through):
                 raise ValueError(
                     f"message {last + 1}: the template ignores add_generation_prompt and rewrites the end; "
                     f"{self._advice(last=False)}"
                 )
 
 
-def _marked(template: Template, talk: Conversation, spoken: list[int], wanted: list[int]) -> tuple[str, list[Span]]:
+def _marked(
+    template: Template, conversation: Conversation, spoken: list[int], wanted: list[int]
+) -> tuple[str, list[Span]]:
     """The text by a template with marks, and the marked characters of the wanted messages; `spoken`: all assistant messages."""
-    text, marks = template.render(talk.messages, talk.tools, marks=True)
+    text, marks = template.render(conversation.messages, conversation.tools, marks=True)
     spans = []
     for i in wanted:
         if len(marks) == len(spoken):
             mine = [marks[spoken.index(i)]]
         else:
-            mine = marks[_num_marks(template, talk, i) : _num_marks(template, talk, i + 1)]
+            mine = marks[_num_marks(template, conversation, i) : _num_marks(template, conversation, i + 1)]
         if all(start == stop for start, stop in mine):
             raise ValueError(f"message {i + 1}: expected generation marks around some text, found none")
         spans += mine
     return text, spans
 
 
-def _num_marks(template: Template, talk: Conversation, count: int) -> int:
+def _num_marks(template: Template, conversation: Conversation, count: int) -> int:
     """How many marks the first messages of a conversation have."""
-    return len(template.render(talk.messages[:count], talk.tools, marks=True)[1]) if count else 0
+    return len(template.render(conversation.messages[:count], conversation.tools, marks=True)[1]) if count else 0
 
 
 def _joined(spans: list[Span]) -> list[Span]:
@@ -171,8 +175,8 @@ def _joined(spans: list[Span]) -> list[Span]:
     return joined
 
 
-def learned(token_spans: np.ndarray, spans: Sequence[Span]) -> np.ndarray:
-    """Which tokens are learned: those that lie wholly in one span. One without characters, or on an edge, is not.
+def in_loss(token_spans: np.ndarray, spans: Sequence[Span]) -> np.ndarray:
+    """Which tokens are in the loss: those that lie wholly in one span. One without characters, or on an edge, is not.
 
     Args:
         token_spans: int64[n, 2], characters of each token, half-open.

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2] / "tokenstore"
-FLOORS = {
+LAYERS = {
     "errors": 0,
     "jit": 0,
     "intrinsics": 0,
@@ -94,7 +94,7 @@ def imports(tree: ast.AST) -> list[str]:
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports hide the floor"
+            assert node.level == 0, "relative imports hide the layer"
             names.append(node.module or "")
             names += [f"{node.module}.{alias.name}" for alias in node.names]
     return names
@@ -104,19 +104,19 @@ def place(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def floor(place: str) -> str:
+def layer(place: str) -> str:
     return place.split("/")[0].removesuffix(".py")
 
 
 @pytest.mark.parametrize("path", MODULES, ids=place)
-def test_a_module_imports_only_its_own_and_lower_floors(path: Path) -> None:
-    """The floors of the package's docstring hold."""
-    mine = floor(place(path))
+def test_a_module_imports_only_its_own_and_lower_layers(path: Path) -> None:
+    """The layers of the package's docstring hold."""
+    mine = layer(place(path))
     if mine == "__init__":
         return  # the facade: names are imported when used, for type checkers otherwise
     for name in imports(ast.parse(path.read_text())):
-        if name.startswith("tokenstore.") and (other := name.split(".")[1]) in FLOORS:
-            assert other == mine or FLOORS[other] < FLOORS[mine], f"{place(path)} imports {name}"
+        if name.startswith("tokenstore.") and (other := name.split(".")[1]) in LAYERS:
+            assert other == mine or LAYERS[other] < LAYERS[mine], f"{place(path)} imports {name}"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=place)
@@ -124,7 +124,7 @@ def test_a_library_is_imported_only_where_it_belongs(path: Path) -> None:
     """Torch only in torch_data/, the builder's libraries only in build/, os and mmap in one module, random nowhere."""
     for name in imports(ast.parse(path.read_text())):
         allowed = LIBRARIES.get(name.split(".")[0])
-        assert allowed is None or {floor(place(path)), place(path)} & allowed, f"{place(path)} imports {name}"
+        assert allowed is None or {layer(place(path)), place(path)} & allowed, f"{place(path)} imports {name}"
         assert not name.startswith("numpy.random")
 
 
@@ -178,7 +178,7 @@ def test_opening_a_store_imports_numpy_and_no_more(make_store) -> None:
 
 def test_planning_imports_no_torch(make_store) -> None:
     """A plan is usable without torch or the builder's libraries."""
-    path = make_store("s", [[1, 2], [3, 4, 5]], order=True)
+    path = make_store("s", [[1, 2], [3, 4, 5]], length_index=True)
     # numba loads the extensions other packages have registered, as awkward, which gigatoken needs; they are not ours
     alone = "import numba.core.entrypoints as e; e._already_initialized = True"
     code = f"{alone}; import sys, tokenstore; tokenstore.Plan.of({str(path)!r}, 2, 1).batch(0); print(*sorted(sys.modules))"

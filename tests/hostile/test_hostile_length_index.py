@@ -1,4 +1,4 @@
-"""Damaged order files (P9, FMT-9): what is read is the document's own, or an error names the file; never a crash.
+"""Damaged length indexes (P9, FMT-9): what is read is the document's own, or an error names the file; never a crash.
 
 The sweeps run twice: here, and in a process of their own.
 """
@@ -41,9 +41,9 @@ def test_no_damage_crashes_the_process(tmp_path: Path) -> None:
 @pytest.mark.deep
 @pytest.mark.timeout(1800)
 def test_every_flipped_bit_is_found_and_never_followed(tmp_path: Path) -> None:
-    """P9: all bits of order.bin, one by one."""
+    """P9: all bits of length_index.bin, one by one."""
     path = make_store(tmp_path)
-    sound = (path / "order.bin").read_bytes()
+    sound = (path / "length_index.bin").read_bytes()
     assert sweep(path, (flip(sound, bit) for bit in range(8 * len(sound)))) == 8 * len(sound)
 
 
@@ -51,34 +51,34 @@ def test_every_flipped_bit_is_found_and_never_followed(tmp_path: Path) -> None:
     "more", [-16, -8, -1, 1, 8, 16, 10**9, 2**62, 2**70, -(2**70), "none", "all", "numbers", "null"]
 )
 def test_a_wrong_size_in_the_manifest_is_refused(tmp_path: Path, more: int | str) -> None:
-    """P9, FMT-9: neither a size that no order file has nor one that the file has not is believed."""
+    """P9, FMT-9: neither a size that no length index has nor one that the file has not is believed."""
     path = make_store(tmp_path)
-    sound = (path / "order.bin").stat().st_size
+    sound = (path / "length_index.bin").stat().st_size
     size = (
         {"none": 0, "all": 104 + 26 * 16, "numbers": 104, "null": None}[more] if isinstance(more, str) else sound + more
     )
-    forge(path, lambda body: body["files"]["order.bin"].update(num_bytes=size))
+    forge(path, lambda body: body["files"]["length_index.bin"].update(num_bytes=size))
     for check in ("sizes", "lazy"):
         with pytest.raises(CorruptionError) as error:
             open_store(path, check=check).runs()
-        assert "order.bin" in str(error.value)
+        assert "length_index.bin" in str(error.value)
     with pytest.raises(CorruptionError):
         plan_of(path, {"packing": "best_fit"})
-    assert any("order.bin" in str(finding) for finding in verify(path))
+    assert any("length_index.bin" in str(finding) for finding in verify(path))
 
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
     """P9: every shorter length, and a longer one, is seen at open; opened lazily, before a byte of it is used."""
     path = make_store(tmp_path)
-    sound = (path / "order.bin").read_bytes()
+    sound = (path / "length_index.bin").read_bytes()
     for content in (*(sound[:size] for size in range(0, len(sound), 7)), sound[:-1], sound + b"\0", sound * 2):
-        replace(path / "order.bin", content)
-        for ask in (lambda: open_store(path), lambda: open_store(path, check="lazy").order()):
+        replace(path / "length_index.bin", content)
+        for ask in (lambda: open_store(path), lambda: open_store(path, check="lazy").length_index()):
             with pytest.raises(
                 CorruptionError, match=rf"file size: expected {len(sound)} bytes, found {len(content)} "
             ):
                 ask()
-        assert [finding.file for finding in verify(path)] == ["order.bin"]
+        assert [finding.file for finding in verify(path)] == ["length_index.bin"]
 
 
 KINDS: dict[str, Callable[[Path], object]] = {
@@ -96,12 +96,12 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path,
     """P9: in the place of the order; `concat`, which needs none, is refused with it, and reads on where it was open."""
     path = make_store(tmp_path)
     concat = plan_of(path, {"packing": "concat"})
-    (path / "order.bin").unlink()
-    KINDS[kind](path / "order.bin")
+    (path / "length_index.bin").unlink()
+    KINDS[kind](path / "length_index.bin")
     for ask in (lambda: open_store(path), lambda: open_store(path, check="lazy").runs()):
-        with pytest.raises(TokenStoreError, match=r"order\.bin"):
+        with pytest.raises(TokenStoreError, match=r"length_index\.bin"):
             ask()
-    assert [finding.file for finding in verify(path)] == ["order.bin"]
+    assert [finding.file for finding in verify(path)] == ["length_index.bin"]
     assert concat.batch(0)["input_ids"].shape == (4, LENGTH)
 
 
@@ -114,5 +114,5 @@ def test_a_disk_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr("builtins.open", fail)
-    with pytest.raises(TokenStoreError, match=r"Input/output error .*order\.bin"):
+    with pytest.raises(TokenStoreError, match=r"Input/output error .*length_index\.bin"):
         store.runs()

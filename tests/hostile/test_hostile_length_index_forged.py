@@ -1,4 +1,4 @@
-"""Forged order files (P9, FMT-9): size and checksum fit, and the content does not; `verify` finds it, plans are right or told."""
+"""Forged length indexes (P9, FMT-9): size and checksum fit, and the content does not; `verify` finds it, plans are right or told."""
 
 import tempfile
 from collections.abc import Callable
@@ -31,15 +31,15 @@ pytestmark = pytest.mark.timeout(120)  # a hang is a failure long before the sui
 
 
 def put(path: Path, content: bytes) -> None:
-    """Another order file, with its size and checksum in the manifest."""
-    replace(path / "order.bin", content)
+    """Another length index, with its size and checksum in the manifest."""
+    replace(path / "length_index.bin", content)
     entry = {"num_bytes": len(content), "checksum": xxhash.xxh3_128_hexdigest(content)}
-    forge(path, lambda body: body["files"]["order.bin"].update(entry))
+    forge(path, lambda body: body["files"]["length_index.bin"].update(entry))
 
 
 def check_forged(path: Path, documents: list[list[int]]) -> None:
     """It is found by verify, and every plan is right or told; reading through a loader as well."""
-    assert {finding.file for finding in verify(path)} == {"order.bin"}
+    assert {finding.file for finding in verify(path)} == {"length_index.bin"}
     for variant in VARIANTS:
         with told():
             plan = plan_of(path, variant)
@@ -81,7 +81,7 @@ def test_a_document_one_window_too_long_for_its_rank_is_told(tmp_path: Path, rep
     plan = plan_of(path, {"packing": "none", "shuffle": False, "repeat": repeat})
     with pytest.raises(CorruptionError, match=r"found document 1 of 16 tokens among others") as error:
         _ = [plan.documents(step) for step in range(STEPS)]
-    tells(error.value, "order.bin")
+    tells(error.value, "length_index.bin")
 
 
 @pytest.mark.parametrize("what", ["two lengths changed places", "equal lengths in another order", "numbers as stored"])
@@ -120,7 +120,7 @@ def test_an_order_of_any_integers_is_never_followed(data: st.DataObject) -> None
     content = joined(np.array(numbers), runs)
     with tempfile.TemporaryDirectory() as folder:
         path = make_store(Path(folder), documents)
-        if content != (path / "order.bin").read_bytes():
+        if content != (path / "length_index.bin").read_bytes():
             put(path, content)
             check_forged(path, documents)
 
@@ -132,8 +132,8 @@ def test_lengths_whose_sums_wrap_are_no_runs(tmp_path: Path, packing: str, lengt
     documents = [[1]] * 1001 + [[1, 2, 3, 4, 5]]
     path = make_store(tmp_path, documents)
     put(path, joined(np.arange(1002), np.array([[2**63 - 1, 0], [-(2**63) + 7, 1], [1, 2]])))
-    assert {finding.file for finding in verify(path)} == {"order.bin"}
-    with pytest.raises(CorruptionError, match=r"runs: expected rising lengths .*order\.bin"):
+    assert {finding.file for finding in verify(path)} == {"length_index.bin"}
+    with pytest.raises(CorruptionError, match=r"runs: expected rising lengths .*length_index\.bin"):
         plan_of(path, {"packing": packing, "sequence_length": length})
 
 
@@ -142,4 +142,4 @@ def test_a_forged_order_is_found_beside_other_damage(tmp_path: Path) -> None:
     path = make_store(tmp_path)
     put(path, FORGERIES["a number out of range"](*parts(path)))
     replace(path / "inputs.jsonl", b"x")
-    assert {finding.file for finding in verify(path)} == {"inputs.jsonl", "order.bin"}
+    assert {finding.file for finding in verify(path)} == {"inputs.jsonl", "length_index.bin"}
