@@ -97,7 +97,7 @@ def test_versions_that_cannot_be(path: Path) -> None:
     """A pool has none; numbers from 1; one that the store does not have is told with those it has."""
     pool = {"web": {"path": str(path)}, "all": {"pool": ["web"], "version": 1}}
     with pytest.raises(
-        ConfigError, match=r"sources\.all\.version: expected with a path only, found in a pool; give it"
+        ConfigError, match=r"sources\.all\.version: a pool has no version; set the version of its members"
     ):
         PlanConfig(sequence_length=8, global_batch_size=2, sources=pool)
     for wrong in (0, -1, "1", 1.0):

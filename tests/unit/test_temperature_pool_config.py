@@ -88,7 +88,10 @@ def test_temperature_evens_out(paths: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"sources": POOL, "packing": "concat"}, "sources.p.pool: expected packing best_fit or none, found concat"),
+        (
+            {"sources": POOL, "packing": "concat"},
+            "sources.p.pool: only valid with packing best_fit or none, found packing concat",
+        ),
         ({"sources": {"a": {}}}, "sources.a: expected either a path or a pool, found neither"),
         (
             {"sources": {**POOL, "p": {"path": "x", "pool": ["a"]}}},
@@ -110,20 +113,20 @@ def test_temperature_evens_out(paths: dict[str, str]) -> None:
         ),
         (
             {"sources": {**POOL, "p": {"pool": ["a", "a"]}}},
-            "sources.p.pool: expected every source once; write {name: 2} to repeat one",
+            "sources.p.pool: a source is listed twice; write {name: 2} to repeat it",
         ),
         (
             {"sources": {**POOL, "a": {"path": "a", "weight": 1}}},
-            "sources.a: expected no weight or max_epochs, as it is given by the pool p",
+            "sources.a: a member of a pool has no weight or max_epochs; set them on p",
         ),
         (
             {"sources": {**POOL, "a": {"path": "a", "max_epochs": 2}}},
-            "sources.a: expected no weight or max_epochs, as it is given by the pool p",
+            "sources.a: a member of a pool has no weight or max_epochs; set them on p",
         ),
-        ({"sources": {**POOL, "q": {"pool": ["b"]}}}, "sources.b: expected in one pool, found in p and q"),
+        ({"sources": {**POOL, "q": {"pool": ["b"]}}}, "sources.b: is a member of two pools, p and q; keep it in one"),
         (
             {"sources": {"a": {"path": "a", "weight": 1}}, "temperature": 2},
-            "temperature: expected all weights left out, found some",
+            "temperature: cannot be combined with weights; remove the temperature or all weights",
         ),
         ({"sources": POOL, "temperature": "0.99"}, "temperature: expected 1 or more, found '0.99'"),
         ({"sources": POOL, "temperature": 101}, "temperature: expected at most 100, found 101"),
@@ -133,11 +136,11 @@ def test_temperature_evens_out(paths: dict[str, str]) -> None:
         ),
         (
             {"sources": POOL, "cross_document_targets": True},
-            "cross_document_targets: expected packing concat, found best_fit",
+            "cross_document_targets: only valid with packing concat, found packing best_fit",
         ),
         (
             {"sources": POOL, "cross_document_targets": True, "packing": "none"},
-            "cross_document_targets: expected packing concat, found none",
+            "cross_document_targets: only valid with packing concat, found packing none",
         ),
         ({"sources": POOL, "last_batch": "keep"}, "last_batch: expected one of 'drop' or 'pad', found 'keep'"),
         (
@@ -190,7 +193,7 @@ def test_all_contradictions_are_named_at_once() -> None:
     sources = {**POOL, "a": {"path": "a", "weight": 1}, "p": {"pool": ["a", "z"]}}
     with pytest.raises(ConfigError) as error:
         PlanConfig(**BASE, sources=sources, packing="concat", temperature=2, skip_steps=[[3, 3]])
-    for text in ("sources.a: expected no weight", "found 'z'", "found concat", "temperature:", "skip_steps:"):
+    for text in ("a member of a pool has no weight", "found 'z'", "packing concat", "temperature:", "skip_steps:"):
         assert text in str(error.value)
 
 

@@ -1,4 +1,4 @@
-"""plan.yaml -> fields, and what is wrong with fields -> sentences a person can act on."""
+"""Reads the fields of a plan.yaml, and words validation errors so that a person can act on them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
@@ -8,7 +8,7 @@ from typing import Any
 from tokenstore.errors import ConfigError
 from tokenstore.outside import MAX_PLAN_BYTES, read_file
 
-# What each kind of mistake is in our words; the library's speak of its own types.
+# Our wording for each kind of error; the library's wording names its own types.
 _RULES = {
     "missing": "expected a value, found none",
     "greater_than_equal": "expected {ge} or more",
@@ -29,11 +29,11 @@ _KINDS = (
     ("model", "expected fields (name: value)"),
     ("dict", "expected fields (name: value)"),
 )
-_MOST_MISTAKES = 20  # in a message: each is compared with the fields there are, and with the other mistakes
-# What pydantic calls the forms a value may have, in the midst of its place
+_MOST_MISTAKES = 20  # errors per message: each is compared with all field names and with the other errors
+# Names that pydantic inserts into an error's location when a value may have several types
 _ALTERNATIVES = ("tuple[str, ...]", "dict[str,decimal]", "dict[str,constrained-decimal]")
-_PLACES = {  # places where several rules are tried, or where a rule needs a word
-    "pool": "expected a list of sources, or {{name: how often}}",
+_PLACES = {  # fields that accept several types, so that no single rule describes them
+    "pool": "expected a list of sources, or {{name: repeats}}",
     "num_steps": "expected a whole number above 0, first_exhausted or all_exhausted",
 }
 
@@ -41,11 +41,11 @@ _PLACES = {  # places where several rules are tried, or where a rule needs a wor
 def explain(
     mistakes: Iterable[Mapping[str, Any]], fields_at: Callable[[Sequence[int | str]], Sequence[str]] = lambda _: ()
 ) -> str:
-    """One line of text for the mistakes pydantic lists: place, rule and what was found, each place once, the first of many.
+    """One line of text that lists validation errors: field, rule and value found. Each field is listed once.
 
     Args:
-        mistakes: as pydantic lists them.
-        fields_at: names of the fields that a place such as ("sources", "web") may have.
+        mistakes: the errors as pydantic lists them; only the first 20 are described.
+        fields_at: returns the names of the fields allowed at a location such as ("sources", "web").
     """
     rows: dict[str, str] = {}
     mistakes = list(mistakes)
@@ -69,32 +69,34 @@ def explain(
         rule = rule.format(**mistake.get("ctx", {}))
         found = "" if "found" in rule else f", found {shown(mistake['input'])}"
         rows.setdefault(place, f"{place}: {rule}{found}")
-    # of a value that may be one thing or another, what is wrong inside says more than that it is not the other
-    told = [row for place, row in rows.items() if not any(o.startswith((f"{place}.", f"{place}[")) for o in rows)]
-    return "; ".join([*told, f"and {more:,} more mistakes"] if more > 0 else told)
+    # If a value may have one of several types, an error inside the value says more than "wrong type" for the value.
+    kept = [row for place, row in rows.items() if not any(o.startswith((f"{place}.", f"{place}[")) for o in rows)]
+    return "; ".join([*kept, f"and {more:,} more mistakes"] if more > 0 else kept)
 
 
 def _meant(name: int | str, known: Sequence[str]) -> str:
-    """What somebody who wrote `name` may have meant."""
+    """A hint for an unknown field `name`: the closest known field, or all of them."""
     close = get_close_matches(str(name), known, 1)
     return f", did you mean {close[0]}?" if close else f"; the fields are {', '.join(known)}" if known else ""
 
 
 def shown(value: Any) -> str:
-    """A wrong value in a message: short, whatever it is."""
+    """An invalid value as shown in a message: at most 80 characters."""
     try:
         return repr(value)[:80]
-    except ValueError:  # Python writes no integer of more than 4,300 digits
+    except ValueError:  # Python refuses to print an integer of more than 4,300 digits
         return "an integer of thousands of digits"
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The fields in a YAML (or JSON) file.
+    """Read the fields of a YAML or JSON file.
 
-    Raises: ConfigError: it is no regular file or too large; no YAML; a key stands twice, of which YAML itself keeps the last
-        silently; it is nested too deep, grows too large by aliases, or has a number of too many digits.
+    Raises:
+        ConfigError: the file is not a regular file, is too large or is not YAML; a key is repeated (plain YAML would
+            silently keep the last one); values are nested too deeply, aliases expand to too many values, or a number
+            has too many digits.
     """
-    from tokenstore.planning.yaml_text import parse  # with it comes the YAML library, for plans in files only
+    from tokenstore.planning.yaml_text import parse  # imports the YAML library, needed only for plans in files
 
     try:
         text = read_file(path, MAX_PLAN_BYTES).decode("utf-8")
@@ -104,10 +106,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ) from error
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         found = getattr(error, "strerror", None) or error
-        raise ConfigError(f"plan: cannot read {path}: {found}; give the path of a plan") from error
+        raise ConfigError(f"plan: cannot read {path}: {found}; give the path of a plan file") from error
     try:
         fields = parse(text)
-    except Exception as error:  # a tag such as !!bool of a wrong value raises errors of many kinds
+    except Exception as error:  # a tag such as !!bool with an invalid value raises errors of many types
         found = " ".join(str(error).split())[:300] or type(error).__name__
         raise ConfigError(f"plan: expected YAML, found {found} ({path})") from error
     if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
