@@ -13,7 +13,11 @@ from tokenstore.planning.config import PlanConfig, SourceConfig
 from tokenstore.store import Store, open_store
 
 _MOST_ROOM = 2  # times the tokens of a source; more is a sequence length that does not fit it
-_MANY_EPOCHS = 4  # beyond about four passes repeated text adds little (Muennighoff et al., 2023)
+MANY_EPOCHS = 4  # beyond about four passes repeated text adds little (Muennighoff et al., 2023)
+
+
+class ManyEpochsWarning(UserWarning):
+    """A plan repeats a source more than MANY_EPOCHS times."""
 
 
 def open_stores(config: PlanConfig, allow_links: str | Path | None = None) -> dict[str, Store]:
@@ -163,8 +167,9 @@ def warn_if_suspicious(config: PlanConfig, num_sequences: Mapping[str, int], sch
         )
     for name, count in schedule.counts(schedule.end).items():
         epochs = count / num_sequences[name]
-        if epochs > _MANY_EPOCHS and config.sources[name].max_epochs is None:
+        if epochs > MANY_EPOCHS and config.sources[name].max_epochs is None:
             warnings.warn(
                 f"source {name} is repeated {epochs:.1f} times in this plan; lower its weight or set max_epochs",
+                ManyEpochsWarning,
                 stacklevel=3,
             )

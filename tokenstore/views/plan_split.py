@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from math import gcd
 
 from tokenstore.errors import ConfigError
+from tokenstore.order.rank_rows import divisors
 from tokenstore.planning.plan import Plan
 
 _MOST_BATCH = 1 << 20  # of a batch above it the divisors are not worth listing
@@ -75,4 +76,4 @@ def _split(size: int, steps: tuple[int, ...], world_size: int, microbatch_size: 
 
 
 def _divisors(value: int) -> tuple[int, ...]:
-    return tuple(d for d in range(1, value + 1) if value % d == 0) if value <= _MOST_BATCH else ()
+    return tuple(divisors(value)) if value <= _MOST_BATCH else ()

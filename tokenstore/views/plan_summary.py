@@ -9,10 +9,10 @@ from pathlib import Path
 
 from tokenstore.errors import ConfigError
 from tokenstore.planning import PlanConfig
+from tokenstore.planning.feasibility import MANY_EPOCHS, ManyEpochsWarning
 from tokenstore.planning.plan import Plan
 from tokenstore.planning.progress import PieceLengths, SourceProgress
 
-MANY_EPOCHS = 4
 ENDLESS_STEPS = 10_000  # what of an endless plan is looked at, if nothing else is asked
 
 
@@ -110,11 +110,14 @@ class PlanSummary:
 
 
 def load_plan(path: Path, allow_links: Path | None = None) -> tuple[Plan, tuple[str, ...]]:
-    """The plan in a file, and what it warned of; `allow_links` as in `open_store`."""
+    """Load a plan from a file. Return it with its warnings, except those on repeats, which a summary counts itself.
+
+    `allow_links` is that of `open_store`.
+    """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         plan = Plan(PlanConfig.load(path), allow_links)
-    return plan, tuple(str(each.message) for each in caught)
+    return plan, tuple(str(each.message) for each in caught if each.category is not ManyEpochsWarning)
 
 
 def summarize_plan(
@@ -162,7 +165,7 @@ def summarize_plan(
             for cursor, name in schedule.drops
             if cursor < schedule.cursor(steps)
         ),
-        warnings=(*_in_time(warned), *_warnings(plan, sources, steps)),
+        warnings=(*warned, *_warnings(plan, sources, steps)),
         notes=tuple(_notes(plan)),
     )
 
@@ -214,11 +217,6 @@ def epoch_starts(plan: Plan, source: str, steps: int) -> Iterator[EpochStart]:
         if step is None or step >= steps:
             return
         yield EpochStart(epoch, step)
-
-
-def _in_time(warned: tuple[str, ...]) -> Iterator[str]:
-    """What the plan warned of itself, but for repeats, which are counted up to the step asked for."""
-    return (text for text in warned if " is repeated " not in text)
 
 
 def _warnings(plan: Plan, sources: tuple[SourceRow, ...], steps: int) -> Iterator[str]:
