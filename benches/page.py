@@ -1,10 +1,12 @@
-"""The results that are kept, as a page: `python -m benches.page [FILE]`. Costs by size are drawn, and chances beside even ones.
+"""The kept results as pages.
 
-The page is one file that needs no network, as those of `tokenstore report` are.
+python -m benches.page [FILE]       one HTML file that needs no network; costs by size and p-values are drawn
+python -m benches.page --markdown   benches/README.md; run it after `python -m benches.run --keep`
 """
 
 import argparse
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +17,32 @@ from tokenstore.report.charts import Chart, line_chart
 from tokenstore.report.page import render_source
 
 TEMPLATE = Path(__file__).parent / "page.html"
+README = Path(__file__).parent / "README.md"
+INTRODUCTION = """# Benchmarks
+
+This page is generated from the files in `results/`. Do not edit it: run `python -m benches.page --markdown`.
+
+    python -m benches.run                            # all benches; takes a while
+    python -m benches.run --only throughput --keep   # one of them; its rows are written to results/
+    python -m benches.run --smoke                    # tiny sizes: do they run?
+
+How to read the tables:
+
+- Absolute times depend on the machine, and shared machines are noisy. So most rows are shares or ratios of two
+  things measured in turn, in the same run. The value is the median; the range in parentheses is the spread.
+- "The limit" is a loop in C that widens uint16 tokens to int64 in order. No loader can be faster.
+- "Target" is the goal that was set before measuring. An empty cell means that there is none.
+- "L" is the sequence length in tokens. A batch is 8 x 2048 tokens unless a row says otherwise.
+- Other loaders run as their own documentation recommends (`peers.py`, versions in `requirements-peers.txt`), each in
+  its own process, on the same tokens, shuffled, with everything in memory.
+
+`LOG.md` says where the time goes, what was tried, and what did not help.
+"""
 
 
 @dataclass(frozen=True)
 class Section:
-    """The rows of a bench, on which machine they were measured, and claim and chart of every row with chances."""
+    """The rows of a bench, the machine they were measured on, and a chart for every row with p-values."""
 
     name: str
     machine: str
@@ -28,7 +51,7 @@ class Section:
 
 
 def kept(folder: Path = RESULTS) -> Iterator[Section]:
-    """The results of every bench that has been kept, in the order in which they run."""
+    """The kept results of every bench, in the order in which benches run."""
     for file in (folder / f"{name}.json" for name in BENCHES):
         if file.exists():
             result = json.loads(file.read_text())
@@ -38,23 +61,49 @@ def kept(folder: Path = RESULTS) -> Iterator[Section]:
 
 
 def _chart(chances: Sequence[float]) -> Chart:
-    """Sorted chances, and dashed where they would lie if they were quite even."""
+    """Sorted p-values, with a dashed line for a uniform distribution."""
     even = [(place + 1) / (len(chances) + 1) for place in range(len(chances))]
     places = range(1, len(chances) + 1)
     return line_chart(places, {"found": sorted(chances)}, {"found": 0}, {"found": even}, percent=True)
 
 
 def page(sections: Iterable[Section]) -> str:
-    """A section a bench: its table, and below it what is to be drawn."""
+    """HTML: a section per bench with its table and its charts."""
     return render_source(TEMPLATE.read_text(), sections=list(sections), show=show)
+
+
+def markdown(sections: Iterable[Section]) -> str:
+    """The same tables as Markdown."""
+    return "\n".join([INTRODUCTION, *map(_section_markdown, sections)])
+
+
+def _section_markdown(section: Section) -> str:
+    lines = [f"## {section.name.capitalize()}", "", f"Measured on {section.machine}.", ""]
+    lines += ["| claim | measured | target | in the same run |", "|---|---|---|---|"]
+    lines += [f"| {' | '.join(map(_cell, _cells(row)))} |" for row in section.rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cells(row: Row) -> tuple[str, str, str, str]:
+    bars = "; ".join(f"{name}: {show(value, row.unit)}" for name, value in row.bars.items())
+    return row.claim, row.value, row.reach.strip("-"), "; ".join(filter(None, [row.beside, bars]))
+
+
+def _cell(text: str) -> str:
+    """Text of a table's cell: no character of it is markup."""
+    return re.sub(r"([|\\*_<>`])", r"\\\1", text)
 
 
 def main() -> None:
     """Parse the command line, write the page."""
-    parser = argparse.ArgumentParser(prog="python -m benches.page", description=__doc__)
-    parser.add_argument("file", nargs="?", type=Path, default=Path("benches.html"), help="default: %(default)s")
-    file = parser.parse_args().file
-    file.write_text(page(kept()))
+    parser = argparse.ArgumentParser(
+        prog="python -m benches.page", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", nargs="?", type=Path, help="default: benches.html, or benches/README.md")
+    parser.add_argument("--markdown", action="store_true", help="write Markdown instead of HTML")
+    arguments = parser.parse_args()
+    file = arguments.file or (README if arguments.markdown else Path("benches.html"))
+    file.write_text(markdown(kept()) if arguments.markdown else page(kept()))
     print(f"wrote {file}")
 
 

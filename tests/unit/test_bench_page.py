@@ -1,8 +1,8 @@
-"""The page of what the benches found: every row that was kept, its bars and its chances."""
+"""The pages of the kept results: every row, its bars and its p-values."""
 
 import re
 
-from benches.page import Section, kept, page
+from benches.page import README, Section, kept, markdown, page
 from benches.scenes import Row, show
 from tests.support.report_pages import check_page
 
@@ -29,3 +29,12 @@ def test_chances_are_drawn_beside_even_ones() -> None:
     for _, chart in sections[0].charts:
         assert len(chart.points["values"][0]) == len(chart.points["targets"][0]) == 50
     assert page(sections).count("<svg") == 10
+
+
+def test_readme_is_what_the_generator_makes() -> None:
+    assert README.read_text() == markdown(kept()), "run `python -m benches.page --markdown`"
+
+
+def test_markdown_has_one_cell_per_column() -> None:
+    rows = [Row("a | b", "1 *us*", "-", "c_d", {"10^4": 1.0}, "us")]
+    assert "| a \\| b | 1 \\*us\\* |  | c\\_d; 10^4: 1 us |" in markdown([Section("scale", "a machine", rows, [])])
