@@ -53,6 +53,18 @@ def test_without_a_place_for_a_cache_kernels_are_compiled_in_memory() -> None:
     assert done.stdout.strip() == "[0, 1, 0, 1, 0] None"
 
 
+def test_kernels_do_not_load_the_extensions_of_other_packages() -> None:
+    """Awkward registers an extension that takes .1 s and 18 MB. The first kernel that is not ours loads it."""
+    code = (
+        "import sys, numba; from numba.core import entrypoints; loaded = [];"
+        "entrypoints.importlib_metadata.entry_points = lambda: loaded.append(1) or {};"
+        "from tokenstore.order.interleave import interleave; interleave((3, 2)); print(loaded);"
+        "numba.njit(lambda x: x)(1); print(loaded)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n") == ["[]", "[1]", ""]
+
+
 _USE_ALL = """
 import sys, pathlib
 from tests.conftest import random_documents, write_store
