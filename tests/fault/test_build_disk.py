@@ -76,7 +76,7 @@ def check_failures(
         failing = FailingDisk(number, for_good)
         with (
             failing.mounted(monkeypatch),
-            pytest.raises(BuildError, match=r"disk: expected to write .*No space left.*MB free.*it resumes"),
+            pytest.raises(BuildError, match=r"disk: No space left on device: .*MB free.*again to resume"),
         ):
             make(output)
         assert failing.calls[: number + 1] == disk.calls[: number + 1]
@@ -163,7 +163,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_that_names_it(
     output.parent.mkdir()
     with monkeypatch.context() as patched:
         patched.setattr(os, call, refuse)
-        with pytest.raises(BuildError, match=r"disk: expected to write .*out/store\.tokenstore.*Read-only file system"):
+        with pytest.raises(BuildError, match=r"disk: Read-only file system: .*out/store\.tokenstore"):
             make(output)
     assert os.listdir(output.parent) == []
     assert make(output).num_documents == 4
@@ -203,7 +203,8 @@ def test_an_input_that_is_removed_while_building_is_named_and_put_back_the_build
         else:
             patched.setattr(part, "_check_unchanged", removed_on_the_way)
         with pytest.raises(
-            BuildError, match=r"input: expected .* found No such file or directory \(.*b\.txt\); .*run the same command"
+            BuildError,
+            match=r"input: .*b\.txt (became unreadable during the build|cannot be read) \(No such file or directory\); .*run the same command",
         ):
             build_store(BuildOptions((str(folder),), output, "bytes", workers=workers, max_bad=1))
     assert not output.exists()
@@ -231,7 +232,7 @@ def test_a_part_whose_last_bytes_find_no_room_does_not_count(
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2 * source.stat().st_size + left_bytes, hard))
     try:
-        with pytest.raises(BuildError, match=r"disk: expected to write .*File too large"):
+        with pytest.raises(BuildError, match=r"disk: File too large: "):
             build_store(options)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -267,8 +268,7 @@ def test_a_limit_on_file_size_ends_the_command_with_exit_code_1_and_it_resumes(
     failed = run(preexec_fn=limited)  # no threads are running here
     assert failed.returncode == 1
     assert failed.stdout == ""
-    assert failed.stderr.startswith("error: disk: expected to write ")
-    assert "File too large" in failed.stderr
+    assert failed.stderr.startswith("error: disk: File too large: ")
     assert "Traceback" not in failed.stderr
     assert not (tmp_path / "store").exists()
     again = run()

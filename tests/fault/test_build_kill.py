@@ -181,7 +181,9 @@ def test_a_worker_that_is_killed_is_told_and_the_build_resumes(build: Command, t
     os.kill(builder.workers()[0], signal.SIGKILL)
     code, out, err = builder.finish()
     assert (code, out) == (1, "")
-    assert err.startswith("worker: expected it to finish, found it killed (out of memory?); use fewer --workers")
+    assert err.startswith(
+        "worker: a worker process was killed (out of memory?); run the same command again with fewer --workers"
+    )
     builder.wait_for_children()
     assert not (tmp_path / "store").exists()
     assert build.start(tmp_path / "store", 2).finish()[::2] == (0, "")

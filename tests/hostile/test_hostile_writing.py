@@ -269,7 +269,7 @@ def test_forged_parts_are_made_again_or_refused(
         build(output, *inputs, max_bad=2)
         assert len(open_store(output)) == 2
     else:
-        with pytest.raises(TokenStoreError, match="part: expected what a build wrote"):
+        with pytest.raises(TokenStoreError, match=r"part: .* was changed after the build wrote it"):
             build(output, *inputs, max_bad=2)
 
 
@@ -327,7 +327,7 @@ def test_overwrite_refuses_a_folder_with_more_than_a_store(
             (folder / name).write_text("mine")
         before = whole_tree(store)
         with pytest.raises(
-            ConfigError, match=r"found something else|holds 1 files or folders that are not part"
+            ConfigError, match=r"is not a token store|holds 1 file or folder that is not part"
         ) as caught:
             build(tmp_path / "store", source, overwrite=True, eos=False, split=split)
         assert (folder == store and split) or str(folder / files[0].split("/")[0]) in str(caught.value)

@@ -1,6 +1,7 @@
 """Inputs that are no files, cannot be read, have odd names, go away or change during a build: told, never a smaller corpus."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -182,8 +183,9 @@ def test_an_input_that_changes_during_the_build_is_told_and_again_builds(
     before = (folder / "b.jsonl").stat()
     code, out, err = command(line)
     assert (code, out, "Traceback" in err, (tmp_path / "store").exists()) == (1, "", False, False), err
-    assert "error: input: expected " in err
-    assert str(folder / "b.jsonl") in err
+    assert re.search(
+        rf"error: input: {folder}/b\.jsonl ((changed|became unreadable) during the build|cannot be read)", err
+    )
     assert not (tmp_path / "flag").exists()
     write_all(folder, files)
     os.utime(folder / "b.jsonl", ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -205,7 +207,7 @@ def test_an_output_that_may_not_be_looked_at_is_told(
     code, out, err = command(arguments_of(file, anybodys / output, *dry_run))
     found = "Permission denied" if "closed" in output else "File name too long"
     assert (code, out, "Traceback" in err) == (2, "", False), err
-    assert f"error: output: expected a path that may be used, found {found}" in err
+    assert re.search(rf"error: output: \S+ cannot be examined \({found}\)", err)
 
 
 @pytest.mark.parametrize(

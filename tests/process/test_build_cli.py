@@ -99,7 +99,7 @@ def test_verify_exits_0_for_a_sound_store_and_4_for_a_damaged_one(make_store: Ca
         (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--shard-size", "0"], "shard_bytes: expected 4 or more"),
         (["{in}", "--output", "{out}", "--tokenizer", "no.json"], "expected 'bytes' or the path of a tokenizer file"),
         (["{in}x", "--output", "{out}", "--tokenizer", "bytes"], "input: {in}x does not exist"),
-        (["{in}", "--output", "{in}", "--tokenizer", "bytes"], "found something else ({in})"),
+        (["{in}", "--output", "{in}", "--tokenizer", "bytes"], "{in} exists and is not a token store"),
     ],
 )
 def test_a_wrong_command_line_exits_2_and_names_what_is_wrong(

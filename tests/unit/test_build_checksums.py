@@ -57,7 +57,7 @@ def test_an_input_edited_to_the_same_size_is_another_input(
     result = build(source)
     assert left_behind(result.path) == (["inputs.json"] if large else [])
     edit(source, back=back)
-    with pytest.raises(ConfigError, match=r"a\.jsonl is not what the store was made of: its size is the same"):
+    with pytest.raises(ConfigError, match=r"a\.jsonl changed since the store was built: same size"):
         build(source)
     edit(source, b"FIRST", b"first")
     assert build(source).was_there

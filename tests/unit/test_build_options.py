@@ -35,7 +35,7 @@ def test_a_start_token_the_tokenizer_has_not_is_refused(
     build: Build, jsonl: Callable[..., Path], tokenizer_file: Path, tmp_path: Path
 ) -> None:
     """A beginning-of-text token nobody named is a ConfigError before anything is written."""
-    with pytest.raises(ConfigError, match=r"document start: expected a bos token, found none"):
+    with pytest.raises(ConfigError, match=r"document start: the tokenizer has no bos token"):
         build(jsonl("in.jsonl", ["a"]), tokenizer=str(tokenizer_file), document_start="bos")
     assert left_behind(tmp_path / "store") == []
 

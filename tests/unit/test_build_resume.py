@@ -162,7 +162,7 @@ def test_a_worker_that_dies_is_told_and_the_build_resumes(
 ) -> None:
     """P8: a worker killed from outside (out of memory) is a BuildError that says what to do, and nothing is lost by it."""
     monkeypatch.setattr("tokenstore.builder.executors.processes._work", exit_job)
-    with pytest.raises(BuildError, match=r"worker: expected it to finish, found it killed.*--workers"):
+    with pytest.raises(BuildError, match=r"worker: a worker process was killed.*--workers"):
         build(*two_units, max_bad=1, workers=2)
     monkeypatch.undo()
     assert not (tmp_path / "store").exists()

@@ -221,11 +221,11 @@ def test_a_store_is_not_taken_for_splits(tmp_path: Path) -> None:
     """And what else lies beside the splits is never removed."""
     source = write_records(tmp_path / "in.jsonl", many(60))
     build_stores(tmp_path / "store", source)
-    with pytest.raises(ConfigError, match="output: expected"):
+    with pytest.raises(ConfigError, match="exists and is not a token store"):
         build_stores(tmp_path / "store", source, split=SPLITS)
     build_stores(tmp_path / "store", source, split=SPLITS, overwrite=True)
     (tmp_path / "store" / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="expected a new path or a store, found something else"):
+    with pytest.raises(ConfigError, match="exists and is not a token store"):
         build_stores(tmp_path / "store", source, overwrite=True)
     assert (tmp_path / "store" / "notes.txt").read_text() == "mine"
 
@@ -239,7 +239,7 @@ def test_splits_of_which_one_is_gone_are_no_finished_build(tmp_path: Path, damag
         shutil.rmtree(tmp_path / "store" / "test")
     else:
         (tmp_path / "store" / "test" / "manifest.json").unlink()
-    with pytest.raises(ConfigError, match="output: expected"):
+    with pytest.raises(ConfigError, match="exists and is not a token store"):
         build_stores(tmp_path / "store", source, split=SPLITS)
     if damage == "gone":
         assert all_files(build_stores(tmp_path / "store", source, split=SPLITS, overwrite=True).path) == fresh

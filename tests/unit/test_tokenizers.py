@@ -218,7 +218,7 @@ def test_a_build_without_known_eos_is_refused_with_the_special_tokens_there_are(
     """A build that shall append an end of text nobody named stops before it writes anything."""
     path = word_file({"a": 0}, ["<begin>", "<turn>"])
     options = {"inputs": (str(jsonl("in.jsonl", ["a"])),), "output": tmp_path / "out", "tokenizer": str(path)}
-    with pytest.raises(ConfigError, match=r"give --eos .*'<begin>', '<turn>'.*--no-eos"):
+    with pytest.raises(ConfigError, match=r"name it with --eos .*'<begin>', '<turn>'.*--no-eos"):
         build_store(BuildOptions(**options))
     assert not list(tmp_path.glob("out*"))
     assert build_store(BuildOptions(**options, eos=False)).num_tokens == 1

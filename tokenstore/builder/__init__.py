@@ -9,9 +9,10 @@ append, preview, estimate, retokenize   extend a store; show a build without doi
 """
 
 from tokenstore.builder.append import append_store
-from tokenstore.builder.options import BuildOptions, BuildProgress, BuildResult
+from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.pipeline import build_store
 from tokenstore.builder.preview import BuildPreview, preview_build
+from tokenstore.builder.result import BuildProgress, BuildResult
 from tokenstore.builder.retokenize import retokenize
 
 __all__ = [

@@ -10,22 +10,19 @@ from pathlib import Path
 
 from tokenstore.builder.assemble import Tally
 from tokenstore.builder.documents.encode import has_masks
-from tokenstore.builder.options import BuildOptions, BuildResult
+from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.pipeline import (
     Job,
-    Note,
-    Progress,
     fill,
     keep_checksums,
     open_work,
     prepare,
-    result_of,
     resumable,
-    whole_result,
 )
 from tokenstore.builder.reading.checksums import KnownChecksums
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.recipe import check_same_options, options_of
+from tokenstore.builder.result import BuildResult, Note, Progress, result_of
 from tokenstore.builder.resume import publish_rejects, read_recipe, tidy
 from tokenstore.builder.split import parse_split
 from tokenstore.errors import BuildError, ConfigError
@@ -100,7 +97,8 @@ def append_store(
         is_done = all(target.is_done for target in targets) or not _append(job, targets, progress, note)
         tidy([work.building], note)
         rejects = None if is_done or not is_there(job.rejects) else job.rejects
-        return _result(job, targets, rejects, was_there=is_done)
+        stores = [(target.folder, target.base.manifest) for target in targets]
+        return result_of(path, stores, rejects, was_there=is_done)
 
 
 def _folders(path: Path) -> list[Path]:
@@ -244,11 +242,3 @@ def _finish(job: Job, writer: StoreWriter, old: Manifest, tally: Tally, store: i
         library_versions={**old.library_versions, **job.recipe["library_versions"]},
     )
     write_order(writer.folder)
-
-
-def _result(job: Job, targets: Sequence[_Target], rejects: Path | None, was_there: bool) -> BuildResult:
-    results = []
-    for target in targets:
-        with open_store(target.folder) as store:
-            results.append(result_of(target.folder, store.manifest, rejects, was_there, target.base.manifest))
-    return results[0] if len(results) == 1 else whole_result(job.output, results)

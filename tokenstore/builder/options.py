@@ -154,38 +154,3 @@ _CHOICES: dict[str, Any] = {
     "train_on": TrainOn,
     "dedup": Dedup,
 }
-
-
-@dataclass(frozen=True)
-class BuildProgress:
-    """Where a build is: bytes of input files read and in all, documents and tokens so far."""
-
-    num_bytes: int
-    total_bytes: int
-    num_documents: int
-    num_tokens: int
-
-
-@dataclass(frozen=True)
-class BuildResult:
-    """A finished store, one split of a build, or the totals of its `splits` (then without a digest).
-
-    `was_there` says that an equal one existed and nothing was done; `new_documents` and `new_tokens` are those that this
-    build or append added.
-    """
-
-    path: Path
-    num_documents: int
-    num_tokens: int
-    dtype: str
-    vocab_size: int
-    digest: str
-    num_shards: int
-    eos_id: int | None
-    eos_token: str | None
-    counts: dict[str, int]
-    rejects: Path | None
-    was_there: bool
-    new_documents: int
-    new_tokens: int
-    splits: "tuple[BuildResult, ...]" = ()

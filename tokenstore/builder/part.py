@@ -1,7 +1,13 @@
-"""One unit -> one part: its documents' tokens and a row for each, and a summary written last, which makes the part count.
+"""One unit -> one part: the tokens of its documents, a row per document, and a summary. Builds resume from finished parts.
 
-A part's key hashes all that decides its bytes, and when and where the work began, so a part found on disk can be trusted or
-thrown away without looking inside. Parts are what a killed build resumes from.
+A part is a set of files that share a stem. They are written and synced first; the summary (`.json`) is written last and
+atomically. So:
+
+    killed before the summary is renamed    the part does not count; the next run replaces its files
+    killed after that                       the part is complete, also after a power failure, and is reused
+
+The summary holds the part's key, a hash of everything that decides the part's bytes, and the size of each file. A part with
+another key, or with a file of another size, does not count. So parts are reused or discarded without reading their tokens.
 """
 
 import contextlib
@@ -29,22 +35,29 @@ from tokenstore.store.files import read_bytes
 from tokenstore.store.writing import create_again, sync, write_atomically
 from tokenstore.tokenizer import EngineMismatch, Tokenizer, reference_of
 
-_BLOCK_DOCUMENTS, _BLOCK_TOKENS = 1 << 16, 1 << 22  # of a part read at once, whichever is less
-# What a part holds of a document: tokens, record number in the slice, slice of the unit, bytes of its id, hash of its content
+_BLOCK_DOCUMENTS, _BLOCK_TOKENS = 1 << 16, 1 << 22  # parts are read in blocks that exceed neither
+# A document in a part: tokens, record number within its slice, slice within the unit, bytes of its id, hash of its content
 ROW = np.dtype(
     [("length", "<i8"), ("record", "<i8"), ("slice", "<i4"), ("name_bytes", "<i4"), ("content", "<u8", HASH_WORDS)]
 )
 _SUMMARY_BYTES, _SLICE_BYTES = (
     1 << 16,
     1 << 10,
-)  # a summary is shorter than this, and as much per slice, less its hashes
+)  # a summary is below the first plus the second per slice, without hashes
 _CONTENT = (".tokens", ".mask", ".names")
 _ENDINGS = (*_CONTENT, ".rows", ".bad")
 
 
 @dataclass(frozen=True)
 class Block:
-    """Some documents of a part: `rows` (ROW[n]), `tokens` and `mask` (bool, None without) of all, names one by one."""
+    """Some documents of a part.
+
+    Attributes:
+        rows: ROW[n], one per document.
+        tokens: uint16 or uint32[sum of lengths], the tokens of all documents, one after the other.
+        mask: bool[sum of lengths], which tokens are in the loss; None in a store without masks.
+        names: the id of each document; "" where it has none.
+    """
 
     rows: np.ndarray
     tokens: np.ndarray
@@ -52,7 +65,7 @@ class Block:
     names: list[str]
 
     def only(self, kept: np.ndarray) -> "Block":
-        """The documents where `kept`, bool[n], is true."""
+        """The documents for which `kept`, bool[n], is true."""
         if kept.all():
             return self
         tokens_kept = np.repeat(kept, self.rows["length"])
@@ -63,7 +76,15 @@ class Block:
 
 @dataclass(frozen=True)
 class Part:
-    """A finished part: where its files are, their sizes, and its summary. `note` says why its tokens were made twice."""
+    """A finished part.
+
+    Attributes:
+        stem: path of its files without their ending.
+        num_documents, num_tokens: of all its slices.
+        sizes: bytes of each file, in the order of `_ENDINGS`.
+        slices: a summary per slice of the unit that was read.
+        note: why the part was tokenized a second time; "" if it was not.
+    """
 
     stem: Path
     num_documents: int
@@ -74,10 +95,15 @@ class Part:
 
     @property
     def num_bad(self) -> int:
+        """Bad records in all slices."""
         return sum(part.num_bad for part in self.slices)
 
     def blocks(self, dtype: np.dtype) -> Iterator[Block]:
-        """All documents in order, in blocks of bounded size."""
+        """All documents in order, in blocks of bounded size; `dtype` is that of the store's tokens.
+
+        Raises:
+            CorruptionError: the files do not fit together.
+        """
         with contextlib.ExitStack() as stack:
             tokens, mask, names = (stack.enter_context(open(_file(self.stem, e), "rb")) for e in _CONTENT)
             with_masks = self.sizes[_ENDINGS.index(".mask")] > 0
@@ -94,7 +120,7 @@ class Part:
                 )
 
     def rows(self) -> Iterator[np.ndarray]:
-        """What is held of all documents in order, ROW[n], in blocks."""
+        """The rows of all documents in order, in blocks of ROW[n]; raises CorruptionError for impossible values."""
         with open(_file(self.stem, ".rows"), "rb") as rows:
             while (block := np.fromfile(rows, ROW, _BLOCK_DOCUMENTS)).size:
                 least = min(block["length"].min() - 1, block["name_bytes"].min(), block["slice"].min())
@@ -103,7 +129,7 @@ class Part:
                 yield block
 
     def bad(self) -> Iterator[tuple[int, int, str, str]]:
-        """(slice, number in it, reason, how it begins) of every bad record."""
+        """(slice, record number in it, reason, start of the record) of every bad record, in order."""
         with open(_file(self.stem, ".bad"), encoding="utf-8") as lines:
             try:
                 for place, number, reason, start in map(json.loads, lines):
@@ -114,16 +140,15 @@ class Part:
                 raise self._damaged(".bad") from error
 
     def _damaged(self, ending: str) -> CorruptionError:
-        """What only a change from outside can cause: the summary fits."""
+        """The error for contents that do not fit the summary: something else wrote to the file after the build did."""
         path = _file(self.stem, ending)
         return CorruptionError(
-            f"part: expected what a build wrote, found something else ({path}); remove {path.parent.parent} and run the"
-            " same command again"
+            f"part: {path} was changed after the build wrote it; remove {path.parent.parent} and run the same command again"
         )
 
 
 def _cut(rows: np.ndarray) -> Iterator[np.ndarray]:
-    """Cut rows where their tokens become too many; a document alone may be more."""
+    """Cut `rows` into blocks of at most _BLOCK_TOKENS tokens. A longer document is a block of its own."""
     ends = np.cumsum(rows["length"])
     first = 0
     while first < rows.size:
@@ -134,9 +159,9 @@ def _cut(rows: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def part_key(unit: Unit, files: Sequence[InputFile], recipe: dict[str, Any], time_of_work: int) -> str:
-    """Hash of what decides a part's bytes: the recipe, and name, size and time of change of each input.
+    """Hash of everything that decides a part's bytes: the recipe, and the name, size and modification time of each input.
 
-    `time_of_work` is as in `resume`: nobody knows it beforehand, so nobody else can have made a part with this key.
+    `time_of_work` is that of `resume.time_of_work`. It cannot be known in advance, so nobody can prepare a part with this key.
     """
     slices = [
         [(file := files[part.file_number]).name, file.num_bytes, file.modified_ns, part.start, part.stop]
@@ -146,7 +171,7 @@ def part_key(unit: Unit, files: Sequence[InputFile], recipe: dict[str, Any], tim
 
 
 def load_part(stem: Path, key: str, unit: Unit, files: Sequence[InputFile]) -> Part | None:
-    """The finished part of `unit` at `stem`, if there is one made from the same (`key`), and none of its files was cut since."""
+    """The finished part at `stem`; None if its key is not `key`, or a file is missing, has another size or is a link."""
     num_bytes = sum(slice_bytes(part, files[part.file_number]) for part in unit)
     most = _SUMMARY_BYTES + len(unit) * _SLICE_BYTES + 2 * hashes_bytes(num_bytes)  # in hex
     try:
@@ -171,10 +196,24 @@ def make_part(
     reader: DocumentReader,
     report: Callable[[int, int, int], None],
 ) -> Part:
-    """Tokenize `unit` into a part; `report` hears of (bytes, documents, tokens) as they are done.
+    """Tokenize `unit` into the files of a part.
 
-    Stops early, without a part that counts, as soon as the unit alone has more bad records than allowed. Where a fast
-    engine and its reference differ, all of the unit is done again by the reference.
+    If the fast engine and the reference tokenizer differ on any sample, the whole unit is tokenized again with the reference.
+    If the unit alone has more bad records than allowed, this stops early and writes no summary: the part then holds the bad
+    records, so that they can be reported, but is not reused.
+
+    Args:
+        stem: path of the part's files without ending.
+        key: from `part_key`.
+        unit: the slices to read.
+        files: the inputs of the unit, by number.
+        tokenizer: see `Tokenizer`.
+        reader: makes documents of records.
+        report: called with (bytes, documents, tokens) done since the last call; negative to take them back.
+
+    Raises:
+        BuildError: an input changed or is damaged, or a token is outside the vocabulary.
+        OSError: the disk is full or fails.
     """
     reported = np.zeros(3, np.int64)
 
@@ -229,7 +268,10 @@ def _make(
 
 
 def _write(out: Mapping[str, BinaryIO], encoded: Encoded, batch: Batch) -> None:
-    """Append a batch to a part's files; never by tofile, which does not notice when its last few kilobytes are lost."""
+    """Append a batch to a part's files.
+
+    Not with `ndarray.tofile`: on a full disk it can lose the last few kilobytes without an error.
+    """
     kept = [batch.documents[i] for i in encoded.kept.tolist()]
     names = [document.name.encode() for document in kept]
     rows = np.zeros(encoded.lengths.size, ROW)
@@ -246,17 +288,16 @@ def _write(out: Mapping[str, BinaryIO], encoded: Encoded, batch: Batch) -> None:
 
 
 def _check_unchanged(file: InputFile) -> None:
-    """A file that is written to while it is read gives neither its old nor its new documents."""
+    """BuildError if `file` changed since the build began: what was read may be neither its old nor its new content."""
     try:
         now = file.path.stat()
     except OSError as error:
         raise BuildError(
-            f"input: expected it to stay, found {error.strerror} ({file.path}); put it back and run the same command again"
+            f"input: {file.path} became unreadable during the build ({error.strerror}); restore it and run the same command again"
         ) from error
     if (now.st_size, now.st_mtime_ns) != (file.num_bytes, file.modified_ns):
         raise BuildError(
-            f"input: expected it to stay as it was, found it changed during the build ({file.path});"
-            " run the same command again when it is finished"
+            f"input: {file.path} changed during the build; run the same command again when the file is complete"
         )
 
 
@@ -265,5 +306,5 @@ def _file(stem: Path, ending: str) -> Path:
 
 
 def part_bytes(num_documents: int, num_tokens: int, dtype: np.dtype, options: BuildOptions) -> int:
-    """Size of the files of parts that hold so much, names apart."""
+    """Bytes that parts with this many documents and tokens take on disk, without the documents' ids."""
     return num_tokens * (dtype.itemsize + has_masks(options)) + num_documents * ROW.itemsize

@@ -1,15 +1,25 @@
-"""A whole build (P8): lock, make or find the parts, put them together in order, commit.
+"""A whole build (P8): lock the output, make or reuse the parts, assemble them in order, commit.
 
-<output>.tokenstore/      the work folder, locked while building (store/work.py); it goes when nothing is left in it
-    building/             recipe.json, parts/ (durable, resumed from), store/ (made again each run)
-    rejects.jsonl         the bad records, if any
-<output>                  appears in one rename, whole (FMT-7)
+    <output>.tokenstore/      the work folder, locked during a build (store/work.py); removed at the end if nothing is left in it
+        building/             recipe.json, parts/ (durable, reused), store/ (made again in each run)
+        rejects.jsonl         the bad records, if any
+    <output>                  the store; appears complete, by one rename (FMT-7)
+
+What a run killed at each point leaves, and what the same command does next:
+
+    while tokenizing           finished parts; they are reused, the others made again (part.py)
+    while assembling           all parts and half a store in building/; the parts are assembled again
+    after the bad records      rejects.jsonl, but no store; it is written again
+    while replacing a store    see `replacing.commit`
+    after the commit           the store, and building/; the store is recognised as finished and building/ removed
+
+The one invariant: nothing has the output's name before all its files are synced.
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +28,7 @@ from tokenstore.builder.documents.convert import DocumentReader
 from tokenstore.builder.documents.encode import special_ids
 from tokenstore.builder.documents.templates import foreign_template_note
 from tokenstore.builder.executors.processes import run_units
-from tokenstore.builder.options import BuildOptions, BuildProgress, BuildResult
+from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import load_part, part_key
 from tokenstore.builder.reading.checksums import KnownChecksums, changed
 from tokenstore.builder.reading.inputs import InputFile, Inputs, find_inputs
@@ -32,6 +42,7 @@ from tokenstore.builder.recipe import (
     with_mask_field,
 )
 from tokenstore.builder.replacing import NO_STORE, check_replaceable, commit, is_free
+from tokenstore.builder.result import BuildResult, Note, Progress, result_of
 from tokenstore.builder.resume import (
     REJECTS_PART,
     check_recipe,
@@ -42,7 +53,7 @@ from tokenstore.builder.resume import (
 )
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, FormatError, counted
 from tokenstore.format.layout import INPUTS_NAME
-from tokenstore.format.manifest import Manifest, TokenizerEntry
+from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.paths import is_file, is_there, mode_of
 from tokenstore.store.files import free_bytes
 from tokenstore.store.input_list import checked_rows
@@ -53,13 +64,21 @@ from tokenstore.store.writer import StoreWriter
 from tokenstore.store.writing import create_again, make_folders, new_folder, remove_tree, sync
 from tokenstore.tokenizer import Tokenizer
 
-Progress = Callable[[BuildProgress], None]
-Note = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Job:
-    """A build made ready: its options settled, its inputs found, its tokenizer loaded."""
+    """A build that is ready to run: options completed, inputs found, tokenizer loaded.
+
+    Attributes:
+        options: with `mask_field` set where it was found in the first record.
+        output: the store's path, absolute, links resolved.
+        files: the inputs, in order.
+        passed_over: how many files with other endings were skipped, by ending.
+        tokenizer: loaded.
+        entry: the tokenizer recorded in the store that an append extends; None in a build.
+        recipe: what decides the store's bytes; see `recipe.recipe_of`.
+        version: the store's version after this run (FMT-13).
+    """
 
     options: BuildOptions
     output: Path
@@ -68,10 +87,11 @@ class Job:
     tokenizer: Tokenizer
     entry: TokenizerEntry | None
     recipe: dict[str, Any]
-    version: int = 1  # of the store that will be there
+    version: int = 1
 
     @property
     def work(self) -> Work:
+        """The paths of the output's work folder."""
         return Work(self.output)
 
     @property
@@ -85,24 +105,32 @@ def build_store(
     progress: Progress = lambda progress: None,
     note: Note = lambda text: None,
 ) -> BuildResult:
-    """Tokenize the inputs into a store, or find it already made by the same command.
+    """Tokenize inputs into a store. If the output is already the store that these options make, do nothing.
 
     Args:
         options: what to build.
-        progress: called a few times a second while tokenizing.
-        note: called with one line of text on what a person should know.
-    Returns: the store that is there now; with splits, their totals and each of them.
+        progress: called several times per second while tokenizing.
+        note: called with one line of text for each thing a user should know.
+
+    Returns:
+        The finished store; with splits, their totals and each of them.
 
     Raises:
-        ConfigError: options that cannot be met, or others than those of the store or unfinished build that is there.
+        ConfigError: the options are invalid or impossible, or the output holds something else: another store, an unfinished
+            build with other options, or files that are no store.
         StoreBusyError: another process is building the same output.
-        BadRecordsError: more bad records than allowed; they stand in the rejects file.
-        BuildError: an input is damaged, the disk is full, a worker died. The same command resumes.
+        BadRecordsError: more bad records than allowed; the rejects file lists them.
+        BuildError: an input is damaged, the disk is full, or a worker died. Calling it again resumes.
+
+    Example:
+        >>> options = BuildOptions(inputs=("data/*.jsonl",), output=Path("stores/web"), tokenizer="bytes")
+        >>> result = build_store(options)
+        >>> result.num_tokens, result.digest
     """
     output = output_path(options)
     if is_file(output):
         raise ConfigError(NO_STORE.format(output))
-    # Links to it and to its folder are the user's choice, and followed once; the work is done beside the store itself
+    # Links in the path are the user's choice. They are resolved once, here: the work folder is next to the store itself
     output = output.resolve() if output.is_symlink() else output.parent.resolve() / output.name
     job = prepare(options, output, None, note)
     with resumable(output):
@@ -118,31 +146,41 @@ def build_store(
 
 
 def output_path(options: BuildOptions) -> Path:
-    """The output, absolute; ConfigError where it cannot be known what is there."""
+    """The output as an absolute path; ConfigError if it cannot be examined, for example without permission."""
     output = Path(options.output).absolute()
     try:
         mode_of(output)
     except OSError as error:
         raise ConfigError(
-            f"output: expected a path that may be used, found {error.strerror} ({output}); check the path and its permissions"
+            f"output: {output} cannot be examined ({error.strerror}); check the path and its permissions"
         ) from error
     return output
 
 
 def prepare(options: BuildOptions, output: Path, entry: TokenizerEntry | None, note: Note) -> Job:
-    """Find the inputs and load the tokenizer; `entry` is the tokenizer's in a store that is there already."""
+    """Find the inputs and load the tokenizer.
+
+    Args:
+        options: what to build.
+        output: the store's path, links resolved.
+        entry: the tokenizer recorded in the store that an append extends; None in a build.
+        note: see `build_store`.
+
+    Raises:
+        ConfigError: an input or the tokenizer is missing or unusable.
+    """
     named = Path(options.output).absolute()
-    written = [path for each in (output, named) for path in (each, Work(each).folder)]  # never read as an input
+    written = [path for each in (output, named) for path in (each, Work(each).folder)]  # never inputs
     inputs = find_inputs(options.inputs, options.text_endings, written)
     _note_passed_over(inputs, note)
-    if entry is None:  # else it was settled when the store was built
+    if entry is None:  # an append uses what the build found
         options = with_mask_field(options, inputs.files)
     tokenizer = open_tokenizer(options, entry)
     if tokenizer.engine_note:
         note(tokenizer.engine_note)
     special_ids(tokenizer, options)
     if entry is None:
-        if options.eos and options.records != "chat":  # a template ends its own turns
+        if options.eos and options.records != "chat":  # a chat template ends its turns itself
             doubts = tokenizer.eos_note
         else:
             doubts = foreign_template_note(options.chat_template, tokenizer.special_tokens)
@@ -183,7 +221,8 @@ def _build(job: Job, progress: Progress, note: Note) -> BuildResult:
                 writer.add_file(file, data)
             finish(writer, tally, store, name, manifest_fields(job.recipe, name))
             write_order(writer.folder)
-    rejects = publish_rejects(job.work, job.rejects)  # before the store: a store that is there is left alone
+    # Before the commit: once there is a store, the same command changes nothing, so the list would never appear
+    rejects = publish_rejects(job.work, job.rejects)
     commit(working / "made", job.output, note)
     keep_checksums(job, tally)
     tidy([job.work.building], note)
@@ -191,7 +230,7 @@ def _build(job: Job, progress: Progress, note: Note) -> BuildResult:
 
 
 def keep_checksums(job: Job, tally: Tally) -> None:
-    """Keep what the inputs were, so that the same command need not read them all to see that they are the same."""
+    """Save sizes, times and checksums of the inputs, so that the same command can skip reading inputs that did not change."""
     known = KnownChecksums(job.work)
     known.add(job.files, tally.checksums)
     known.keep()
@@ -201,26 +240,30 @@ def open_work(
     job: Job,
     recipe: dict[str, Any],
     note: Note,
-    advice: str = "use the same options, or --overwrite to begin again",
+    advice: str = "use the same options, or --overwrite to start again",
 ) -> None:
-    """Begin the work, or take up an unfinished one made by the same recipe.
+    """Start a build in the work folder, or resume one with the same recipe.
 
-    Recipes are compared, and with them the hashes of the user's functions, before a function is imported.
+    Recipes hold hashes of the user's functions. They are compared before a function is imported.
+
+    Raises:
+        ConfigError: the work folder holds finished parts of another recipe, or a function or template does not load.
     """
     check_recipe(job.work, recipe, note, advice)
-    DocumentReader(job.options, job.tokenizer)  # functions or a template that do not load are reported before any work
+    DocumentReader(job.options, job.tokenizer)  # loads functions and template, so that errors appear before any work
     write_recipe(job.work, recipe)
 
 
 def fill(job: Job, writers: Sequence[StoreWriter], progress: Progress, note: Note) -> Tally:
-    """Make the parts that are not there yet, and append all documents to `writers`.
+    """Make the missing parts and append all documents to `writers`, one per split.
 
-    Raises: BadRecordsError: more bad records than allowed; they stand in the rejects file then.
+    Raises:
+        BadRecordsError: more bad records than allowed; the rejects file lists them.
     """
     units = cut_units(job.files)
     began = time_of_work(job.work)
     keys = [part_key(unit, job.files, job.recipe, began) for unit in units]
-    # Named by key: a build of other inputs, killed, has not touched the files of these parts.
+    # A part is named by its key, so a killed build with other inputs cannot have written to the files of these parts
     stems = [job.work.building / "parts" / key[:32] for key in keys]
     done = [load_part(stem, key, unit, job.files) for stem, key, unit in zip(stems, keys, units, strict=True)]
     if any(done):
@@ -229,7 +272,7 @@ def fill(job: Job, writers: Sequence[StoreWriter], progress: Progress, note: Not
         tally = Tally(job.files, len(writers), rejects)
         made = run_units(job.options, job.entry, job.files, units, keys, stems, done, job.tokenizer, progress, note)
         try:
-            with contextlib.closing(made) as parts:  # no worker goes on behind a build that has failed
+            with contextlib.closing(made) as parts:  # ends the workers if assembling fails
                 assemble(parts, units, tally, job.options, writers, job.work.building / "dedup")
             sync(rejects)
         except BadRecordsError:
@@ -242,13 +285,13 @@ def _fail_bad(job: Job, tally: Tally) -> None:
     path, first = publish_rejects(job.work, job.rejects), tally.first_bad
     raise BadRecordsError(
         f"bad records: {tally.num_bad} so far, and {job.options.max_bad} are allowed; the first is record {first['record']}"
-        f" of {first['file']}: {first['reason']} (those read so far are listed in {path}); fix them, or allow more with --max-bad. No store was written; what is"
-        " tokenized is kept, and the same command resumes"
+        f" of {first['file']}: {first['reason']} (all found so far are listed in {path}); fix them, or allow more with"
+        " --max-bad. No store was written; finished work is kept, and the same command resumes"
     ) from None
 
 
 def _finished(job: Job) -> BuildResult | None:
-    """The store at the output, if the same command made it; None if nothing is there; ConfigError for anything else."""
+    """The store at the output if the same command made it, None if there is nothing, ConfigError for anything else."""
     if is_free(job.output):
         return None
     names = _names(job.options)
@@ -278,74 +321,31 @@ def _finished(job: Job) -> BuildResult | None:
                 f"output: {folder} holds a store that was built from other inputs or with other options: {different};"
                 " use --overwrite or another output, or `tokenstore append` to add inputs"
             )
-        write_order(folder)  # one that an older version made has none
+        write_order(folder)  # stores of older versions have no length index
     known = KnownChecksums(job.work)
     if others := changed(known, job.files, recorded):  # the same for all splits
         raise ConfigError(
-            f"input: {others[0].path} is not what the store was made of: its size is the same, but its bytes are not"
-            f" ({len(others)} of {counted(len(job.files), 'input')}; {job.output}); use --overwrite to build again, or another output"
+            f"input: {others[0].path} changed since the store was built: same size, other bytes"
+            f" ({len(others)} of {counted(len(job.files), 'input')} changed; {job.output}); use --overwrite to build"
+            " again, or another output"
         )
     known.keep()
     return _result(job, job.rejects if is_there(job.rejects) else None, was_there=True)
 
 
 def _names(options: BuildOptions) -> list[str | None]:
-    """Names of the splits; one store without a name where there are none."""
+    """The names of the splits; [None] for a single store."""
     return [split.name for split in splits_of(options)] or [None]
 
 
 def _result(job: Job, rejects: Path | None, was_there: bool) -> BuildResult:
-    results = []
-    for folder in store_folders(job.output, job.options):
-        with open_store(folder) as store:
-            results.append(result_of(folder, store.manifest, rejects, was_there))
-    return whole_result(job.output, results) if splits_of(job.options) else results[0]
-
-
-def whole_result(output: Path, results: Sequence[BuildResult]) -> BuildResult:
-    """The totals of the stores of a build's splits."""
-    first = results[0]
-    counts = {**first.counts, "documents": sum(result.num_documents for result in results)}
-    return replace(
-        first,
-        path=output,
-        num_documents=counts["documents"],
-        num_tokens=sum(result.num_tokens for result in results),
-        digest="",
-        num_shards=sum(result.num_shards for result in results),
-        new_documents=sum(result.new_documents for result in results),
-        new_tokens=sum(result.new_tokens for result in results),
-        counts=counts,
-        splits=tuple(results),
-    )
-
-
-def result_of(
-    path: Path, manifest: Manifest, rejects: Path | None, was_there: bool, base: Manifest | None = None
-) -> BuildResult:
-    """What is said of a store that is there now, and was `base` before, if it has grown."""
-    before = manifest if was_there else base
-    return BuildResult(
-        path=path,
-        num_documents=manifest.num_documents,
-        num_tokens=manifest.num_tokens,
-        dtype=manifest.dtype,
-        vocab_size=manifest.vocab_size,
-        digest=manifest.digest,
-        num_shards=len(manifest.shards),
-        eos_id=manifest.tokenizer.eos_id if manifest.ends_with_eos else None,
-        eos_token=manifest.options.get("eos_token") if manifest.ends_with_eos else None,
-        counts=manifest.counts,
-        rejects=rejects,
-        was_there=was_there,
-        new_documents=manifest.num_documents - (before.num_documents if before else 0),
-        new_tokens=manifest.num_tokens - (before.num_tokens if before else 0),
-    )
+    stores = [(folder, None) for folder in store_folders(job.output, job.options)]
+    return result_of(job.output, stores, rejects, was_there)
 
 
 @contextmanager
 def resumable(output: Path) -> Iterator[None]:
-    """Say what a failing disk or an interruption means for the build."""
+    """Turn OSError into BuildError, and add to KeyboardInterrupt that the same command resumes."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -358,5 +358,6 @@ def resumable(output: Path) -> Iterator[None]:
             free = "its free space unknown"
         place = error.filename or output
         raise BuildError(
-            f"disk: expected to write {place}, found {error.strerror or error} ({free}); what is done is kept: mend it and run the same command again, it resumes"
+            f"disk: {error.strerror or error}: {place} ({free}); finished work is kept: fix the cause and run the same"
+            " command again to resume"
         ) from error

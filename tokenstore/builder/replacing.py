@@ -1,31 +1,32 @@
-"""Put a finished store in its place; with --overwrite in the place of another, if that is ours as a whole."""
+"""Moves a finished store to its output; with --overwrite it replaces another, if everything in that belongs to the store."""
 
 import contextlib
-from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 
+from tokenstore.builder.result import Note
 from tokenstore.builder.resume import tidy
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, counted
 from tokenstore.format.layout import MANIFEST_NAME, TEMPORARY_SUFFIX, is_store_name, manifest_version
 from tokenstore.paths import is_folder, is_there
 from tokenstore.store.find_manifest import raw_manifest
 from tokenstore.store.work import Work
 from tokenstore.store.writing import commit_directory, move_directory, remove_tree
 
-NO_STORE = "output: expected a new path or a store, found something else ({}); choose another"
+NO_STORE = "output: {} exists and is not a token store; choose another path"
 _MOST_SHOWN = 5
 
 
 def is_free(output: Path) -> bool:
-    """Whether nothing, or an empty folder, is at `output`."""
+    """Whether `output` does not exist or is an empty folder."""
     return not is_there(output) or (is_folder(output) and not any(output.iterdir()))
 
 
 def check_replaceable(output: Path) -> None:
-    """ConfigError unless `output` is free, a store or a folder of splits, be they damaged or of another version.
+    """Check that --overwrite may remove `output`: it is free, a store, or a folder of splits, also damaged or of any version.
 
-    All of it must be ours: a file or folder in it that no version of the store names is somebody's, and is not removed.
+    Raises:
+        ConfigError: it is something else, or holds a file or folder that no version of the store names.
     """
     if is_free(output):
         return
@@ -35,13 +36,23 @@ def check_replaceable(output: Path) -> None:
     if others := _others(stores):
         shown = ", ".join(map(str, others[:_MOST_SHOWN])) + (", ..." if len(others) > _MOST_SHOWN else "")
         raise ConfigError(
-            f"output: {output} holds {len(others)} files or folders that are not part of the store ({shown});"
-            " --overwrite removes a whole store and nothing else: move them away, or choose another output"
+            f"output: {output} holds {counted(len(others), 'file or folder', 'files or folders')} that"
+            f" {'is' if len(others) == 1 else 'are'} not part of the store ({shown}); --overwrite removes a whole store and"
+            " nothing else: move them away, or choose another output"
         )
 
 
-def commit(made: Path, output: Path, note: Callable[[str], None]) -> None:
-    """Give the finished stores at `made` their name. The store they replace is removed after that."""
+def commit(made: Path, output: Path, note: Note) -> None:
+    """Rename the finished stores at `made` to `output`, and remove the store they replace.
+
+    Two renames, as a folder that is not empty cannot be replaced in one:
+
+        killed before the first        the old store is still there
+        killed between the two         no store at `output`; the old one is in the work folder (`replaced`)
+        killed after the second        the new store; `replaced` is removed by the next build with --overwrite
+
+    The second rename failing is the one case that is undone here: an old store is better than none.
+    """
     replaced = Work(output).replaced
     remove_tree(replaced)
     if not is_free(output):
@@ -49,34 +60,34 @@ def commit(made: Path, output: Path, note: Callable[[str], None]) -> None:
     try:
         commit_directory(made, output)
     except OSError:
-        if is_there(replaced) and not is_there(output):  # the old store is better than none
+        if is_there(replaced) and not is_there(output):
             with contextlib.suppress(OSError):
                 move_directory(replaced, output)
         raise
     if is_there(replaced):
         try:
             check_replaceable(replaced)
-        except (ConfigError, OSError):  # somebody has put something into it since it was checked
-            note(f"the old store was replaced, and is kept in {replaced}, as there is more in it than the store")
+        except (ConfigError, OSError):  # a file was added to it since it was checked
+            note(f"the old store was replaced but is kept in {replaced}, as it holds files that are not part of it")
             return
         tidy([replaced], note)
 
 
 def _others(stores: list[Path]) -> list[Path]:
-    """What is in the folders of stores and no part of them."""
+    """The files and folders in `stores` that are not part of them."""
     found = chain.from_iterable(sorted(store.iterdir()) for store in stores)
     listed = {store: _listed(store) or set() for store in stores}
     return [path for path in found if not _is_part(path, listed[path.parent])]
 
 
 def _is_part(path: Path, listed: set[str]) -> bool:
-    """Whether a store has this file, or an interrupted append or index has left it."""
+    """Whether this file belongs to a store, or was left by an interrupted append or index."""
     name = path.name.removesuffix(TEMPORARY_SUFFIX)
     return (name in listed or is_store_name(name)) and not (is_folder(path) and not path.is_symlink())
 
 
 def _listed(folder: Path) -> set[str] | None:
-    """The files that the manifests in `folder` name; None where there is no manifest of a store."""
+    """The files named by the manifests in `folder`; None if it has no manifest."""
     if folder.is_symlink() or not is_folder(folder) or not _names(folder / MANIFEST_NAME):
         return None
     older = (path for path in folder.iterdir() if manifest_version(path.name))
@@ -84,7 +95,7 @@ def _listed(folder: Path) -> set[str] | None:
 
 
 def _names(manifest: Path) -> set[str]:
-    """The files that a manifest names, and itself; a damaged one may be short of some. Empty for any other file."""
+    """The files that a manifest names, and itself; empty if it is no manifest. A damaged manifest may name only some."""
     body = raw_manifest(manifest)
     files, shards = body.get("files"), body.get("shards")
     shards = [each.get("file") for each in shards if isinstance(each, dict)] if isinstance(shards, list) else []

@@ -1,13 +1,18 @@
-"""What a build or append leaves in its work folder for the next run: the recipe, finished parts, the list of bad records."""
+"""What a build or append keeps in its work folder for the next run: the recipe, finished parts, the list of bad records.
+
+The recipe is written before the first part. So parts in a work folder were made by the recipe next to them, and a run with
+another recipe either stops (there are finished parts, which may be hours of work) or starts again (there are none).
+"""
 
 import contextlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
 from tokenstore.builder.recipe import differences
+from tokenstore.builder.result import Note
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.format.manifest import canonical_json
 from tokenstore.outside import MAX_RECIPE_BYTES
@@ -16,36 +21,40 @@ from tokenstore.store.files import read_bytes
 from tokenstore.store.work import Work
 from tokenstore.store.writing import create_again, move_file, own_folder, remove, remove_tree, write_atomically
 
-MADE_HERE = "made-here"  # an empty file, as old as the work
-REJECTS_PART = "rejects.jsonl"  # in the work of a build, before all bad records are in it
-
-Note = Callable[[str], None]
+MADE_HERE = "made-here"  # an empty file whose inode change time is when the build began
+REJECTS_PART = "rejects.jsonl"  # in building/, until the list is complete
 
 
 def check_recipe(work: Work, recipe: dict[str, Any], note: Note, advice: str) -> None:
-    """ConfigError where parts of an unfinished build of another recipe are there. One without a finished part is no loss."""
+    """Compare `recipe` with that of the unfinished build in `work`, if there is one.
+
+    If they differ and the other build has no finished part, it is removed and `note` is called.
+
+    Raises:
+        ConfigError: they differ, and the other build has finished parts; `advice` says what to do.
+    """
     if different := differences(read_recipe(work) or recipe, recipe):
         if any((work.building / "parts").glob("*.json")):
             raise ConfigError(
-                f"output: expected to resume this command, found an unfinished build of another ({work.building}):"
-                f" {different}; {advice}"
+                f"output: {work.building} holds an unfinished build with another command: {different}; {advice}"
             )
-        note(f"discarded an unfinished build of another command, of which nothing was done yet ({different})")
+        note(f"discarded an unfinished build with another command, which had no finished part ({different})")
         remove_tree(work.building)
 
 
 def write_recipe(work: Work, recipe: dict[str, Any]) -> None:
-    """Begin or take up a build of this recipe."""
+    """Start or resume a build with this recipe: make its folders and write recipe.json."""
     own_folder(work.building)
     own_folder(work.building / "parts")
     write_atomically(work.building / "recipe.json", canonical_json(recipe).encode())
 
 
 def time_of_work(work: Work) -> int:
-    """When the work began, in nanoseconds, as the file system noted it: parts count only with this number in their key.
+    """When the build began: nanoseconds, from the file system. Part keys contain it, so parts of another time do not count.
 
-    Nobody can set this time (`st_ctime`). So an unfinished build that was copied, or came in somebody's archive, has another,
-    and its parts are made again: whoever forged them could put any tokens into the store.
+    It is the inode change time (`st_ctime`) of a file, which no program can set. An unfinished build that was copied or
+    unpacked from an archive has another, so its parts are made again. Otherwise whoever prepared such an archive could put
+    any tokens into the store.
     """
     path = work.building / MADE_HERE
     with contextlib.suppress(FileNotFoundError):
@@ -57,7 +66,11 @@ def time_of_work(work: Work) -> int:
 
 
 def read_recipe(work: Work) -> dict[str, Any]:
-    """The recipe of an unfinished build; {} where there is none."""
+    """The recipe of an unfinished build; {} if there is none.
+
+    Raises:
+        CorruptionError: recipe.json is not a JSON object.
+    """
     path = work.building / "recipe.json"
     if not is_there(path):
         return {}
@@ -75,7 +88,7 @@ def read_recipe(work: Work) -> dict[str, Any]:
 
 
 def publish_rejects(work: Work, rejects: Path) -> Path | None:
-    """Move the list of bad records to its place; without any, remove an older list."""
+    """Move the finished list of bad records to `rejects` and return that; if it is empty, remove an older list instead."""
     made = work.building / REJECTS_PART
     if made.stat().st_size == 0:
         remove(rejects)
@@ -85,9 +98,9 @@ def publish_rejects(work: Work, rejects: Path) -> Path | None:
 
 
 def tidy(paths: Iterable[Path], note: Note) -> None:
-    """Remove what is not needed any more. The work is done, so what cannot be removed is a note, no failure."""
+    """Remove files and folders that are no longer needed. The store is finished, so a failure is only a note."""
     for path in paths:
         try:
             remove_tree(path)
         except OSError as error:
-            note(f"{path} could not be removed ({error.strerror or error}); it is not needed any more: remove it")
+            note(f"{path} could not be removed ({error.strerror or error}); it is no longer needed: remove it")

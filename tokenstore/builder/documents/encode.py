@@ -1,4 +1,4 @@
-"""Documents -> tokens: ids with the special tokens asked for, loss masks, and which documents are left out for their length."""
+"""Documents -> tokens: encodes them, adds special tokens, computes loss masks, drops documents by length."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from tokenstore.format.layout import token_dtype
 from tokenstore.tokenizer import Tokenizer
 
 REASONS = ("empty", "short", "long")
-KEPT = len(REASONS)  # of `Encoded.why`: why a document is left out, and that it is not
+KEPT = len(REASONS)  # a value of `Encoded.why`: an index into REASONS, or KEPT
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Encoded:
         tokens: uint16 or uint32[sum of lengths], in the store's dtype.
         lengths: int64[k], each at least 1.
         mask: bool[sum of lengths], which tokens are in the loss; None in a store without masks.
-        kept: int64[k], which of the documents given these are.
-        why: int8[n], of every document given: a place in `REASONS` for one left out, `KEPT` for the others.
+        kept: int64[k], indices of the encoded documents among the n given.
+        why: int8[n], for each document given: an index into `REASONS` if it was dropped, else `KEPT`.
     """
 
     tokens: np.ndarray
@@ -37,7 +37,9 @@ class Encoded:
 def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, options: BuildOptions) -> Encoded:
     """Encode some documents.
 
-    Raises: BuildError: an id outside the vocabulary: the tokenizer's engine and its vocabulary disagree.
+    Raises:
+        BuildError: a token is outside the vocabulary, as the tokenizer's engine and vocabulary disagree.
+        ConfigError: the tokenizer lacks a special token that `options` ask for.
     """
     ids, lengths, mask = _raw(documents, tokenizer, options)
     if ids.size and int(ids.max()) >= tokenizer.vocab_size:
@@ -53,15 +55,16 @@ def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, option
     special = special_ids(tokenizer, options)
     if options.records == "chat" and special[1] is not None:
         ids, lengths, mask = _without_blanks_after(special[1], ids, lengths, mask, tokenizer)
-    ids, lengths, mask = _with_special(ids, lengths, mask, special, _may_have_them(options))
-    some = lengths > 0  # documents kept without text, where no special token was asked for
+    may_be_there = options.records != "text" or options.add_special_tokens  # the special tokens, in the documents
+    ids, lengths, mask = _with_special(ids, lengths, mask, special, may_be_there)
+    some = lengths > 0  # with --keep-empty and no special token to add, a document may still have no token
     why[np.flatnonzero(kept)[~some]] = REASONS.index("empty")
     tokens = ids.astype(token_dtype(tokenizer.vocab_size), copy=False)
     return Encoded(tokens, lengths[some], mask, np.flatnonzero(why == KEPT), why)
 
 
 def _too_short_or_long(lengths: np.ndarray, options: BuildOptions) -> np.ndarray:
-    """int8[n]: a place in REASONS, or KEPT."""
+    """int8[n]: for each document an index into REASONS, or KEPT."""
     why = np.full(lengths.size, KEPT, np.int8)
     if options.max_tokens is not None:
         why[lengths > options.max_tokens] = REASONS.index("long")
@@ -74,7 +77,7 @@ def _too_short_or_long(lengths: np.ndarray, options: BuildOptions) -> np.ndarray
 def _raw(
     documents: Sequence[Document], tokenizer: Tokenizer, options: BuildOptions
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """(ids, lengths int64[n], mask) as the tokenizer gives them, all documents one after the other."""
+    """(token ids, lengths int64[n], mask) of all documents, one after the other, before special tokens are added."""
     if options.records == "text":
         return *tokenizer.encode_batch([document.text for document in documents]), None
     if options.records == "chat":
@@ -90,7 +93,9 @@ def _of_conversations(documents: Sequence[Document], tokenizer: Tokenizer) -> tu
 
     ids, lengths, spans = tokenizer.encode_batch_with_spans([document.text for document in documents])
     first, parts = 0, []
-    for document in documents:  # their spans as characters of all texts, as those of the tokens
+    for (
+        document
+    ) in documents:  # shift its spans to character positions in the concatenation of all texts, as `spans` are
         parts += [(first + start, first + stop) for start, stop in document.in_loss]
         first += len(document.text)
     return ids, lengths, in_loss(spans, parts)
@@ -101,23 +106,18 @@ def has_masks(options: BuildOptions) -> bool:
     return options.records == "chat" or (options.records == "tokens" and options.mask_field is not None)
 
 
-def _may_have_them(options: BuildOptions) -> bool:
-    """Whether documents may come with the special tokens asked for, which then are not put there twice."""
-    return options.records != "text" or options.add_special_tokens
-
-
 _MOST_BLANKS = 4  # tokens of white space that a chat template may write after the end of the last turn
 
 
 def _without_blanks_after(
     end: int, ids: np.ndarray, lengths: np.ndarray, mask: np.ndarray | None, tokenizer: Tokenizer
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Documents that end with the token `end` and white space, without that space: they need no second end then."""
+    """Drop the white space after `end` at the end of documents, so that `end` is not added a second time."""
     if not ids.size:
         return ids, lengths, mask
     stops = np.cumsum(lengths)
-    blanks = np.zeros(lengths.size, np.int64)  # of documents that have the end
-    only_blanks = lengths > 0  # after the token that is looked at
+    blanks = np.zeros(lengths.size, np.int64)  # tokens to drop from each document
+    only_blanks = lengths > 0  # whether all tokens seen so far, from the end of the document, are white space
     for back in range(1, _MOST_BLANKS + 2):
         only_blanks &= lengths >= back
         token = ids[np.maximum(stops - back, 0)]
@@ -139,7 +139,11 @@ def _with_special(
     special: tuple[int | None, int | None],
     may_be_there: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Put the ids of `special` before and after every document. One after is in the loss if the token before it is."""
+    """Add the tokens of `special` before and after every document.
+
+    With `may_be_there`, documents that begin or end with that token do not get it again. The token added at the end is in the
+    loss if the token before it is; the one at the start never is.
+    """
     ends = np.cumsum(lengths)
     starts = ends - lengths
     order, places, values, flags = [], [], [], []
@@ -153,7 +157,7 @@ def _with_special(
             missing = np.flatnonzero((edge != value) | (lengths == 0))
         total[missing] += 1
         places.append(at[missing])
-        order.append(2 * missing + after)  # at one place, the end of one document before the start of the next
+        order.append(2 * missing + after)  # at equal positions, the end of a document precedes the start of the next
         values.append(np.full(missing.size, value, ids.dtype))
         if mask is not None:
             in_loss = mask[np.maximum(at[missing] - 1, 0)] if mask.size else np.zeros(missing.size, np.bool_)
@@ -167,16 +171,21 @@ def _with_special(
 
 
 def special_ids(tokenizer: Tokenizer, options: BuildOptions) -> tuple[int | None, int | None]:
-    """Ids put before and after every document; ConfigError if the tokenizer lacks one that was asked for."""
+    """The tokens added before and after every document, None for none.
+
+    Raises:
+        ConfigError: the tokenizer lacks a token that the options ask for.
+    """
     start = {"none": None, "eos": tokenizer.eos_id, "bos": tokenizer.bos_id}[options.document_start]
     end = tokenizer.eos_id if options.eos else None
     if options.eos and end is None:
         listed = ", ".join(map(repr, tokenizer.special_tokens[:20])) or "none"
         raise ConfigError(
-            f"eos: expected to know the end-of-text token, found none named; give --eos (special tokens: {listed}) or --no-eos"
+            f"eos: the tokenizer does not name its end-of-text token; name it with --eos (special tokens: {listed})"
+            " or use --no-eos"
         )
     if options.document_start != "none" and start is None:
         raise ConfigError(
-            f"document start: expected a {options.document_start} token, found none in the tokenizer; use --document-start none"
+            f"document start: the tokenizer has no {options.document_start} token; use --document-start none"
         )
     return start, end

@@ -1,1 +1,1 @@
-"""How units of work are run. processes: worker processes on this machine."""
+"""Ways to run the units of a build. processes: worker processes on this machine."""

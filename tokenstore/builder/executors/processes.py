@@ -1,11 +1,11 @@
-"""Runs units in worker processes and gives their parts back in order, whatever order they finish in."""
+"""Runs units in worker processes and yields their parts in order, in whatever order they finish."""
 
 import contextlib
 import multiprocessing
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tokenstore.builder.documents.convert import DocumentReader
-from tokenstore.builder.options import BuildOptions, BuildProgress
+from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import Part, make_part
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.reading.units import Unit, slice_bytes
 from tokenstore.builder.recipe import open_tokenizer
+from tokenstore.builder.result import BuildProgress, Note, Progress
 from tokenstore.errors import BuildError
 from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.store.files import set_environment
@@ -26,7 +27,7 @@ from tokenstore.tokenizer import Tokenizer, reference_of
 
 _REPORT_SECONDS = 0.2
 _Job = tuple[Path, str, Unit, dict[int, InputFile]]  # stem, key, unit and inputs of `make_part`
-_AHEAD = 4  # units a worker that may be finished or waiting before the one that is needed next
+_AHEAD = 4  # units per worker submitted ahead of the one that is needed next
 
 
 def run_units(
@@ -38,12 +39,25 @@ def run_units(
     stems: Sequence[Path],
     done: Sequence[Part | None],
     tokenizer: Tokenizer,
-    progress: Callable[[BuildProgress], None],
-    note: Callable[[str], None],
+    progress: Progress,
+    note: Note,
 ) -> Generator[Part]:
-    """The part of every unit, in order: those in `done` as they are, the others made by `options.workers` processes.
+    """Yield the part of every unit, in order. Parts in `done` are reused; `options.workers` processes make the others.
 
-    `entry` is the tokenizer's in a store that is there already; see `recipe.open_tokenizer`.
+    Args:
+        options: the build's options.
+        entry: the tokenizer recorded in the store that an append extends, else None; see `recipe.open_tokenizer`.
+        files: all inputs; units refer to them by number.
+        units: what to tokenize, in order.
+        keys: each unit's part key; see `part.part_key`.
+        stems: path of each unit's part, without file ending.
+        done: the finished part of each unit, or None.
+        tokenizer: used in this process; workers open their own.
+        progress: called several times per second.
+        note: called with the note of a part, such as why it was tokenized twice.
+
+    Raises:
+        BuildError: a worker was killed, or an input changed or is damaged.
     """
     counters = _Counters(files, units, done, progress)
     todo = [number for number, part in enumerate(done) if part is None]
@@ -55,7 +69,7 @@ def run_units(
             part or make_part(*jobs[i], tokenizer, reader, counters.add) for i, part in enumerate(done)
         )
     else:
-        # All use the engine that was found here: it stands in the manifest
+        # The manifest records this process's engine, so every worker must use the same
         engine: Literal["fast", "reference"] = "fast" if reference_of(tokenizer) is not tokenizer else "reference"
         made = _run_pool(replace(options, engine=engine), entry, jobs, done, counters)
     with contextlib.closing(made):
@@ -67,7 +81,7 @@ def run_units(
 
 
 def _named(files: Sequence[InputFile], unit: Unit) -> dict[int, InputFile]:
-    """Only the inputs a unit needs: a job must not carry a list of a million files."""
+    """The inputs of one unit. A job is pickled, so it must not carry the list of all inputs, which may have a million."""
     return {part.file_number: files[part.file_number] for part in unit}
 
 
@@ -80,7 +94,7 @@ def _run_pool(
 ) -> Generator[Part]:
     context = multiprocessing.get_context("spawn")
     workers = min(options.workers, len(jobs))
-    # A slot a worker and no lock around it: a worker killed while it held one would stop everybody.
+    # Each worker has a slot of its own and needs no lock: a worker killed while holding one would block all others.
     amounts = context.RawArray("q", 3 * workers)
     pool = ProcessPoolExecutor(workers, context, _start_worker, (options, entry, amounts, context.Value("i", 0)))
     waiting = deque(jobs)
@@ -100,14 +114,14 @@ def _run_pool(
         pool.shutdown()
     except BrokenProcessPool as error:
         raise BuildError(
-            "worker: expected it to finish, found it killed (out of memory?);"
-            " use fewer --workers and run the same command again, it resumes"
+            "worker: a worker process was killed (out of memory?);"
+            " run the same command again with fewer --workers to resume"
         ) from error
     finally:
-        processes = list((pool._processes or {}).values())  # no public way to end them before Python 3.14
+        processes = list((pool._processes or {}).values())  # before Python 3.14 there is no public way to end them
         for process in processes:
             process.terminate()
-        pool.shutdown(cancel_futures=True)  # waits for its thread, which else may trip over the end of the interpreter
+        pool.shutdown(cancel_futures=True)  # waits for the pool's thread, which could fail at interpreter exit
         for process in processes:
             process.join()
 
@@ -117,14 +131,14 @@ def _totals(amounts: Any) -> list[int]:
 
 
 class _Counters:
-    """Adds up (bytes, documents, tokens) of this run on top of the parts that were there, and reports now and then."""
+    """Adds the (bytes, documents, tokens) of this run to those of the parts reused, and reports the sums."""
 
     def __init__(
         self,
         files: Sequence[InputFile],
         units: Sequence[Unit],
         done: Sequence[Part | None],
-        progress: Callable[[BuildProgress], None],
+        progress: Progress,
     ):
         sizes = [sum(slice_bytes(part, files[part.file_number]) for part in unit) for unit in units]
         there = [(size, part.num_documents, part.num_tokens) for size, part in zip(sizes, done, strict=True) if part]
@@ -150,7 +164,7 @@ _worker: dict[str, Any] = {}
 
 
 def _start_worker(options: BuildOptions, entry: TokenizerEntry | None, amounts: Any, num_started: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us in order
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent ends its workers
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_environment("TOKENIZERS_PARALLELISM", "false")
     tokenizer = open_tokenizer(options, entry)
@@ -161,7 +175,7 @@ def _start_worker(options: BuildOptions, entry: TokenizerEntry | None, amounts: 
 
 
 def _end_with_parent() -> None:
-    """A killed parent cannot end its workers, and they must not go on writing beside the build that comes next."""
+    """End this worker when its parent dies. The lock is free then, so the next build may already write the same files."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait_for_end([parent.sentinel])

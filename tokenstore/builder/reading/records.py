@@ -85,7 +85,8 @@ class SliceReader:
             ) from error
         except OSError as error:
             raise BuildError(
-                f"input: expected to read it, found {error.strerror or error} ({self.file.path}); mend it and run the same command again"
+                f"input: {self.file.path} cannot be read ({error.strerror or error}); fix the cause and run the same command"
+                " again"
             ) from error
 
     def _open(self) -> io.BufferedReader:
