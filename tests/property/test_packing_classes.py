@@ -94,24 +94,28 @@ class TestClasses:
 class TestSorting:
     """ORD-12: documents by (tokens, id)."""
 
-    @given(st.lists(st.integers(1, 9) | st.integers(1, LONG + 3) | st.sampled_from([LONG - 1, LONG, 2**45])), st.data())
-    def test_equals_sorting(self, lengths: list[int], data: st.DataObject) -> None:
-        """A block of the boundaries at a time; those of LONG tokens or more come last, by id."""
+    @given(
+        st.lists(st.integers(1, 9) | st.integers(1, LONG + 3) | st.sampled_from([LONG - 1, LONG, 2**45])),
+        st.sampled_from([1, 2, 7, 10, LONG]),
+        st.data(),
+    )
+    def test_equals_sorting(self, lengths: list[int], longest: int, data: st.DataObject) -> None:
+        """One block of the boundaries at a time; documents of `longest` tokens or more come last, by number."""
         starts = np.cumsum([0, *lengths])
         cuts = sorted({0, len(lengths), *data.draw(st.lists(st.integers(0, len(lengths)), max_size=3))})
-        counts = np.zeros(LONG + 1, np.int64)
+        counts = np.zeros(longest + 1, np.int64)
         blocks = [(first, starts[first : stop + 1]) for first, stop in pairwise(cuts)]
         for _, block in blocks:
             assert count_lengths(block, counts)
         assert {n: counts[n] for n in np.flatnonzero(counts)} == {
-            n: sum(min(x, LONG) == n for x in lengths) for n in {min(x, LONG) for x in lengths}
+            n: sum(min(x, longest) == n for x in lengths) for n in {min(x, longest) for x in lengths}
         }
         places = np.cumsum(counts) - counts
         for dtype in (np.uint32, np.int64):
             out, moving = np.full(len(lengths), 2**31, dtype), places.copy()
             for first, block in blocks:
                 place_by_length(block, first, moving, out)
-            assert out.tolist() == sorted(range(len(lengths)), key=lambda i: (min(lengths[i], LONG), i))
+            assert out.tolist() == sorted(range(len(lengths)), key=lambda i: (min(lengths[i], longest), i))
             assert np.array_equal(moving, places + counts)
 
     @pytest.mark.parametrize("starts", [[0, 3, 3, 9], [0, 3, 2], [5, 0]])

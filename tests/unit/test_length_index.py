@@ -20,6 +20,7 @@ from tests.support.stores.forge import forge, overwrite
 from tests.support.stores.grown import edit_manifest
 from tokenstore.builder import BuildOptions, build_store
 from tokenstore.errors import CorruptionError, FormatError, StoreBusyError
+from tokenstore.order import sorting
 from tokenstore.store import length_index, open_store, verify
 from tokenstore.store.length_index import add_length_index
 from tokenstore.store.work import exclusive_work
@@ -64,11 +65,16 @@ def test_the_worked_example(tmp_path: Path) -> None:
     assert (path / "length_index.bin").read_bytes() == struct.pack("<2I4q", 0, 1, 2, 0, 3, 1) == expected_bytes([2, 3])
 
 
-@given(lengths=st.lists(st.integers(1, 40), min_size=1, max_size=80), block=st.sampled_from([1, 7, 1 << 22]))
-def test_random_stores_are_sorted(lengths: list[int], block: int) -> None:
-    """FMT-9: the file is the sorted list, whatever the number of documents handled at once; verify agrees."""
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=80),
+    block=st.sampled_from([1, 7, 1 << 22]),
+    long=st.sampled_from([1, 5, 1 << 20]),
+)
+def test_random_stores_are_sorted(lengths: list[int], block: int, long: int) -> None:
+    """FMT-9: the file is the sorted list, whatever is handled at once and counted as long; verify agrees."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(length_index, "_BLOCK", block)
+        patch.setattr(sorting, "LONG", long)
         path = write_store(Path(folder) / "s", [[1] * length for length in lengths], length_index=True)
         assert (path / "length_index.bin").read_bytes() == expected_bytes(lengths)
         assert verify(path) == []

@@ -4,27 +4,38 @@ import numpy as np
 
 from tokenstore.jit import kernel
 
-LONG = 1 << 20  # documents of this many tokens or more share one count: there cannot be many
+LONG = 1 << 20  # tokens; documents at least this long share one count: even a large store has few of them
 
 
 @kernel
 def count_lengths(starts: np.ndarray, counts: np.ndarray) -> bool:
-    """Add the documents between starts int64[n + 1] to int64[LONG + 1] `counts` by length; False for one of no token."""
+    """Count documents by length; False if a document has no tokens.
+
+    Args:
+        starts: int64[n + 1], the first token of each of n documents, and their end.
+        counts: int64[k + 1], increased in place. The last entry counts all documents of k tokens or more.
+    """
+    longest = counts.size - 1
     for i in range(starts.size - 1):
         length = starts[i + 1] - starts[i]
         if length < 1:
             return False
-        counts[min(length, LONG)] += 1
+        counts[min(length, longest)] += 1
     return True
 
 
 @kernel
 def place_by_length(starts: np.ndarray, first_document: int, places: np.ndarray, out: np.ndarray) -> None:
-    """Put the documents between starts int64[n + 1], the first of which is `first_document`, where they belong in `out`.
+    """Write the numbers of n documents to their places in `out`.
 
-    places: int64[LONG + 1], where the next document of each length goes; moved on. Unchecked: counted with the same starts.
+    Args:
+        starts: int64[n + 1], as given to `count_lengths`. Not checked again.
+        first_document: the number of the first of them.
+        places: int64[k + 1], where the next document of each length goes; advanced in place.
+        out: one number per document of the store, sorted by length.
     """
+    longest = places.size - 1
     for i in range(starts.size - 1):
-        length = min(starts[i + 1] - starts[i], LONG)
+        length = min(starts[i + 1] - starts[i], longest)
         out[places[length]] = first_document + i
         places[length] += 1

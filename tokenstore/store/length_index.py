@@ -119,22 +119,28 @@ def _blocks(store: Store) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _count(store: Store, progress: Callable[[int, int], None]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Documents of each length below LONG and, last, of all others; numbers and lengths of those, sorted."""
+    """Count documents by length.
+
+    Returns: int64[k + 1] counts, of which the last is that of all documents of k tokens or more; the numbers of those
+    documents and their lengths, both sorted by length. k is LONG, or less for a small store: no document is longer than
+    its store, and counts of a million lengths take longer than indexing a thousand documents.
+    """
     from tokenstore.order.sorting import LONG, count_lengths
 
-    counts = np.zeros(LONG + 1, np.int64)
+    longest = min(LONG, store.num_tokens + 1)
+    counts = np.zeros(longest + 1, np.int64)
     ids, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for first, starts in _blocks(store):
-        before = counts[LONG]
+        before = counts[longest]
         if not count_lengths(starts, counts):
             raise CorruptionError(
                 f"{BOUNDARIES_NAME}: expected rising starts, found others ({store.file(BOUNDARIES_NAME)});"
                 f" run `tokenstore verify {store.path}`"
             )
-        if counts[LONG] > before:
+        if counts[longest] > before:
             sizes = np.diff(starts)
-            ids.append(first + np.flatnonzero(sizes >= LONG))
-            lengths.append(sizes[sizes >= LONG])
+            ids.append(first + np.flatnonzero(sizes >= longest))
+            lengths.append(sizes[sizes >= longest])
         progress(first + starts.size - 1, 2 * len(store))
     by_length = np.argsort(np.concatenate(lengths), kind="stable")
     return counts, np.concatenate(ids)[by_length], np.concatenate(lengths)[by_length]
