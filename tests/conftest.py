@@ -1,8 +1,10 @@
-"""Fixtures every kind of test uses: small stores made by the real writer, a tiny BPE tokenizer trained here."""
+"""Settings and fixtures for all tests: small stores written by the real writer, a tiny BPE tokenizer trained here."""
 
 import json
+import os
 import signal
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +26,12 @@ for name, examples in ("quick", 25), ("thorough", 150):  # thorough: pytest --hy
     )
 settings.load_profile("quick")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as behind `&` in a shell; what tests start would ignore it too
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # set by a shell after `&`, and inherited
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The tests start about two hundred processes: compile each module once, whatever the environment says
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 EOS = 0
 
@@ -38,9 +44,9 @@ def write_store(
     eos: bool = False,
     length_index: bool = False,
 ) -> Path:
-    """A store of the given documents (ids, end-of-text included), by the real writer, committed without a lock.
+    """Write a store of the given documents, end-of-text tokens included, without taking its lock.
 
-    length_index: with a length index, as a built store has one and packing whole documents needs.
+    length_index: also write the length index, which packing whole documents needs. A built store always has one.
     """
     path.mkdir(parents=True)
     with StoreWriter(path, vocab_size, shard_bytes) as writer:
@@ -60,14 +66,25 @@ def write_store(
 
 
 def random_documents(seed: int, count: int, longest: int, vocab_size: int = 300) -> list[list[int]]:
-    """Documents of 1..longest tokens that no two positions of which are likely to be confused."""
+    """Random documents of 1 to `longest` tokens; no two positions are likely to hold the same run of tokens."""
     rng = np.random.default_rng(seed)
     return [rng.integers(1, vocab_size, rng.integers(1, longest + 1)).tolist() for _ in range(count)]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_fsync() -> Iterator[None]:
+    """Skip fsync in this process: no test cuts the power, and waiting for the disk is a tenth of the suite.
+
+    Tests of failing disks replace os.fsync themselves; commands that run as processes call the real one.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
 @pytest.fixture
 def make_store(tmp_path: Path) -> Callable[..., Path]:
-    """Give write_store below the test's folder, called as make_store("name", documents, ...)."""
+    """A function that writes a store into the test's folder: make_store("name", documents, ...)."""
 
     def make(name: str, documents: Sequence[Sequence[int]], **options: object) -> Path:
         return write_store(tmp_path / name, documents, **options)
@@ -77,7 +94,7 @@ def make_store(tmp_path: Path) -> Callable[..., Path]:
 
 @pytest.fixture(scope="session")
 def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """tokenizer.json of a byte-level BPE with 600 ids, trained on the texts shipped here; its end of text is <|endoftext|>."""
+    """tokenizer.json of a byte-level BPE of 600 tokens, trained on tests/data/texts.py. Its end of text is <|endoftext|>."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -97,7 +114,7 @@ def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def jsonl(tmp_path: Path) -> Callable[..., Path]:
-    """Give a writer of JSON lines, called as jsonl("name.jsonl", ["text", {"text": ...}, b"raw line"])."""
+    """A function that writes JSON lines: jsonl("name.jsonl", ["text", {"text": ...}, b"raw line"])."""
 
     def write(name: str, records: Sequence[object]) -> Path:
         lines = []

@@ -1,14 +1,17 @@
-"""The architecture as a test: who may import what, and what may not stand where."""
+"""The architecture as tests: which module may import, call or contain what. Each test lists every offender."""
 
 import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2] / "tokenstore"
+MODULES = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
 LAYERS = {
     "errors": 0,
     "jit": 0,
@@ -28,8 +31,7 @@ LAYERS = {
     "report": 6,
     "commands": 7,
 }
-MODULES = sorted(ROOT.rglob("*.py"))
-LIBRARIES = {  # who alone may import a library
+LIBRARIES = {  # the only folders and modules that may import a library
     "torch": {"torch_data", "trainers"},
     "os": {
         "store/files.py",
@@ -38,10 +40,10 @@ LIBRARIES = {  # who alone may import a library
         "store/work.py",
         "outside.py",
         "paths.py",
-        "torch_data/ranks.py",  # what a launcher says in the environment
-        "commands/entry.py",  # to end while imports go on
+        "torch_data/ranks.py",  # the variables that a launcher sets
+        "commands/entry.py",  # to exit while modules are still being imported
     },
-    "mmap": {"store/writing.py", "store/maps.py", "batches/sigbus.py"},  # of the last, the size of a page
+    "mmap": {"store/writing.py", "store/maps.py", "batches/sigbus.py"},  # sigbus.py only reads the page size
     "ctypes": {"store/maps.py"},
     "fcntl": {"store/work.py"},
     "resource": {"store/files.py"},
@@ -88,75 +90,105 @@ LIBRARIES = {  # who alone may import a library
 }
 
 
-def imports(tree: ast.AST) -> list[str]:
+@cache
+def source_of(module: str) -> str:
+    return (ROOT / module).read_text()
+
+
+@cache
+def nodes_of(module: str) -> list[ast.AST]:
+    """Every node of a module's syntax tree, parsed once for all tests."""
+    return list(ast.walk(ast.parse(source_of(module))))
+
+
+def calls_in(module: str) -> Iterator[ast.Call]:
+    return (node for node in nodes_of(module) if isinstance(node, ast.Call))
+
+
+@cache
+def imports_of(module: str) -> list[str]:
     names = []
-    for node in ast.walk(tree):
+    for node in nodes_of(module):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports hide the layer"
+            assert node.level == 0, f"{module}: a relative import hides the layer"
             names.append(node.module or "")
             names += [f"{node.module}.{alias.name}" for alias in node.names]
     return names
 
 
-def place(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
+def layer(module: str) -> str:
+    return module.split("/")[0].removesuffix(".py")
 
 
-def layer(place: str) -> str:
-    return place.split("/")[0].removesuffix(".py")
+def test_modules_import_only_their_own_and_lower_layers() -> None:
+    """The layers listed in the package's docstring hold."""
+    offenders = []
+    for module in MODULES:
+        own = layer(module)
+        if own == "__init__":
+            continue  # the facade imports names when they are first used, and for type checkers
+        for name in imports_of(module):
+            other = name.split(".")[1] if name.startswith("tokenstore.") else None
+            if other in LAYERS and other != own and LAYERS[other] >= LAYERS[own]:
+                offenders.append(f"{module} imports {name}")
+    assert not offenders
 
 
-@pytest.mark.parametrize("path", MODULES, ids=place)
-def test_a_module_imports_only_its_own_and_lower_layers(path: Path) -> None:
-    """The layers of the package's docstring hold."""
-    mine = layer(place(path))
-    if mine == "__init__":
-        return  # the facade: names are imported when used, for type checkers otherwise
-    for name in imports(ast.parse(path.read_text())):
-        if name.startswith("tokenstore.") and (other := name.split(".")[1]) in LAYERS:
-            assert other == mine or LAYERS[other] < LAYERS[mine], f"{place(path)} imports {name}"
+def test_libraries_are_imported_only_where_they_belong() -> None:
+    """Torch only in torch_data/ and trainers/, os and mmap in a few modules, random nowhere."""
+    offenders = []
+    for module in MODULES:
+        for name in imports_of(module):
+            allowed = LIBRARIES.get(name.split(".")[0], {module})
+            if not {layer(module), module} & allowed or name.startswith("numpy.random"):
+                offenders.append(f"{module} imports {name}")
+    assert not offenders
 
 
-@pytest.mark.parametrize("path", MODULES, ids=place)
-def test_a_library_is_imported_only_where_it_belongs(path: Path) -> None:
-    """Torch only in torch_data/, the builder's libraries only in build/, os and mmap in one module, random nowhere."""
-    for name in imports(ast.parse(path.read_text())):
-        allowed = LIBRARIES.get(name.split(".")[0])
-        assert allowed is None or {layer(place(path)), place(path)} & allowed, f"{place(path)} imports {name}"
-        assert not name.startswith("numpy.random")
+def is_inexact(node: ast.AST) -> bool:
+    """Whether a node is a float, a true division, or something whose result depends on platform or process."""
+    match node:
+        case ast.Constant(value=value):
+            return isinstance(value, float)
+        case ast.BinOp(op=ast.Div()) | ast.AugAssign(op=ast.Div()):
+            return True
+        case ast.Name(id=name):
+            return name in ("float", "hash")
+        case ast.Attribute(attr=name):
+            return name in ("random", "float64", "float32")
+    return False
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "order").glob("*.py")), ids=place)
-def test_the_order_holds_no_floats(path: Path) -> None:
-    """P6: no float literal, no true division, no float type, no numpy randomness in order/."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        assert not (isinstance(node, ast.Constant) and isinstance(node.value, float)), ast.unparse(node)
-        assert not (isinstance(node, (ast.BinOp, ast.AugAssign)) and isinstance(node.op, ast.Div)), ast.unparse(node)
-        assert not (isinstance(node, ast.Name) and node.id in ("float", "hash")), ast.unparse(node)
-        assert not (isinstance(node, ast.Attribute) and node.attr in ("random", "float64", "float32")), ast.unparse(
-            node
-        )
+def test_the_order_uses_integers_only() -> None:
+    """P6: no float literal, no true division, no float type, no hash and no numpy randomness in order/."""
+    order = [module for module in MODULES if layer(module) == "order"]
+    assert not [f"{module}: {ast.unparse(node)}" for module in order for node in nodes_of(module) if is_inexact(node)]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=place)
-def test_nothing_prints(path: Path) -> None:
-    """Only commands speak, and through a console."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        assert not (isinstance(node, ast.Name) and node.id == "print")
+def test_nothing_prints() -> None:
+    """Only commands write to the terminal, through a console."""
+    assert not [
+        module for module in MODULES for node in nodes_of(module) if isinstance(node, ast.Name) and node.id == "print"
+    ]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=place)
-def test_functions_and_modules_stay_small(path: Path) -> None:
-    """At most 70 lines a function, 400 a module."""
-    source = path.read_text()
-    assert source.count("\n") <= 400
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.FunctionDef):
-            first = node.body[0]
-            code_start = first.end_lineno if isinstance(first, ast.Expr) and len(node.body) > 1 else node.lineno
-            assert node.end_lineno - code_start <= 70, f"{place(path)}: {node.name}"
+def num_code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines after the docstring."""
+    first = function.body[0]
+    has_docstring = isinstance(first, ast.Expr) and len(function.body) > 1
+    return function.end_lineno - (first.end_lineno if has_docstring else function.lineno)
+
+
+def test_functions_and_modules_stay_small() -> None:
+    """A function has at most 70 lines, a module at most 400."""
+    offenders = [module for module in MODULES if source_of(module).count("\n") > 400]
+    for module in MODULES:
+        for node in nodes_of(module):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and num_code_lines(node) > 70:
+                offenders.append(f"{module}: {node.name}")
+    assert not offenders
 
 
 def run(code: str) -> str:
@@ -193,25 +225,24 @@ def test_every_public_name_is_there() -> None:
         _ = tokenstore.nonsense
 
 
-@pytest.mark.parametrize("path", MODULES, ids=place)
-def test_what_is_at_a_path_is_asked_in_one_place(path: Path) -> None:
-    """From Python 3.14 on Path.exists and its like call missing what may not be looked at."""
-    called = {
-        node.func.attr
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-    }
-    assert place(path) == "paths.py" or not called & {"exists", "is_file", "is_dir"}
+def test_paths_are_inspected_in_one_place() -> None:
+    """Path.exists, is_file and is_dir report an unreadable path as missing from Python 3.14 on; `paths.py` does not."""
+    inspect = {"exists", "is_file", "is_dir"}
+    assert not [
+        f"{module}: {ast.unparse(call)}"
+        for module in MODULES
+        if module != "paths.py"
+        for call in calls_in(module)
+        if isinstance(call.func, ast.Attribute) and call.func.attr in inspect
+    ]
 
 
 CHANGES = {"write_text", "write_bytes", "touch", "chmod", "lchmod", "mkdir", "makedirs", "rmdir", "rmtree", "unlink", "rename",
            "symlink_to", "hardlink_to", "truncate", "tofile", "save", "savez", "memmap", "open_memmap"}  # fmt: skip
 
 
-def changes_files(node: ast.AST) -> bool:
-    """Whether a call may create, replace or remove a file: by a method of paths or arrays, or by `open` to write."""
-    if not isinstance(node, ast.Call):
-        return False
+def changes_files(node: ast.Call) -> bool:
+    """Whether a call may create, replace or remove a file: a method of a path or an array, or `open` for writing."""
     method = node.func.attr if isinstance(node.func, ast.Attribute) else None
     if method in CHANGES or (method == "replace" and len(node.args) == 1):  # Path.replace; str.replace has two
         return True
@@ -223,28 +254,27 @@ def changes_files(node: ast.AST) -> bool:
     return False
 
 
-@pytest.mark.parametrize("path", MODULES, ids=place)
-def test_files_are_changed_in_one_place(path: Path) -> None:
-    """What is created is new, what is replaced or removed is so by its name: `store/writing.py`, and the lock, see to it."""
-    if place(path) in ("store/writing.py", "store/work.py"):
-        return
-    found = [ast.unparse(node) for node in ast.walk(ast.parse(path.read_text())) if changes_files(node)]
-    assert not found, f"{place(path)}: {found}"
-    assert not re.search("O_(WRONLY|RDWR|CREAT|APPEND|TRUNC)", path.read_text())
+def test_files_are_changed_in_one_place() -> None:
+    """Only `store/writing.py` and the lock create, replace and remove files: they never follow a link."""
+    offenders = []
+    for module in MODULES:
+        if module not in ("store/writing.py", "store/work.py"):
+            offenders += [f"{module}: {ast.unparse(call)}" for call in calls_in(module) if changes_files(call)]
+            offenders += [
+                f"{module}: {flag}" for flag in re.findall("O_(?:WRONLY|RDWR|CREAT|APPEND|TRUNC)", source_of(module))
+            ]
+    assert not offenders
 
 
-def test_files_are_opened_to_write_by_create_alone() -> None:
-    """Every file is created exclusively, in a folder that is no link; modes are changed by descriptor."""
-    tree = ast.parse((ROOT / "store/writing.py").read_text())
+def test_files_are_created_exclusively() -> None:
+    """Files are never truncated, folders that are links are refused, and modes are changed by descriptor."""
     opens = {
         function.name
-        for function in ast.walk(tree)
+        for function in nodes_of("store/writing.py")
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "os.open")
     }
-    assert opens == {"opened_folder", "create", "create_descriptor", "append_file"}  # the last one reads
+    assert opens == {"opened_folder", "create", "create_descriptor", "append_file"}  # append_file only reads
     for name in ("store/writing.py", "store/work.py"):
-        source = (ROOT / name).read_text()
-        assert "os.chmod" not in source
-        assert not re.search(r"O_TRUNC|ftruncate", source)
+        assert not re.search(r"os\.chmod|O_TRUNC|ftruncate", source_of(name))
