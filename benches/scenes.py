@@ -12,7 +12,7 @@ import xxhash
 from tokenstore.format.layout import BOUNDARIES_NAME, INPUTS_NAME, MANIFEST_NAME, lookup_entries, shard_name
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, TokenizerEntry
 from tokenstore.format.manifest_file import encode_manifest
-from tokenstore.store.length_index import write_order
+from tokenstore.store.length_index import write_length_index
 from tokenstore.store.writer import StoreWriter
 
 TOKENIZER = TokenizerEntry("bytes", None, None, None, None, None, "benches", "1")
@@ -67,7 +67,7 @@ def token_store(path: Path, seed: int, num_tokens: int) -> Path:
             lengths = web_lengths(rng.integers(1 << 30), 2000)
             writer.append(rng.integers(0, VOCABULARY, int(lengths.sum())).astype(np.uint16), lengths)
         writer.finish(b"", ends_with_eos=False, tokenizer=TOKENIZER, options={}, counts={}, library_versions={})
-    write_order(path)
+    write_length_index(path)
     return path
 
 

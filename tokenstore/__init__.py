@@ -1,30 +1,30 @@
 """tokenstore: a pre-sharded, memory-mapped token store with a sampling index, for training language models.
 
-    batch = f(stores, plan, step, rank)        nothing is remembered between batches, so one integer resumes a run
+    batch = f(stores, plan, step, rank)        no state between batches, so one integer resumes a run
 
     import tokenstore
     plan = tokenstore.Plan.of({"web": "stores/web", "code": "stores/code"}, sequence_length=2048, global_batch_size=64)
     for batch in tokenstore.TokenLoader(plan, rank=0, world_size=1, step=0):
         ...                                    # {"input_ids": int64[64, 2048], "targets": int64[64, 2048]}
 
-Layers, each importing only lower ones (`tests/unit/test_layers.py` holds them):
-    errors, paths 0  every error raised on purpose; what is at a path
-    outside       0  files that a stranger may have made: how they are opened, and their limits
-    jit           0  the policy for numba kernels
+Layers. Each imports only lower ones; `tests/unit/test_layers.py` checks that.
+    errors, paths 0  the exceptions of the package; what is at a path
+    outside       0  reading untrusted files: how they are opened, and their size limits
+    jit           0  how numba kernels are compiled
     format/       1  values <-> bytes. Its docstring is the specification of the store
     order/        1  integers -> integers. Its docstring is the specification of the order
     tokenizer/    1  text <-> ids
-    store/        2  files: reader, writer, verify
+    store/        2  the files of a store: reader, writer, verify
     builder/      3  inputs -> a store
     batches/      3  rows of a step -> numpy arrays
-    planning/     4  a plan over stores: what each step holds
+    planning/     4  a plan over stores: the contents of each step
     torch_data/   5  batches as torch tensors
-    trainers/     6  adapters for trainers, each of which imports its own
-    views/        5  what a store, a plan and a step are, as data for whoever shows them
-    report/       6  the same as one HTML file
+    trainers/     6  adapters for trainers; each imports the library it adapts
+    views/        5  descriptions of a store, a plan and a step, as data for reports and commands
+    report/       6  the views as one HTML file
     commands/     7  the command line
 
-Names below are imported when first used: importing `tokenstore` imports neither torch nor a builder's library.
+The names below are imported on first use, so `import tokenstore` imports neither torch nor the builder's libraries.
 """
 
 from importlib import import_module

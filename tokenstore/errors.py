@@ -1,43 +1,43 @@
-"""Layer 0: every error the package raises on purpose. Each kind is a different thing for the caller to do.
+"""Layer 0: every exception that the package raises on purpose. Each class calls for a different reaction of the caller.
 
-A message says what was expected, what was found, where, and what to do:
+A message says what is wrong, where, and what to do. For a value in a file:
 `<thing>: expected <rule>, found <value> (<file>, <place>); <what to do>`.
-A wrong argument of a call is a built-in ValueError or TypeError instead.
+An invalid argument of a call raises a built-in ValueError or TypeError instead.
 """
 
 
 class TokenStoreError(Exception):
-    """Base of all errors below. Never raised itself."""
+    """Base class of all exceptions of this package."""
 
 
 class FormatError(TokenStoreError):
-    """The directory is not a token store, is unfinished, or was written by a newer version: look at the path."""
+    """The directory is not a token store, is unfinished, or was written by a newer version. Check the path."""
 
 
 class CorruptionError(TokenStoreError):
-    """It is our store, and its bytes are damaged: run `tokenstore verify`, then copy or build it again."""
+    """The store's files are damaged. Run `tokenstore verify`, then copy or build the store again."""
 
 
 class ConfigError(TokenStoreError, ValueError):
-    """A plan or a build asks for something impossible: change the request. All mistakes are listed at once."""
+    """A plan or a build is misconfigured. Change the configuration; the message lists all errors at once."""
 
 
 class StateMismatchError(TokenStoreError):
-    """A saved state belongs to a run with another history: load the plan it came from."""
+    """A saved state belongs to a run with a different history. Load the plan that the state was saved with."""
 
 
 class StoreBusyError(TokenStoreError):
-    """Another process is building this store: wait for it or choose another output."""
+    """Another process is writing this store. Wait for it, or choose another output."""
 
 
 class BuildError(TokenStoreError):
-    """A build cannot go on (an input or the disk failed): mend the cause and run the same command again."""
+    """A build cannot continue because an input or the disk failed. Fix the cause and run the same command again."""
 
 
 class BadRecordsError(BuildError):
-    """More bad records than `--max-bad` allows: look at the rejects file."""
+    """There were more bad records than `--max-bad` allows. See the rejects file."""
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """A number and its noun, for messages: `1 file`, `2,000 files`."""
+    """A number with its noun, for messages: `1 file`, `2,000 files`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

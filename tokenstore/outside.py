@@ -1,7 +1,7 @@
-"""Layer 0: read files that a stranger may have made. They cannot block the reader, nor make it read without end.
+"""Layer 0: reading untrusted files. Such a file can neither block the reader nor make it read without limit.
 
-A pipe or a device is refused, and so is a file above its limit, whatever size the file system reports. The limits are
-all here. Each is far above what real files need, and low enough that parsing such a file does no harm.
+Pipes and devices are rejected, and so is a file larger than its limit, whatever size the file system reports. All limits are
+defined here. Each is far above the size of real files, and low enough that parsing a file of that size is harmless.
 """
 
 import os
@@ -9,14 +9,17 @@ import stat
 from io import FileIO
 from pathlib import Path
 
-MAX_TOKENIZER_BYTES = 256 << 20  # the largest published tokenizer.json files have about 40 MB
+MAX_TOKENIZER_BYTES = 256 << 20  # the largest published tokenizer.json files are about 40 MB
 MAX_SIDE_FILE_BYTES = 16 << 20  # tokenizer_config.json, chat_template.jinja
 MAX_PLAN_BYTES = 1 << 20  # a thousand sources take about 100 KB
-MAX_RECIPE_BYTES = 16 << 20  # recipe.json of an unfinished build, state.json of a `save_to_disk` folder
-MAX_INPUT_ROW_BYTES = 64 << 10  # one line of inputs.jsonl; a path has at most 4,096 bytes
-MANIFEST_BYTES, MANIFEST_BYTES_PER_FILE = 1 << 20, 1 << 10  # a file takes about 230 bytes, a long name 400
+MAX_RECIPE_BYTES = 16 << 20  # recipe.json of an unfinished build, state.json of a `save_to_disk` directory
+MAX_INPUT_ROW_BYTES = 64 << 10  # one line of inputs.jsonl; a path is at most 4,096 bytes
+MANIFEST_BYTES, MANIFEST_BYTES_PER_FILE = (
+    1 << 20,
+    1 << 10,
+)  # an entry for a file takes about 230 bytes, 400 with a long name
 
-ANYWHERE = Path("/")  # as `allow_links`: links may lead to any place
+ANYWHERE = Path("/")  # as `allow_links`: links may lead anywhere
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -28,7 +31,7 @@ _KINDS = (
 
 
 class NotUsable(OSError):
-    """What is there is not a file to read: not regular, too large, or a link to a forbidden place. `strerror` says what."""
+    """The path is not a file that can be read: not a regular file, too large, or a forbidden link. `strerror` says which."""
 
     def __init__(self, found: str, path: Path, is_link: bool = False):
         super().__init__(None, found, str(path))
@@ -36,13 +39,14 @@ class NotUsable(OSError):
 
 
 def resolve_inside(path: Path, allow_links: Path | None) -> Path:
-    """The file to open for `path`: itself, or what it is a link to.
+    """The file to open for `path`: the path itself, or the target of the link at `path`.
 
     Args:
-        path: a file; if it is a symbolic link, its target must be inside the folder of `path`, all links resolved.
-        allow_links: another folder where the target may be; `ANYWHERE`: no rule.
+        path: a file; if it is a symbolic link, its target must be inside the directory of `path`, with all links resolved.
+        allow_links: another directory that may contain the target; `ANYWHERE` allows every target.
 
-    Raises: NotUsable: the link leads to another place.
+    Raises:
+        NotUsable: the link leads elsewhere.
     """
     if allow_links == ANYWHERE or not path.is_symlink():
         return path
@@ -54,7 +58,7 @@ def resolve_inside(path: Path, allow_links: Path | None) -> Path:
 
 
 def stat_file(path: Path, allow_links: Path | None = ANYWHERE) -> os.stat_result:
-    """What the system knows about the regular file at `path`. OSError if there is none, NotUsable if it is something else."""
+    """`os.stat` of the regular file at `path`. OSError if there is none, NotUsable if it is not a regular file."""
     found = os.stat(path) if allow_links == ANYWHERE else os.lstat(path)
     if stat.S_ISLNK(found.st_mode):
         found = os.lstat(resolve_inside(path, allow_links))
@@ -63,9 +67,9 @@ def stat_file(path: Path, allow_links: Path | None = ANYWHERE) -> os.stat_result
 
 
 def open_file(path: Path, allow_links: Path | None = ANYWHERE) -> FileIO:
-    """The regular file at `path`, unbuffered, to read. OSError if there is none, NotUsable if it is something else."""
-    stat_file(path, allow_links)  # opening a device may already do something
-    # Without O_NONBLOCK a pipe that was put here since would block; O_NOFOLLOW, for the same reason, on a resolved path
+    """Open the regular file at `path` for reading, unbuffered. OSError if there is none, NotUsable if it is not a regular file."""
+    stat_file(path, allow_links)  # before opening: opening a device can have effects
+    # The path may have been replaced since: O_NONBLOCK so that a pipe does not block, O_NOFOLLOW against a new link
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if allow_links == ANYWHERE else os.O_NOFOLLOW)
     descriptor = os.open(resolve_inside(path, allow_links), flags)
     try:
@@ -77,18 +81,18 @@ def open_file(path: Path, allow_links: Path | None = ANYWHERE) -> FileIO:
 
 
 def read_file(path: Path, max_bytes: int, allow_links: Path | None = ANYWHERE) -> bytes:
-    """All bytes of the regular file at `path`, of at most `max_bytes`. OSError or NotUsable as in `open_file`."""
+    """All bytes of the regular file at `path`, at most `max_bytes`. OSError or NotUsable as in `open_file`."""
     with open_file(path, allow_links) as file:
         size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
-            raise NotUsable(f"a file of {size:,} bytes, which may have {max_bytes:,}", path)
+            raise NotUsable(f"a file of {size:,} bytes; at most {max_bytes:,} are allowed", path)
         parts: list[bytes] = []
-        left = max_bytes + 1  # the size may be wrong: files of /proc have 0, others grow
+        left = max_bytes + 1  # the size may be wrong: it is 0 in /proc, and files grow
         while left and (part := os.read(file.fileno(), min(left, size + 1 if not parts else 1 << 16))):
             parts.append(part)
             left -= len(part)
     if not left:
-        raise NotUsable(f"a file that grows beyond {max_bytes:,} bytes", path)
+        raise NotUsable(f"a file that grew beyond {max_bytes:,} bytes while it was read", path)
     return b"".join(parts)
 
 

@@ -1,6 +1,7 @@
 """Layer 0: what is at a path.
 
-Not `Path.exists` and its like: from Python 3.14 on they call missing what may not be looked at, and a name that is too long.
+`Path.exists` and its relatives are not used: since Python 3.14 they also return False if the path cannot be accessed or its
+name is too long.
 """
 
 import os
@@ -10,10 +11,10 @@ from stat import S_ISDIR, S_ISREG
 
 
 def mode_of(path: Path) -> int:
-    """The mode of what is at `path`, links followed; 0 where nothing is. OSError where that cannot be known."""
+    """The mode of the file at `path`, following links; 0 if there is none. OSError if this cannot be determined."""
     try:
         return path.stat().st_mode
-    except ValueError:  # a zero byte: no name of anything
+    except ValueError:  # a zero byte, which no file name contains
         return 0
     except OSError as error:
         if error.errno in (ENOENT, ENOTDIR, EBADF, ELOOP):
@@ -22,9 +23,9 @@ def mode_of(path: Path) -> int:
 
 
 def entries_of(folder: Path) -> list[tuple[str, bool, bool]]:
-    """(name, whether it is a folder, whether it is a link) of what is in a folder, by name; a link is no folder.
+    """Name, whether it is a directory, and whether it is a link, for each entry of a directory, sorted by name.
 
-    The system says so as it lists the folder, without a call for each: there may be millions.
+    A link is never reported as a directory. `scandir` returns these facts without a call per entry: there may be millions.
     """
     with os.scandir(folder) as entries:
         return sorted((entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()) for entry in entries)
@@ -36,10 +37,10 @@ def is_there(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a folder is at `path`."""
+    """Whether there is a directory at `path`."""
     return S_ISDIR(mode_of(path))
 
 
 def is_file(path: Path) -> bool:
-    """Whether a regular file is at `path`."""
+    """Whether there is a regular file at `path`."""
     return S_ISREG(mode_of(path))

@@ -161,7 +161,7 @@ def test_a_build_killed_again_and_again_comes_to_its_end(build: Command, tmp_pat
             assert time.monotonic() < end
         builder.kill()
         assert not output.exists()
-        with pytest.raises(TokenStoreError, match="unfinished build"):
+        with pytest.raises(TokenStoreError, match="is not finished"):
             tokenstore.open_store(output)
     there = done()
     code, out, err = build.start(output, 1).finish()

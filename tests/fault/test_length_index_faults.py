@@ -40,7 +40,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(path: Path, monkeypatch: pytest.
 
         patch.setattr(os, "posix_fallocate", full)
         with pytest.raises(
-            TokenStoreError, match=r"length index: expected to write .*length_index\.bin, found No space left on device"
+            TokenStoreError, match=r"length index: cannot write .*length_index\.bin: No space left on device"
         ):
             add_length_index(path)
     after = contents(path)
@@ -99,7 +99,7 @@ def test_a_disk_that_fails_at_any_call_leaves_a_whole_store(path: Path, monkeypa
             except TokenStoreError as error:
                 message = str(error)
         failures += 1
-        assert "found Input/output error; mend it and run `tokenstore index` again" in message
+        assert ": Input/output error; fix the cause and run `tokenstore index` again" in message
         assert verify(spare) == []
         assert len(list(open_store(spare))) == 300
         add_length_index(spare)
@@ -177,7 +177,7 @@ def test_a_directory_that_may_not_be_written_is_told(public: Path, closed: str) 
     (public if closed == "store" else public.parent).chmod(0o555)
     with pytest.raises(
         TokenStoreError,
-        match=rf"expected to write {public}(/length_index\.bin\.tokenstore-tmp|\.tokenstore), found Permission denied.*; mend it",
+        match=rf"cannot write {public}(/length_index\.bin\.tokenstore-tmp|\.tokenstore): Permission denied.*; fix the cause",
     ):
         add_length_index(public)
     assert verify(public) == []

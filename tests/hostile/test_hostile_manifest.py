@@ -176,7 +176,7 @@ def test_a_manifest_too_large_to_be_one_is_not_read(tmp_path: Path) -> None:
     replace(path / "manifest.json", b"")
     most = MANIFEST_BYTES + MANIFEST_BYTES_PER_FILE * len(list(path.iterdir()))
     os.truncate(path / "manifest.json", most + 1)
-    refused(path, path / "manifest.json", f"{most + 1:,} bytes, which may have {most:,}")
+    refused(path, path / "manifest.json", f"{most + 1:,} bytes; at most {most:,} are allowed")
     os.truncate(path / "manifest.json", most)
     assert "JSON" in str(refused(path, path / "manifest.json"))
 

@@ -44,7 +44,7 @@ NO_STORES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a link to itself": (foreign(lambda path: path.symlink_to("s")), "found nothing"),
     "an unfinished build": (
         foreign(lambda path: Work(path).building.mkdir(parents=True)),
-        "found an unfinished build",
+        "is not finished; run the same build command",
     ),
     "an unfinished build with an empty directory": (
         foreign(lambda path: (path.mkdir(), Work(path).building.mkdir(parents=True))),

@@ -197,7 +197,7 @@ def add(body: dict, name: str, num_bytes: int = 0) -> None:
     body["files"][name] = {"num_bytes": num_bytes, "checksum": "0" * 32}
 
 
-ONE_VERSION = "files: expected those of one version"
+ONE_VERSION = "files: expected files of one version"
 FORGED: dict[str, tuple[Callable[[dict], object], str]] = {
     "order of version 3": (lambda body: move(body, "length_index-v2.bin", "length_index-v3.bin"), ONE_VERSION),
     "order of version 1": (lambda body: move(body, "length_index-v2.bin", "length_index.bin"), ONE_VERSION),
@@ -221,19 +221,19 @@ FORGED: dict[str, tuple[Callable[[dict], object], str]] = {
     ),
     "origins of another size": (
         lambda body: body["files"]["origins-v2.bin"].update(num_bytes=64),
-        r"files\[origins-v2.bin\]: expected the size of one of 7 documents",
+        r"files\[origins-v2.bin\]: expected a size for 7 documents",
     ),
     "ids too small": (
         lambda body: body["files"]["ids-v2.bin"].update(num_bytes=63),
-        r"files\[ids-v2.bin\]: expected the size of one of 7 documents",
+        r"files\[ids-v2.bin\]: expected a size for 7 documents",
     ),
     "ids too large": (
         lambda body: body["files"]["ids-v2.bin"].update(num_bytes=64 + 7 * MAX_ID_BYTES + 1),
-        r"files\[ids-v2.bin\]: expected the size of one of 7 documents",
+        r"files\[ids-v2.bin\]: expected a size for 7 documents",
     ),
     "origins without inputs": (
         lambda body: body["files"].pop("inputs-v2.jsonl"),
-        r"files: expected inputs-v2.jsonl beside origins",
+        r"files: expected inputs-v2.jsonl, because there are origins",
     ),
 }
 
@@ -254,7 +254,7 @@ def test_a_forged_manifest_is_refused(path: Path, what: str) -> None:
 def test_a_first_version_names_nothing_of_a_second(path: Path, name: str) -> None:
     """FMT-13: such a name in a manifest of version 1 is refused, so no growth ever meets it."""
     edit_manifest(path, lambda body: add(body, f"{name}-v2.bin"))
-    with pytest.raises(CorruptionError, match="manifest files: expected those of one version"):
+    with pytest.raises(CorruptionError, match="manifest files: expected files of one version"):
         open_store(path)
 
 

@@ -60,7 +60,7 @@ REFUSED = {
     "global_batch_size": (SOUND.replace("e: 4", f"e: {1 << 48}"), "global_batch_size: expected at most 16777216"),
     "num_steps": (SOUND + f"num_steps: {1 << 62}", "num_steps"),
     "weight": (SOUND.replace("path: x", "path: x, weight: .inf"), "weight: expected a finite number"),
-    "too large": (" " * (MAX_PLAN_BYTES + 1), "which may have 1,048,576"),
+    "too large": (" " * (MAX_PLAN_BYTES + 1), "at most 1,048,576 are allowed"),
     "bytes": ("\x00" * 100, "expected YAML"),
     "a list": ("[]", "found list"),
     "nothing": ("", "found NoneType"),

@@ -125,7 +125,7 @@ def test_what_fails_exits_1(make: Make, jsonl: Callable[..., Path], tmp_path: Pa
     with exclusive_work(tmp_path / "store"):
         done = run_here("append", store, new)
     assert done.returncode == 1
-    assert f"found process {os.getpid()} at work on it" in done.stderr
+    assert f"process {os.getpid()} is writing it" in done.stderr
     assert contents(store) == before
 
 

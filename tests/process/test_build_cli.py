@@ -97,7 +97,7 @@ def test_verify_exits_0_for_a_sound_store_and_4_for_a_damaged_one(make_store: Ca
         (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--wrokers", "2"], "--wrokers"),
         (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--document-start", "sos"], "sos"),
         (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--shard-size", "0"], "shard_bytes: expected 4 or more"),
-        (["{in}", "--output", "{out}", "--tokenizer", "no.json"], "expected 'bytes' or the path of a tokenizer file"),
+        (["{in}", "--output", "{out}", "--tokenizer", "no.json"], "give the path of a tokenizer file, or 'bytes'"),
         (["{in}x", "--output", "{out}", "--tokenizer", "bytes"], "input: {in}x does not exist"),
         (["{in}", "--output", "{in}", "--tokenizer", "bytes"], "{in} exists and is not a token store"),
     ],
@@ -235,7 +235,7 @@ def test_of_two_builders_at_once_the_second_is_refused_and_the_first_completes(
     finally:
         os.kill(first.pid, signal.SIGCONT)
     assert second.returncode == 1
-    assert f"found process {first.pid} at work on it ({tmp_path / 'store.tokenstore'})" in second.stderr
+    assert f"process {first.pid} is writing it ({tmp_path / 'store.tokenstore'})" in second.stderr
     _, err = first.communicate(timeout=WAIT_SECONDS)
     assert first.returncode == 0, err
     assert tokenstore.verify(tmp_path / "store") == []

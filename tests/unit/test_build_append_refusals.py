@@ -195,7 +195,7 @@ def test_a_second_append_at_once_is_refused(build: Callable, source: Callable, m
     """P8: of two appends, and of an append and a build, one is at work; the other is told whom to wait for."""
     store = build(source(0)).path
     with exclusive_work(store):
-        with pytest.raises(StoreBusyError, match=f"found process {os.getpid()} at work on it"):
+        with pytest.raises(StoreBusyError, match=f"process {os.getpid()} is writing it"):
             append_store(store, [source(1)])
     commit = append.commit_append
 

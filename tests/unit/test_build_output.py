@@ -207,6 +207,6 @@ def test_a_second_builder_of_the_same_output_is_refused(
 ) -> None:
     """P8: two builds never write to one place; the message names the process to wait for."""
     with exclusive_work(tmp_path / "store"):
-        with pytest.raises(tokenstore.errors.StoreBusyError, match=f"found process {os.getpid()} at work on it"):
+        with pytest.raises(tokenstore.errors.StoreBusyError, match=f"process {os.getpid()} is writing it"):
             build(jsonl("in.jsonl", ["a"]))
     assert build(jsonl("in.jsonl", ["a"])).num_documents == 1

@@ -254,7 +254,7 @@ def test_an_unfinished_build_of_splits_is_resumed(
     with pytest.raises(BadRecordsError):
         build_stores(tmp_path / "store", source, split=SPLITS)
     finished: list[str] = []
-    real = pipeline.write_order
+    real = pipeline.write_length_index
 
     def die_at_the_second(folder: Path) -> None:
         finished.append(folder.name)
@@ -263,7 +263,7 @@ def test_an_unfinished_build_of_splits_is_resumed(
         real(folder)
 
     with monkeypatch.context() as patched:
-        patched.setattr(pipeline, "write_order", die_at_the_second)
+        patched.setattr(pipeline, "write_length_index", die_at_the_second)
         with pytest.raises(KeyboardInterrupt):
             build_stores(tmp_path / "store", source, split=SPLITS, max_bad=1)
     assert finished == NAMES[:2]

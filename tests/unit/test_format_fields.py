@@ -54,7 +54,10 @@ FIELDS: list[tuple[Callable[[dict], None], str]] = [
     (_set("shards", to={}), "shards: expected a list, found dict"),
     (_set("shards", to=None), "shards: expected a list, found NoneType"),
     *((_set("ends_with_eos", to=v), f"ends_with_eos: expected true or false, found {v!r}") for v in (1, "true", None)),
-    (_set("tokenizer", "eos_id", to=None), "tokenizer.eos_id: expected an id, as documents end with it, found None"),
+    (
+        _set("tokenizer", "eos_id", to=None),
+        "tokenizer.eos_id: expected an id, because ends_with_eos is true, found None",
+    ),
     *(
         (_set(key, to=v), f"{key}: expected an integer in 1..")
         for key in ("vocab_size", "num_tokens", "num_documents")
@@ -131,7 +134,7 @@ FIELDS: list[tuple[Callable[[dict], None], str]] = [
         for name in ("tokens-00000.bin", "boundaries.bin", "length_index.bin.tokenstore-tmp", "manifest-v1.json", "x")
     ),
     *(
-        (_set("files", name, to={"num_bytes": 1, "checksum": ""}), "files: expected no name that a manifest, a shard")
+        (_set("files", name, to={"num_bytes": 1, "checksum": ""}), "files: expected no reserved name")
         for name in ("manifest.json", "manifest-v1.json", "tokens-00002.bin", "length_index.bin.tokenstore-tmp")
     ),
     (_delete("files", "boundaries.bin"), "files[boundaries.bin]: expected 72 bytes, found None"),

@@ -116,7 +116,7 @@ def test_lookup_entries_of_runs_are_those_found_by_looking_at_every_token(
 def test_the_worked_example_of_the_specification_comes_out_byte_for_byte(make_store: Callable[..., Path]) -> None:
     """FMT: the files of documents [7, 1] and [5, 5, 1] hold the bytes that stand in the docstring."""
     text = tokenstore.format.__doc__ or ""
-    written = re.search(r"tokens-00000\.bin  ((?:[0-9a-f]{2} )*[0-9a-f]{2})\n", text)
+    written = re.search(r"tokens-00000\.bin +((?:[0-9a-f]{2} )*[0-9a-f]{2})\n", text)
     assert written is not None
     assert "0, 2, 5 then lookup [0]" in text
     store = make_store("example", [[7, 1], [5, 5, 1]], vocab_size=8)

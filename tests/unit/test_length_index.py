@@ -116,7 +116,7 @@ def test_damaged_boundaries_are_refused(path: Path) -> None:
     damaged[80:88] = damaged[160:168]
     overwrite(path / "boundaries.bin", bytes(damaged))
     with pytest.raises(
-        CorruptionError, match=r"boundaries\.bin: expected rising starts, found others .*; run `tokenstore verify"
+        CorruptionError, match=r"boundaries\.bin: expected increasing starts, found others .*; run `tokenstore verify"
     ):
         add_length_index(path)
     assert set(contents(path)) == before | {"boundaries.bin"}
@@ -191,7 +191,7 @@ def test_a_build_writes_one(tmp_path: Path) -> None:
 def test_two_writers_at_once(path: Path) -> None:
     """The second one is told that the store is busy, and by whom; the lock goes with the first one."""
     with exclusive_work(path):
-        with pytest.raises(StoreBusyError, match=rf"found process {os.getpid()}"):
+        with pytest.raises(StoreBusyError, match=rf"process {os.getpid()} is writing it"):
             add_length_index(path)
         assert not open_store(path).has_length_index
     assert add_length_index(path)
@@ -271,7 +271,7 @@ def test_the_command_fails_with_a_message(path: Path) -> None:
     with exclusive_work(path):
         for arguments, code, text in (
             ([path.with_name("none")], 1, "error: no store at "),
-            ([path], 1, f"found process {os.getpid()}"),
+            ([path], 1, f"process {os.getpid()} is writing it"),
             (["--jason", path], 2, "--jason"),
         ):
             done = index(*arguments)

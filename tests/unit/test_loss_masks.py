@@ -85,7 +85,7 @@ def test_a_mask_where_none_is_expected_is_refused(tmp_path: Path) -> None:
     """FMT-10: for all shards or none: a store without masks takes none, and goes on without."""
     tokens, lengths, mask = np.array([1, 2, 3], np.uint16), np.array([1, 2]), np.array([T, F, T])
     with StoreWriter(tmp_path, 8, 1 << 20) as writer:
-        with pytest.raises(ValueError, match=r"mask: expected none, as this store has no masks, found \(3,\)"):
+        with pytest.raises(ValueError, match=r"mask: expected none, because this store has no masks, found \(3,\)"):
             writer.append(tokens, lengths, mask)
         assert (writer.num_tokens, writer.num_documents) == (0, 0)
         writer.append(tokens, lengths)

@@ -105,10 +105,10 @@ def test_verify_finds_every_flipped_bit(small_masked: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "data", "text"),
     [
-        (0, [0b11001001, 0b00000110], "byte 1: expected bits from 2 on to be 0, found 00000110"),
-        (0, [0b11001001, 0b10000010], "byte 1: expected bits from 2 on to be 0, found 10000010"),
-        (1, [0b00001100], "byte 0: expected bits from 3 on to be 0, found 00001100"),
-        (2, [0b11111111, 0b11111011], "byte 1: expected bits from 3 on to be 0, found 11111011"),
+        (0, [0b11001001, 0b00000110], "byte 1: expected 0 in bits 2 to 7, found 00000110"),
+        (0, [0b11001001, 0b10000010], "byte 1: expected 0 in bits 2 to 7, found 10000010"),
+        (1, [0b00001100], "byte 0: expected 0 in bits 3 to 7, found 00001100"),
+        (2, [0b11111111, 0b11111011], "byte 1: expected 0 in bits 3 to 7, found 11111011"),
     ],
 )
 def test_verify_finds_bits_behind_the_last_token(small_masked: Path, number: int, data: list[int], text: str) -> None:

@@ -18,7 +18,7 @@ from tokenstore.store.pin import Pace
 
 LENGTHS = [3, 40, 8, 17, 9, 30, 25, 12] * 4
 REPLACED = r"store: expected the digest \w+, as when it was opened, found the digest \w+ \(.*\); it was replaced while"
-CHANGED = r"file: expected the checksum \w+, found \w+ \(.*{}\); run `tokenstore verify .*replaced while in use"
+CHANGED = r"file: expected the checksum \w+, found \w+ \(.*{}\); the file was damaged, or replaced while in use: run `tokenstore verify"
 
 
 def documents(seed: int) -> list[Document]:

@@ -91,7 +91,7 @@ def test_control_strings_in_a_text_are_text(tmp_path: Path) -> None:
 )
 def test_what_belongs_to_other_kinds_is_refused(tmp_path: Path, option: dict[str, object]) -> None:
     """A model holds its own rules: none can be added."""
-    with pytest.raises(ConfigError, match="expected none for a sentencepiece tokenizer"):
+    with pytest.raises(ConfigError, match="not valid for a sentencepiece tokenizer"):
         load_tokenizer(write(tmp_path / "m"), **option)
 
 

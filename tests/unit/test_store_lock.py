@@ -53,7 +53,7 @@ def test_a_second_builder_is_refused_at_once(tmp_path: Path, holder: subprocess.
     """P8: two builds never write one output: the second is told which process holds it, the first is not disturbed."""
     for _ in range(2):
         with pytest.raises(
-            StoreBusyError, match=rf"found process {holder.pid} at work on it \(.*web\.tokenstore\); wait for it"
+            StoreBusyError, match=rf"process {holder.pid} is writing it \(.*web\.tokenstore\); wait for it"
         ):
             with exclusive_work(tmp_path / "web"):
                 pytest.fail("two holders")
@@ -129,7 +129,7 @@ def test_a_file_system_without_locks_is_told_and_nothing_is_written(
 
     monkeypatch.setattr(work.fcntl, "flock", refuse)
     before = open_files(tmp_path)
-    message = r"lock: expected a file system with locks, found .*web\.tokenstore\); write the store on a local disk"
+    message = r"lock: cannot lock .*web\.tokenstore: .*; write the store on a local disk"
     with pytest.raises(TokenStoreError, match=message), exclusive_work(tmp_path / "web"):
         pytest.fail("a lock that is none")
     assert open_files(tmp_path) == before

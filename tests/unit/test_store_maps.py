@@ -112,7 +112,11 @@ def test_a_store_that_nobody_holds_keeps_nothing_mapped(store_path: Path) -> Non
     [
         (errno.EMFILE, "Too many open files", "check limits on maps"),
         (errno.ENOMEM, "Cannot allocate", "check limits on maps"),
-        (errno.ENODEV, "No such device", "its file system cannot map files"),  # as some network file systems
+        (
+            errno.ENODEV,
+            "No such device",
+            "its file system does not support memory maps",
+        ),  # as some network file systems
     ],
 )
 def test_a_limit_of_the_system_is_told_as_such(
@@ -196,6 +200,6 @@ def test_a_file_system_that_maps_nothing_to_write_is_told(tmp_path: Path, monkey
         raise OSError(errno.ENODEV, "No such device")
 
     monkeypatch.setattr(writing.mmap, "mmap", refuse)
-    message = r"file: expected a file system that can map files to write, found none \(.*\); write the store on a local"
+    message = r"file: the file system of .* does not support writable memory maps; write the store on a local"
     with pytest.raises(TokenStoreError, match=message), new_mapped_file(tmp_path / "length_index.bin", 64):
         pytest.fail("no memory to fill")

@@ -94,7 +94,7 @@ def test_no_documents_are_no_store(tmp_path: Path) -> None:
     """A store holds at least one document; an empty batch is none; nothing that opens is left."""
     with StoreWriter(tmp_path, 8, 1 << 20) as writer:
         writer.append(np.array([], np.uint16), np.array([], np.int64))
-        with pytest.raises(BuildError, match="documents: expected at least one, found none"):
+        with pytest.raises(BuildError, match="documents: there are none to write"):
             writer.finish(**REST)
     with pytest.raises(FormatError, match=r"without manifest\.json"):
         open_store(tmp_path)

@@ -166,18 +166,18 @@ def test_a_pattern_that_leaves_text_out_is_refused_when_it_does(rank_file: Path)
     """No text is lost in silence: a pattern of one's own must match every character of every text."""
     tokenizer = load_tokenizer(str(rank_file), pattern=r"\w+| +")
     assert tokenizer.decode(tokenizer.encode_batch(["ab cd"])[0]) == "ab cd"
-    with pytest.raises(ConfigError, match=r"pattern: expected to match every character, found 1 bytes left out"):
+    with pytest.raises(ConfigError, match=r"pattern: it does not match every character: 1 bytes of"):
         tokenizer.encode_batch(["ab, cd"])
-    with pytest.raises(ConfigError, match="pattern: expected a regular expression"):
+    with pytest.raises(ConfigError, match="pattern: not a valid regular expression"):
         load_tokenizer(str(rank_file), pattern="(")
 
 
 def test_a_kept_file_takes_no_other_pattern(rank_file: Path, changed: Callable[[bytes], Path]) -> None:
     """Its own pattern and special tokens are the ones its ids were made with."""
     path = changed(load_tokenizer(str(rank_file), pattern="gpt2").data)
-    with pytest.raises(ConfigError, match="pattern: expected none for a saved tiktoken tokenizer"):
+    with pytest.raises(ConfigError, match="pattern: not valid for a saved tiktoken tokenizer"):
         load_tokenizer(str(path), pattern="gpt2")
-    with pytest.raises(ConfigError, match="special tokens: expected none for a saved tiktoken tokenizer"):
+    with pytest.raises(ConfigError, match="special tokens: not valid for a saved tiktoken tokenizer"):
         load_tokenizer(str(path), special_tokens=["<a>"])
 
 
@@ -186,15 +186,15 @@ def test_a_kept_file_takes_no_other_pattern(rank_file: Path, changed: Callable[[
     [
         (lambda data: data + b"$$$ 600\n", "line 5"),
         (lambda data: data + b"YQ==\n", "line 5"),
-        (lambda data: data + b"YWFh -1\n", "no id"),
-        (lambda data: data + b"YWFhYWE= 99999999999\n", "no id"),
+        (lambda data: data + b"YWFh -1\n", "not an id"),
+        (lambda data: data + b"YWFhYWE= 99999999999\n", "not an id"),
         (lambda data: data.split(b"\n", 1)[1], "no rank for 1 single bytes, the first 0x00"),
         (lambda data: data + b"YWFhYWFhYWE= 7\n", "found 7 twice"),
         (lambda data: b'{"kind":"tiktoken",', "Expecting"),
-        (lambda data: b'{"kind":"tiktoken","pattern":1,"ranks":{},"special_tokens":{}}', "no id"),
+        (lambda data: b'{"kind":"tiktoken","pattern":1,"ranks":{},"special_tokens":{}}', "not an id"),
         (lambda data: b'{"kind":"tiktoken","pattern":"a","ranks":[],"special_tokens":{}}', "items"),
         (lambda data: b'{"kind":"tiktoken","pattern":"a","ranks":{"Y":1},"special_tokens":{}}', "padding|base64"),
-        (lambda data: b'{"kind":"tiktoken","pattern":"a","ranks":{"YQ==":"1"},"special_tokens":{}}', "no id"),
+        (lambda data: b'{"kind":"tiktoken","pattern":"a","ranks":{"YQ==":"1"},"special_tokens":{}}', "not an id"),
     ],
     ids=range(11),
 )
@@ -212,7 +212,7 @@ def test_an_unknown_end_of_text_and_added_tokens_are_refused(rank_file: Path) ->
     """An end of text must be a special token; tiktoken has nothing that adds special tokens by itself."""
     with pytest.raises(ConfigError, match=r"eos token: .*'<eot>'.*'<\|endoftext\|>', '<\|user\|>'"):
         load_tokenizer(str(rank_file), "<eot>", pattern="gpt2", special_tokens=SPECIAL)
-    with pytest.raises(ConfigError, match="add special tokens: expected none for a tiktoken tokenizer"):
+    with pytest.raises(ConfigError, match="add special tokens: not valid for a tiktoken tokenizer"):
         load_tokenizer(str(rank_file), pattern="gpt2", add_special_tokens=True)
 
 

@@ -303,6 +303,6 @@ def test_a_vocabulary_without_ids_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("spec", ["", "gpt2", "no/such/tokenizer.json", "."])
 def test_an_unknown_tokenizer_is_refused_by_its_name(spec: str) -> None:
     """What is neither `bytes` nor a file is a ConfigError that shows what was given."""
-    with pytest.raises(ConfigError, match="expected 'bytes' or the path") as caught:
+    with pytest.raises(ConfigError, match="give the path of a tokenizer file, or 'bytes'") as caught:
         load_tokenizer(spec)
     assert repr(spec) in str(caught.value)

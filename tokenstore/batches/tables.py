@@ -80,7 +80,7 @@ class Tables:
             held[number].append(file)
         for store, files in zip(self._stores, held, strict=True):
             store.check_files(files)
-        self.pace.looked(began)
+        self.pace.checked(began)
 
     def refuse_cut_file(self, address: int) -> None:
         """Give up all maps, as one has a page of zeros at `address`, and say what is wrong with its file.

@@ -30,7 +30,7 @@ from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME
 from tokenstore.format.manifest import Manifest
 from tokenstore.paths import is_folder, is_there
 from tokenstore.store.input_list import checked_rows
-from tokenstore.store.length_index import write_order
+from tokenstore.store.length_index import write_length_index
 from tokenstore.store.next_version import commit_append
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.work import exclusive_work
@@ -241,4 +241,4 @@ def _finish(job: Job, writer: StoreWriter, old: Manifest, tally: Tally, store: i
         counts=counts,
         library_versions={**old.library_versions, **job.recipe["library_versions"]},
     )
-    write_order(writer.folder)
+    write_length_index(writer.folder)

@@ -57,7 +57,7 @@ from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.paths import is_file, is_there, mode_of
 from tokenstore.store.files import free_bytes
 from tokenstore.store.input_list import checked_rows
-from tokenstore.store.length_index import write_order
+from tokenstore.store.length_index import write_length_index
 from tokenstore.store.reader import open_store
 from tokenstore.store.work import Work, exclusive_work
 from tokenstore.store.writer import StoreWriter
@@ -220,7 +220,7 @@ def _build(job: Job, progress: Progress, note: Note) -> BuildResult:
             for file, data in side_files(job.options, job.tokenizer).items():
                 writer.add_file(file, data)
             finish(writer, tally, store, name, manifest_fields(job.recipe, name))
-            write_order(writer.folder)
+            write_length_index(writer.folder)
     # Before the commit: once there is a store, the same command changes nothing, so the list would never appear
     rejects = publish_rejects(job.work, job.rejects)
     commit(working / "made", job.output, note)
@@ -321,7 +321,7 @@ def _finished(job: Job) -> BuildResult | None:
                 f"output: {folder} holds a store that was built from other inputs or with other options: {different};"
                 " use --overwrite or another output, or `tokenstore append` to add inputs"
             )
-        write_order(folder)  # stores of older versions have no length index
+        write_length_index(folder)  # stores of older versions have no length index
     known = KnownChecksums(job.work)
     if others := changed(known, job.files, recorded):  # the same for all splits
         raise ConfigError(

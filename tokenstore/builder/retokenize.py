@@ -17,9 +17,9 @@ from tokenstore.builder.recipe import check_same_options, open_tokenizer, option
 from tokenstore.errors import BuildError, ConfigError
 from tokenstore.format.input_lines import InputRow
 from tokenstore.format.layout import INPUTS_NAME
-from tokenstore.store.finding import Finding
 from tokenstore.store.input_list import checked_rows
 from tokenstore.store.reader import Store, open_store
+from tokenstore.store.verify_documents import Finding
 from tokenstore.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]

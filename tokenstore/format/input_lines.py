@@ -1,4 +1,4 @@
-"""A line of inputs.jsonl <-> an input file and how many documents came from it (FMT-4, FMT-11)."""
+"""Encodes and decodes lines of inputs.jsonl: an input file and the number of documents made from it (FMT-4, FMT-11)."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,7 +13,7 @@ _CHECKSUM_CHARACTERS = 32
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a document came from: its input file, as inputs.jsonl has it, and the number of its record, from 1."""
+    """Where a document came from: the name of its input file as in inputs.jsonl, and the number of its record, from 1."""
 
     file: str
     record: int
@@ -21,7 +21,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class InputRow:
-    """An input file, the documents that came from it, its size and checksum; None where the store does not say."""
+    """An input file and the number of documents made from it; size and checksum are None if the store does not record them."""
 
     file: str
     documents: int
@@ -30,7 +30,7 @@ class InputRow:
 
 
 def encode_row(row: InputRow, counts: Mapping[str, int]) -> bytes:
-    """The line for a row; `counts` are for people: lines read, documents left out."""
+    """The line for a row. `counts` are informational: lines read, documents dropped and why."""
     fields = {"file": row.file, "num_bytes": row.num_bytes, "documents": row.documents}
     if row.checksum is not None:
         fields["checksum"] = row.checksum
@@ -38,15 +38,16 @@ def encode_row(row: InputRow, counts: Mapping[str, int]) -> bytes:
 
 
 def decode_row(line: bytes, number: int, num_documents: int, place: str) -> InputRow:
-    """The row in a line of inputs.jsonl.
+    """Decode one line of inputs.jsonl.
 
     Args:
-        line: its bytes.
-        number: which line of the file it is, from 1.
+        line: the bytes of the line.
+        number: its line number, from 1.
         num_documents: documents of the store.
-        place: the file's path, for messages.
+        place: path of the file, for messages.
 
-    Raises: CorruptionError: it is no object with a file and a number of documents.
+    Raises:
+        CorruptionError: the line is too long, or not an object with a file and a number of documents.
     """
     if len(line) > MAX_INPUT_ROW_BYTES:
         raise _wrong(f"line {number}", f"at most {MAX_INPUT_ROW_BYTES} bytes", "more", place)
@@ -61,15 +62,15 @@ def decode_row(line: bytes, number: int, num_documents: int, place: str) -> Inpu
     if type(documents) is not int or not 0 <= documents <= num_documents:
         raise _wrong(f"line {number}", f'"documents" in 0..{num_documents}', repr(documents)[:120], place)
     if num_bytes is not None and (type(num_bytes) is not int or not 0 <= num_bytes < 1 << 63):
-        raise _wrong(f"line {number}", '"num_bytes", a size', repr(num_bytes)[:120], place)
+        raise _wrong(f"line {number}", '"num_bytes" in 0..2**63', repr(num_bytes)[:120], place)
     checksum = fields.get("checksum")
     if checksum is not None and (not isinstance(checksum, str) or len(checksum) != _CHECKSUM_CHARACTERS):
-        raise _wrong(f"line {number}", '"checksum", 32 hex digits', repr(checksum)[:120], place)
+        raise _wrong(f"line {number}", '"checksum" of 32 hex digits', repr(checksum)[:120], place)
     return InputRow(file, documents, num_bytes, checksum)
 
 
 def decode_rows(lines: Iterable[bytes], num_documents: int, place: str) -> Iterator[tuple[int, InputRow]]:
-    """(documents before it, row) of every line; CorruptionError where they do not add up to `num_documents`."""
+    """Yield (documents before it, row) for each line. CorruptionError if the documents do not add up to `num_documents`."""
     total = 0
     for number, line in enumerate(lines, 1):
         row = decode_row(line, number, num_documents, place)

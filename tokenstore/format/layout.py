@@ -1,4 +1,4 @@
-"""Names, sizes and limits of a store's files (FMT-1..3, FMT-6, FMT-9..13): the numbers reader and writer share."""
+"""Names, sizes and limits of a store's files (FMT-1..3, FMT-6, FMT-9..13), used by the reader and the writer."""
 
 import re
 
@@ -11,18 +11,24 @@ MASK_PREFIX = "mask-"
 INPUTS_NAME = "inputs.jsonl"
 ORIGINS_NAME = "origins.bin"
 IDS_NAME = "ids.bin"
-TEMPORARY_SUFFIX = ".tokenstore-tmp"  # of a file that is written before it gets its name
+TEMPORARY_SUFFIX = ".tokenstore-tmp"  # of a file that is being written
 TOKENIZER_NAME = "tokenizer.json"
 SIDE_NAMES = (
     "tokenizer_config.json",
     "generation_config.json",
     "chat_template.jinja",
-)  # what a reader of a tokenizer looks for beside its file
-VERSIONED_NAMES = (BOUNDARIES_NAME, LENGTH_INDEX_NAME, INPUTS_NAME, ORIGINS_NAME, IDS_NAME)  # of all documents (FMT-13)
+)  # files that tokenizer libraries look for beside the tokenizer's file
+VERSIONED_NAMES = (
+    BOUNDARIES_NAME,
+    LENGTH_INDEX_NAME,
+    INPUTS_NAME,
+    ORIGINS_NAME,
+    IDS_NAME,
+)  # files that depend on all documents (FMT-13)
 
-LOOKUP_STRIDE = 4096  # tokens a lookup entry: 8 bytes for 4,096 tokens is 0.1 % of a uint16 store
-MOST_SHORT_NUMBERS = 1 << 32  # documents whose numbers fit 4 bytes in `length_index.bin`
-TOKENIZER_KINDS = ("bytes", "huggingface", "sentencepiece", "tiktoken")  # of these only `bytes` has no file
+LOOKUP_STRIDE = 4096  # tokens per lookup entry: 8 bytes per 4,096 tokens is 0.1 % of a uint16 store
+MOST_SHORT_NUMBERS = 1 << 32  # up to this many documents, numbers in `length_index.bin` are uint32
+TOKENIZER_KINDS = ("bytes", "huggingface", "sentencepiece", "tiktoken")  # only `bytes` has no file
 MAX_TOKENS = 1 << 60  # byte offsets of uint32 tokens stay below 2**63
 MAX_VOCAB = 1 << 32
 MAX_ID_BYTES = 65_535  # of UTF-8
@@ -43,58 +49,58 @@ def mask_name(index: int) -> str:
 
 
 def mask_bytes(num_tokens: int) -> int:
-    """Size of the loss mask of a shard, a bit a token."""
+    """Size in bytes of the loss mask of a shard: one bit per token."""
     return -(-num_tokens // 8)
 
 
 def versioned(name: str, version: int) -> str:
-    """What a file that depends on all documents is called in a version of the store: `boundaries-v2.bin` (FMT-13)."""
+    """The name in version `version` of a file that depends on all documents: `boundaries-v2.bin` (FMT-13)."""
     stem, _, ending = name.partition(".")
     return name if version == 1 else f"{stem}-v{version}.{ending}"
 
 
 def version_of(name: str) -> int | None:
-    """The version that `name`, of a file that depends on all documents, belongs to; None for every other file."""
+    """The version that `name` belongs to if it is a file that depends on all documents; None for any other file."""
     found = _VERSION.search(name)
     version = int(found[1]) if found else 1
     return version if any(versioned(each, version) == name for each in VERSIONED_NAMES) else None
 
 
 def manifest_name(version: int) -> str:
-    """What the manifest of a version is called once there is a newer one (FMT-13)."""
+    """Name of the manifest of a version that is no longer the newest (FMT-13)."""
     return f"manifest-v{version}.json"
 
 
 def manifest_version(name: str) -> int | None:
-    """The version whose manifest is called `name`; None for every other file."""
+    """The version whose older manifest has this name; None for any other file."""
     found = _VERSION.search(name)
     return int(found[1]) if found and manifest_name(int(found[1])) == name else None
 
 
 def is_store_name(name: str) -> bool:
-    """Whether a writer calls a file of a store so, be it in a manifest or not; other names stand in the manifest only."""
+    """Whether writers use this name for a file of a store. Names of other files (the tokenizer's) are only in the manifest."""
     numbered = re.fullmatch(r"(tokens|mask)-[0-9]{5,}\.bin", name, re.ASCII)
     return bool(numbered or version_of(name) or manifest_version(name)) or name == MANIFEST_NAME
 
 
 def is_taken_name(name: str) -> bool:
-    """Whether no file that a manifest lists under `files` may be called so: a writer would replace it with another."""
+    """Whether `name` is reserved and cannot be listed in a manifest's `files`: a writer would replace such a file."""
     is_shard = re.fullmatch(r"tokens-[0-9]{5,}\.bin", name, re.ASCII)
     return bool(is_shard or manifest_version(name)) or name == MANIFEST_NAME or name.endswith(TEMPORARY_SUFFIX)
 
 
 def is_plain_name(name: str) -> bool:
-    """Whether `name` is a file name that cannot leave its directory (FMT-6)."""
+    """Whether `name` is one path component that cannot leave its directory (FMT-6)."""
     return _NAME.fullmatch(name) is not None
 
 
 def token_dtype(vocab_size: int) -> np.dtype:
-    """uint16 when every id below `vocab_size` fits, else uint32 (FMT-2)."""
+    """uint16 if every id below `vocab_size` fits, otherwise uint32 (FMT-2)."""
     return np.dtype("<u2") if vocab_size <= 1 << 16 else np.dtype("<u4")
 
 
 def num_lookup_entries(num_tokens: int) -> int:
-    """Entries of the lookup table for a stream of `num_tokens` tokens (FMT-3)."""
+    """Number of entries of the lookup table for `num_tokens` tokens (FMT-3)."""
     return -(-num_tokens // LOOKUP_STRIDE)
 
 
@@ -104,48 +110,50 @@ def boundaries_bytes(num_documents: int, num_tokens: int) -> int:
 
 
 def length_index_dtype(num_documents: int) -> np.dtype:
-    """Type of a document number in `length_index.bin` (FMT-9)."""
+    """The dtype of a document number in `length_index.bin` (FMT-9)."""
     return np.dtype("<u4") if num_documents <= MOST_SHORT_NUMBERS else np.dtype("<i8")
 
 
 def length_index_ids_bytes(num_documents: int) -> int:
-    """Bytes of the document numbers in `length_index.bin`, and so where its runs begin: a multiple of 8."""
+    """Bytes of the document numbers in `length_index.bin`, padded to a multiple of 8. The runs begin there."""
     return -(-num_documents * length_index_dtype(num_documents).itemsize // 8) * 8
 
 
 def can_hold_length_index(num_documents: int, num_tokens: int, num_bytes: int) -> bool:
-    """Whether an `length_index.bin` of `num_bytes` can be one (FMT-9).
+    """Whether a `length_index.bin` can have `num_bytes` bytes (FMT-9).
 
-    r different lengths are at least 1, 2 .. r, and every other document has at least one token. So r is below about
-    sqrt(2 * num_tokens), and a file of another size is refused before it is read.
+    r different lengths are at least 1, 2, .., r, and every other document has at least one token. So r is below about
+    sqrt(2 * num_tokens), and a file of an impossible size is rejected before it is read.
     """
     runs, rest = divmod(num_bytes - length_index_ids_bytes(num_documents), 16)
     return rest == 0 and 1 <= runs <= num_documents and runs * (runs - 1) // 2 + num_documents <= num_tokens
 
 
 def can_hold_origins(num_documents: int, num_tokens: int, num_bytes: int) -> bool:
-    """Whether an `origins.bin` of `num_bytes` can be one (FMT-11)."""
+    """Whether an `origins.bin` can have `num_bytes` bytes (FMT-11)."""
     return num_bytes == 8 * num_documents
 
 
 def id_starts_bytes(num_documents: int) -> int:
-    """Bytes of the places in `ids.bin`, and so where its text begins."""
+    """Bytes of the starts in `ids.bin`. The text begins there."""
     return 8 * (num_documents + 1)
 
 
 def can_hold_ids(num_documents: int, num_tokens: int, num_bytes: int) -> bool:
-    """Whether an `ids.bin` of `num_bytes` can be one (FMT-12)."""
+    """Whether an `ids.bin` can have `num_bytes` bytes (FMT-12)."""
     return 0 <= num_bytes - id_starts_bytes(num_documents) <= MAX_ID_BYTES * num_documents
 
 
 def lookup_entries(starts: np.ndarray, first: int, stop: int, first_document: int) -> np.ndarray:
-    """Lookup entries whose token lies in [first, stop), for the documents that fill that range.
+    """The lookup entries for tokens in [first, stop), a range that consists of whole documents.
 
     Args:
-        starts: int64[n], first token of each of those documents, increasing, starts[0] == first.
+        starts: int64[n], first token of each of these documents, increasing, starts[0] == first.
         first, stop: stream positions.
-        first_document: number of the document starts[0] belongs to.
-    Returns: int64[entries].
+        first_document: number of the first of these documents.
+
+    Returns:
+        int64[entries], document numbers.
     """
     marks = np.arange(-(-first // LOOKUP_STRIDE), -(-stop // LOOKUP_STRIDE), dtype=np.int64)
     return np.searchsorted(starts, marks * LOOKUP_STRIDE, side="right") - 1 + first_document

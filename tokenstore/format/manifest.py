@@ -1,4 +1,4 @@
-"""What manifest.json holds (FMT-5), as frozen dataclasses."""
+"""The contents of manifest.json (FMT-5) as frozen dataclasses."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from tokenstore.format.layout import (
 
 @dataclass(frozen=True)
 class FileEntry:
-    """A side file: size in bytes and xxh3-128 of its bytes, in hex."""
+    """A side file: size in bytes, and xxh3-128 of its contents, in hex."""
 
     num_bytes: int
     checksum: str
@@ -27,7 +27,7 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """A shard: its file and the part of the stream and of the documents it holds."""
+    """A shard: its file, and the range of the stream and of the documents that it contains."""
 
     file: str
     num_bytes: int
@@ -40,7 +40,7 @@ class ShardEntry:
 
 @dataclass(frozen=True)
 class TokenizerEntry:
-    """Identity of the tokenizer: kind (`bytes`, `huggingface`, ...), its file here and sha256, special ids, engine."""
+    """Identity of a tokenizer: kind (`bytes`, `huggingface`, ...), its file in the store with sha256, special ids, engine."""
 
     kind: str
     file: str | None
@@ -54,7 +54,7 @@ class TokenizerEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a store holds. `options`, `counts`, `library_versions` are for people: how it was built, from how much, by what."""
+    """Description of a store (FMT-5). `options`, `counts` and `library_versions` are informational: how the store was built."""
 
     dtype: str
     vocab_size: int
@@ -70,7 +70,7 @@ class Manifest:
 
     @property
     def has_masks(self) -> bool:
-        """Whether every token has a loss mask (FMT-10): all shards or none."""
+        """Whether the store has loss masks (FMT-10). All shards have one, or none."""
         return any(name.startswith(MASK_PREFIX) for name in self.files)
 
     @property
@@ -85,21 +85,21 @@ class Manifest:
 
     @cached_property
     def version(self) -> int:
-        """Version of the store, from 1 (FMT-13): that in the name of the boundaries."""
+        """Version of the store, from 1 (FMT-13). It is part of the name of the boundaries file."""
         return next((version_of(name) or 1 for name in self.files if is_boundaries(name)), 1)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files of the store but the manifest itself."""
+        """Total size in bytes of all files of the store except the manifest."""
         return sum(file.num_bytes for file in self.files.values()) + sum(shard.num_bytes for shard in self.shards)
 
     def name_of(self, name: str) -> str:
-        """What a file that depends on all documents is called in this version, `boundaries-v2.bin` for one."""
+        """The name in this version of a file that depends on all documents, for example `boundaries-v2.bin`."""
         return versioned(name, self.version)
 
     @property
     def digest(self) -> str:
-        """Identity of the content (FMT-5): of tokens, masks, boundaries, tokenizer, vocabulary and cut into shards."""
+        """Identity of the content (FMT-5): tokens, masks, boundaries, tokenizer, vocabulary and shard sizes."""
         content = {
             "dtype": self.dtype,
             "vocab_size": self.vocab_size,
@@ -113,16 +113,16 @@ class Manifest:
 
 
 def is_boundaries(name: str) -> bool:
-    """Whether `name` is that of a file of boundaries, of any version."""
+    """Whether `name` is the name of a boundaries file, of any version."""
     version = version_of(name)
     return version is not None and name == versioned(BOUNDARIES_NAME, version)
 
 
 def canonical_json(value: Any) -> str:
-    """The one JSON text of `value`: sorted keys, no spaces, ASCII, no NaN."""
+    """The canonical JSON text of `value`: sorted keys, no white space, ASCII. ValueError for NaN."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def sha256_of(value: Any) -> str:
-    """sha256, in hex, of the canonical JSON of `value`."""
+    """sha256, hex, of the canonical JSON of `value`."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()

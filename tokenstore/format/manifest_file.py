@@ -1,4 +1,4 @@
-"""manifest.json <-> Manifest (FMT-5). `decode_manifest` is the only check of bytes from outside: every field, once."""
+"""Encodes and decodes manifest.json (FMT-5). `decode_manifest` is the only validation of a manifest: every field, once."""
 
 import json
 from dataclasses import asdict, fields
@@ -40,27 +40,27 @@ from tokenstore.format.manifest import (
 from tokenstore.outside import MAX_SIDE_FILE_BYTES, MAX_TOKENIZER_BYTES
 
 _FORMAT = "tokenstore"
-_MOST_NESTED = 20  # options of a build are nested 3 deep; a writer's JSON encoder follows some hundreds
+_MOST_NESTED = 20  # a build's options are nested 3 deep; Python's JSON encoder handles some hundreds
 _DTYPES = {"uint16": 2, "uint32": 4}
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Bytes of manifest.json; `decode_manifest` gives the manifest back."""
+    """The bytes of manifest.json. `decode_manifest` is the inverse."""
     body = {"format": _FORMAT, "format_version": FORMAT_VERSION, **asdict(manifest), "digest": manifest.digest}
     text = json.dumps({**body, "checksum": sha256_of(body)}, sort_keys=True, indent=1, ensure_ascii=True)
     return text.encode() + b"\n"
 
 
 def decode_manifest(data: bytes, place: str) -> Manifest:
-    """The manifest in `data`, checked field by field and count by count.
+    """Decode and validate a manifest: every field, and every count that follows from others.
 
     Args:
-        data: the file's bytes.
-        place: the file's path, for messages.
+        data: the bytes of the file.
+        place: path of the file, for messages.
 
     Raises:
-        FormatError: not a manifest of ours, or of another version.
-        CorruptionError: ours, but damaged or contradicting itself.
+        FormatError: not a manifest of a token store, or of another format version.
+        CorruptionError: a manifest that is damaged or contradicts itself.
     """
     body = _parse(data, place)
     if body.get("format") != _FORMAT:
@@ -92,7 +92,7 @@ def decode_manifest(data: bytes, place: str) -> Manifest:
 def _checksum(body: dict[str, Any], place: str) -> str:
     try:
         return sha256_of(body)
-    except RecursionError as error:  # nested as deep as the parser can follow, one too deep for the encoder
+    except RecursionError as error:  # the parser handles one level more than the encoder
         raise CorruptionError(
             f"manifest: expected JSON, found {_short(error)} ({place}); copy or build the store again"
         ) from error
@@ -102,7 +102,7 @@ def _parse(data: bytes, place: str) -> dict[str, Any]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            raise ValueError("a key stands twice")
+            raise ValueError("a key is repeated")
         return found
 
     def refuse(text: str) -> None:
@@ -118,7 +118,7 @@ def _parse(data: bytes, place: str) -> dict[str, Any]:
         raise CorruptionError(
             f"manifest: expected a JSON object, found {type(body).__name__} ({place}); copy or build the store again"
         )
-    if not data.endswith(b"\n"):  # the one cut that leaves JSON behind
+    if not data.endswith(b"\n"):  # the only truncation that leaves valid JSON
         raise CorruptionError(
             f"manifest: expected a newline at its end, found none ({place}); copy or build the store again"
         )
@@ -131,7 +131,7 @@ def _short(value: object) -> str:
 
 
 def _is_nested_at_most(value: Any, levels: int) -> bool:
-    """Whether no list or object in a JSON value is inside more than `levels` others."""
+    """Whether lists and objects in a JSON value are nested at most `levels` deep."""
     if not isinstance(value, (dict, list)):
         return True
     parts = value.values() if isinstance(value, dict) else value
@@ -142,7 +142,7 @@ _SIZED = {LENGTH_INDEX_NAME: can_hold_length_index, ORIGINS_NAME: can_hold_origi
 
 
 class _Checker:
-    """Checks of one manifest; every failure names the file and the field."""
+    """Validates one manifest. Each error names the file and the field."""
 
     def __init__(self, place: str):
         self.place = place
@@ -195,7 +195,7 @@ class _Checker:
         files = {name: self.file(name, entry) for name, entry in body["files"].items()}
         tokenizer = self.tokenizer(body["tokenizer"], body["vocab_size"])
         if body["ends_with_eos"] and tokenizer.eos_id is None:
-            self.fail("tokenizer.eos_id", "an id, as documents end with it", None)
+            self.fail("tokenizer.eos_id", "an id, because ends_with_eos is true", None)
         return Manifest(**{**body, "shards": shards, "files": files, "tokenizer": tokenizer})
 
     def shard(self, value: Any, field: str) -> ShardEntry:
@@ -225,7 +225,7 @@ class _Checker:
         if value["sha256"] is not None:
             self.text(value["sha256"], "tokenizer.sha256")
         if (value["sha256"] is None) != (value["kind"] == "bytes"):
-            self.fail("tokenizer.sha256", "that of its file, and null for bytes only", repr(value["sha256"]))
+            self.fail("tokenizer.sha256", "the sha256 of its file, or null for bytes", repr(value["sha256"]))
         if value["file"] is not None:
             self.name(value["file"], "tokenizer.file")
         for key in ("eos_id", "bos_id", "pad_id"):
@@ -234,7 +234,7 @@ class _Checker:
         return TokenizerEntry(**value)
 
     def counts(self, manifest: Manifest) -> None:
-        """Every count that follows from others agrees with them (FMT-5)."""
+        """Check every count that follows from others (FMT-5)."""
         if manifest.dtype != token_dtype(manifest.vocab_size).name:
             self.fail("dtype", f"{token_dtype(manifest.vocab_size).name} for {manifest.vocab_size} ids", manifest.dtype)
         token, document = 0, 0
@@ -255,7 +255,7 @@ class _Checker:
                 f"{token} in {document} in the shards",
             )
         if taken := sorted(name for name in manifest.files if is_taken_name(name)):
-            self.fail("files", "no name that a manifest, a shard or a file in the making has", taken)
+            self.fail("files", "no reserved name (of a manifest, a shard or a temporary file)", taken)
         self.version_names(manifest)
         masks = {name for name in manifest.files if name.startswith(MASK_PREFIX)}
         if masks and len(masks) > len(manifest.shards):
@@ -268,7 +268,7 @@ class _Checker:
         self.small_files(manifest)
 
     def small_files(self, manifest: Manifest) -> None:
-        """The tokenizer's own file is there, and files that are read as a whole have at most the size for their kind."""
+        """Check that the tokenizer's file is listed, and the size of each file that is read as a whole."""
         own = manifest.tokenizer.file
         if own is not None and own not in manifest.files:
             self.fail("tokenizer.file", f"one of {sorted(manifest.files)}", own)
@@ -277,13 +277,13 @@ class _Checker:
                 self.fail(f"files[{name}].num_bytes", f"at most {most}", manifest.files[name].num_bytes)
 
     def version_names(self, manifest: Manifest) -> None:
-        """One file of boundaries, and all files that depend on all documents of its version (FMT-13)."""
+        """Check that all files that depend on all documents belong to one version (FMT-13)."""
         names = sorted(name for name in manifest.files if version_of(name) is not None)
         if len({version_of(name) for name in names}) > 1 or sum(map(is_boundaries, names)) > 1:
-            self.fail("files", "those of one version", names)
+            self.fail("files", "files of one version", names)
 
     def documents(self, manifest: Manifest) -> None:
-        """Sizes of the files that hold something for every document."""
+        """Check the sizes of the files that have an entry per document."""
         number = manifest.num_documents
         entry = manifest.files.get(name := manifest.name_of(BOUNDARIES_NAME))
         size = boundaries_bytes(number, manifest.num_tokens)
@@ -292,8 +292,6 @@ class _Checker:
         for each, fits in _SIZED.items():
             entry = manifest.files.get(name := manifest.name_of(each))
             if entry is not None and not fits(number, manifest.num_tokens, entry.num_bytes):
-                self.fail(
-                    f"files[{name}]", f"the size of one of {number} documents and {manifest.num_tokens} tokens", entry
-                )
+                self.fail(f"files[{name}]", f"a size for {number} documents and {manifest.num_tokens} tokens", entry)
         if manifest.has_origins and manifest.name_of(INPUTS_NAME) not in manifest.files:
-            self.fail("files", f"{manifest.name_of(INPUTS_NAME)} beside origins", sorted(manifest.files))
+            self.fail("files", f"{manifest.name_of(INPUTS_NAME)}, because there are origins", sorted(manifest.files))

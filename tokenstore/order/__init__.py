@@ -1,132 +1,164 @@
-r"""The order, version 1. Layer 1: integers -> integers. Which sequence of which source stands at each place of a run.
+r"""The order, version 1. Layer 1: integers -> integers. Which sequence of which source is at each position of a run.
 
-ORD-0 Purpose. Everything here is a pure function of integers: no floats, no state, no library's random numbers, so it is
-the same on every platform and library version. `div` and `mod` are floored; "uint64" means arithmetic modulo 2**64.
-The plain-int twins in `tests/support/twins/order.py` are written from this text; `tests/golden/order_v1/` holds vectors made by them.
+ORD-0 Purpose. Everything here is a pure function of integers. It uses no floats, no state and no library's random numbers,
+so the result is the same on every platform and with every library version. `div` and `mod` round towards minus infinity.
+"uint64" means arithmetic modulo 2**64. The plain-Python twins in `tests/support/twins/` are written from this text;
+`tests/golden/order_v1/` holds vectors computed by the twins.
 
 ORD-1 Keys (`keys.py`). mix(x) is the SplitMix64 finaliser (Steele, Lea, Flood 2014) on uint64:
     x ^= x >> 30;  x *= 0xBF58476D1CE4E5B9;  x ^= x >> 27;  x *= 0x94D049BB133111EB;  x ^= x >> 31
-A base key is the first 8 bytes, little-endian, of blake2b(digest_size=8) of the JSON text of [seed, purpose, name], such as
-[-3, "row", "na\u00efve"]: ASCII, the separator is a comma and one space, the seed is in decimal. In its strings " and \
-are escaped with \; backspace, form feed, newline, carriage return and tab are \b \f \n \r \t; every other
-character outside 0x20..0x7e is \u and four lower-case hex digits, one beyond 0xffff as its two UTF-16 surrogates. A
-name has no surrogate of its own. A counted key is mix(base + (counter + 1) * 0x9E3779B97F4A7C15), uint64. Purposes:
+A base key is the first 8 bytes, little-endian, of blake2b(digest_size=8) of the JSON text of [seed, purpose, name], for
+example [-3, "row", "na\u00efve"]. The text is ASCII, the separator is a comma and one space, and the seed is decimal. In
+strings, " and \ are escaped with \; backspace, form feed, newline, carriage return and tab are \b \f \n \r \t; every other
+character outside 0x20..0x7e is \u and four lower-case hex digits. A character above 0xffff is written as its two UTF-16
+surrogates. A name contains no surrogates itself. A counted key is mix(base + (counter + 1) * 0x9E3779B97F4A7C15), uint64.
+Purposes:
     "step", name "", counter step        the permutation inside a step
     "sequence", source, counter epoch    the permutation of a source's sequences
     "offset", source, counter epoch      where the circle of `concat` begins
     "jitter", source, counter epoch      the order in which the length classes are packed
     "class", source, counter epoch       the permutation inside a length class
-    "row", source, counter k             the order of the pieces of its k-th sequence
-Neighbouring seeds, epochs and steps therefore share nothing, and a source's order does not depend on which other
-sources, stages or ranks there are.
+    "row", source, counter k             the order of the pieces of the source's k-th sequence
+Neighbouring seeds, epochs and steps therefore have unrelated keys, and the order of a source does not depend on the other
+sources, the stages or the ranks.
 
-ORD-2 Permutation (`permutation.py`). permute(i, n, key) is a bijection of range(n) with O(1) memory, invertible. Round r has
+ORD-2 Permutation (`permutation.py`). permute(i, n, key) is an invertible bijection of range(n) in O(1) memory. Round r uses
 the key k_r = mix(mix(key) + r), so that neighbouring keys share no round.
-n < 65,536: swap-or-not (Hoang, Morris, Rogaway 2012), 24 rounds r = 0..23, from x = i, k = k_r:
+n < 65,536: swap-or-not (Hoang, Morris, Rogaway 2012), 24 rounds r = 0..23, starting from x = i, with k = k_r:
      K = ((k >> 32) * n) >> 32;  y = (K - x) mod n;  if mix(k ^ max(x, y)) is odd then x = y
-n >= 65,536: Feistel network on b = bit_length(n - 1) bits, walked until the result is below n (Black, Rogaway 2002).
+n >= 65,536: a Feistel network on b = bit_length(n - 1) bits, repeated until the result is below n (Black, Rogaway 2002).
 The low half has h = b - b div 2 bits, the high half b div 2. Rounds r = 0..7:
     r even: high ^= mix(low ^ k_r) mod 2**(b div 2);   r odd: low ^= mix(high ^ k_r) mod 2**h
-Why two? On few bits a Feistel network is far from uniform (chi2/df above 100 on 5 elements at 6 rounds); swap-or-not is
-not, but costs ten times as much.
+Why two algorithms? On few bits a Feistel network is far from uniform (chi2/df above 100 on 5 elements with 6 rounds).
+Swap-or-not is uniform there, but costs ten times as much.
 
-ORD-3 Integer weights (`weights.py`). Weights are decimals, read exactly. Scaled to integers with gcd 1; if their sum is at
-most 2**20 these are the shares, exactly. Otherwise, with room R = 2**20 less the sources set aside and total W of the
-others' weights: every source with w * R < W gets share 1 and is set aside, until none is left; the rest share R by
-largest remainder, ties by name. The setting aside is done in rounds: all sources that fail the test with the R and W of
-the round are set aside together, then R and W are computed again. The result is not divided by its gcd once more.
-Names are compared by code point, here and everywhere below.
+ORD-3 Integer weights (`weights.py`). Weights are decimals, read exactly, and scaled to integers with gcd 1. If the sum of
+these integers is at most 2**20, they are the shares. Otherwise shares are assigned in rounds:
+    1. R is 2**20 less the number of sources set aside so far; W is the total weight of the other sources.
+    2. Every other source with weight w and w * R < W gets share 1. All sources that meet this test with the R and W of
+       this round are set aside together. If there was one, begin again at 1.
+    3. The remaining sources divide R by largest remainder; ties go by name.
+The result is not reduced by its gcd again. Names are compared by code point, here and everywhere below.
 
-ORD-4 Interleave (`interleave.py`). Sources sorted by name, shares c_s with sum P, k sources, D = 2k - 2. Slot n = 1..P of a
-period goes, among the sources with D (c_s n - x P) >= P, to the one with the smallest deadline
-(P (D x + D - 1)) div (D c_s) + 1, ties to the first name; x counts the sequences of s so far. k = 1: always that one. This is
-Tijdeman's chairman assignment (1980): after every slot, each source is within 1 - 1/D of its share of the slots.
-Worked: shares a 3, b 2 -> a b a b a;  shares a 1, b 1, c 2 -> c a b c.
+ORD-4 Interleave (`interleave.py`). Sources are sorted by name. Their shares are c_s with sum P; there are k sources, and
+D = 2k - 2. Slots n = 1..P of a period are assigned in turn. x_s is the number of earlier slots of source s. Among the sources
+with D (c_s n - x_s P) >= P, slot n goes to the one with the smallest deadline
+    (P (D x_s + D - 1)) div (D c_s) + 1
+and on a tie to the first name. If k = 1, every slot goes to the only source. This is Tijdeman's chairman assignment (1980):
+after every slot, each source is within 1 - 1/D of its share of the slots.
+Worked example: shares a 3, b 2 -> a b a b a;  shares a 1, b 1, c 2 -> c a b c.
 
-ORD-5 Segments (`schedule.py`). The cursor counts the sequences of the whole run before a point. Stages begin at steps;
-cursor(step) adds up the stages' batch sizes. A stage is one segment of the cursor, or several if sources run out inside
-it. A stage without shares of its own changes the batch size only: it continues the segments of the stage before it, as if
-there were no border. The interleave starts afresh in each segment; counts of sources go on:
-    sequence n of the run, in a segment from `start` with slots of period P: q, r = divmod(n - start, P);
-    source s = source of slot r;  its number k = base_s + q c_s + (slots of s before r)
-A source limited to m sequences in all: under `drop` the segment ends right after its last one and it takes no part in
-any later segment; under `stop` the plan ends at the last whole step before the one that would ask for one too many;
-under `error` such a plan is refused. Of several sources that run out at one cursor the first name is dropped first.
+ORD-5 Segments (`schedule.py`). A cursor is a position in the run, counted in sequences. Stages begin at steps, and
+cursor(step) is the sum of the batch sizes of all earlier steps. A stage is one segment of the run, or several if sources run
+out inside it. A stage without shares of its own changes only the batch size: it continues the segments of the stage before
+it as if there were no border. The interleave starts again in each segment; the counts of the sources continue. Sequence n of
+the run, in a segment that begins at cursor `start` with P slots per period, is
+    q, r = divmod(n - start, P);  source s = the source of slot r + 1
+    its number within the source: k = base_s + q c_s + (how many of the slots 1..r belong to s)
+where base_s is the number of sequences of s before the segment. A source can be limited to m sequences in all. What happens
+when it has given them depends on on_exhausted:
+    drop     the segment ends right after the last of them, and the source takes no part in any later segment
+    stop     the plan ends at the last whole step before the sequence that would be one too many
+    error    a plan in which this happens is rejected
+If several sources run out at the same cursor, the one with the first name is dropped first.
 
-ORD-6 Inside a step. Row p of a step with G sequences is sequence cursor(step) + permute(p, G, step key). Row p is a place of
-the global batch before it is split over ranks (ORD-8).
+ORD-6 Inside a step. Row p of a step with G sequences is sequence cursor(step) + permute(p, G, step key). Row p is a position
+in the global batch before the batch is divided among ranks (ORD-8).
 
-ORD-7 `concat` windows (`windows.py`). A source of T tokens has N = T div L sequences an epoch. Its k-th sequence is number
-i of epoch e, with e, i = divmod(k, N), and begins at stream position
+ORD-7 `concat` windows (`windows.py`). A source of T tokens has N = T div L sequences per epoch. Its k-th sequence is number i
+of epoch e, with e, i = divmod(k, N). It begins at stream position
     (offset + L * permute(i, N, sequence key of e)) mod T,   offset = (offset key of e) mod T
-and runs L tokens round the circle; the joint of the circle is a document border.
-Worked: T = 10, L = 3, offset 8: N = 3 windows, in circle order 8 9 0 | 1 2 3 | 4 5 6; token 7 is left out this epoch.
+and contains L tokens, continuing at position 0 after the last token of the stream. The wrap-around point counts as a document
+boundary.
+Worked example: T = 10, L = 3, offset 8: N = 3 windows, on the circle 8 9 0 | 1 2 3 | 4 5 6; token 7 is not used in this epoch.
 
-ORD-8 Split over ranks (`split.py`). Microbatch j of rank r of W ranks, B sequences each, is rows [(j W + r) B, (j W + r) B + B) of
-the step. So what has been consumed after any microbatch is a prefix of the global stream.
+ORD-8 Division among ranks (`rank_rows.py`). With W ranks and B sequences per microbatch, microbatch j of rank r is the rows
+[(j W + r) B, (j W + r) B + B) of the step. So the sequences consumed after any microbatch are a prefix of the run.
 
-ORD-9 Without shuffle every permutation is the identity and every offset 0.
+ORD-9 Without shuffle every permutation is the identity and every offset is 0.
 
 ORD-10 Sizes. Cursors, token counts and sequence numbers are below 2**62; shares and their products fit int64.
 
-ORD-11 Ends. Under `last_batch: pad` the step in which the run ends is whole: its sequences at or past the end are rows without
-a piece. Under `drop` that step is not part of the plan. Rows without a piece, and what is left of a packed row, hold the
-plan's pad token: one integer, the pad token of the first source by name with weight at step 0 (of a pool: its first
-member), else that store's end-of-text token, else 0. It is part of the history of every step.
+ORD-11 Ends. Under `last_batch: pad` the step in which the run ends is complete: its sequences at or after the end are rows
+without pieces. Under `drop` that step is not part of the plan. Rows without pieces, and the unused end of a packed row, are
+filled with the plan's pad token. It is one integer: the pad token of the first source, by name, with weight at step 0 (of a
+pool: of its first member); if that store has none, its end-of-text token; otherwise 0. It is part of the history of every
+step.
 
-ORD-12 Documents by length (`repeats.py`). The documents of a store, sorted by (tokens, document number), are at positions x = 0..D-1; those
-of one length make a run: its tokens t, first position and number. A pool takes several stores, its members, sorted by name,
-each with a repeat factor p/q in lowest terms; a source that is no pool is its own only member, p/q = 1. F(a) = (a p) div q.
-In epoch e the document at position x is given F(e + x + 1) - F(e + x) times, so after any number of epochs all documents
-were given equally often, within one. The copies of one epoch are numbered by ranks, in the order of their positions:
-    rank k is position  ceil((F(e) + k + 1) q / p) - 1 - e;  where that is D or more, rank k is empty in this epoch
-Ranks are laid out once, as epoch 0 has them, so that nothing below depends on the epoch: a run has the ranks
-[F(first), F(first + number)), the last run those up to ceil(D p / q), and each of them room for the run's t tokens. No epoch
-puts a longer document at a rank: the position of rank k is greatest in epoch 0.
-Worked: p/q = 1/2, D = 5: 3 ranks; epoch 0 positions 1, 3, none; epoch 1 positions 0, 2, 4.
+ORD-12 Documents by length (`repeats.py`). The documents of a store, sorted by (tokens, document number), have the positions
+x = 0..D-1. The documents of one length form a run, described by its tokens t, its first position and its number of documents.
+A pool has several stores, its members, sorted by name, each with a repeat factor p/q in lowest terms. A source that is not a
+pool is its own only member with p/q = 1. F(a) = (a p) div q. In epoch e the document at position x appears
+F(e + x + 1) - F(e + x) times, so after any number of epochs all documents have appeared equally often, within one. The copies
+of one epoch are numbered k = 0, 1, ... in the order of their positions; these numbers are called ranks in this clause:
+    rank k is position  ceil((F(e) + k + 1) q / p) - 1 - e;  if that is D or more, rank k is empty in this epoch
+The ranks are divided into runs once, for epoch 0, so that nothing below depends on the epoch. A run has the ranks
+[F(first), F(first + number)), the last run those up to ceil(D p / q), and each of its ranks has room for the run's t tokens.
+No epoch puts a longer document at a rank, because the position of rank k is greatest in epoch 0.
+Worked example: p/q = 1/2, D = 5: 3 ranks; epoch 0 has positions 1, 3, none; epoch 1 has positions 0, 2, 4.
 
-ORD-13 Pieces (`classes.py`). A rank with room for t tokens has pieces j = 0 .. t div L - 1 of length L and, if v = t mod L > 0,
-piece j = t div L of length v. Piece j with room v holds tokens [j L, min(j L + v, n)) of the n tokens of the document at the
-rank, or nothing. The pieces with room v are length class v; its h[v] slots are numbered by member, run, rank and j, in this
-order. P = sum of h is the number of pieces.
+ORD-13 Pieces (`classes.py`). A rank with room for t tokens has the pieces j = 0 .. t div L - 1 of length L and, if
+v = t mod L > 0, piece j = t div L of length v. Piece j with room v holds tokens [j L, min(j L + v, n)) of the document at the
+rank, which has n tokens; if that range is empty, so is the piece. The pieces with room v form length class v. Its h[v] slots
+are numbered by member, run, rank and j, in this order. P = sum of h[v] is the number of pieces.
 
-ORD-14 `best_fit` (`packing.py`). An epoch puts the slots of every class into N bins of L tokens. Bins are handled in groups: all
-bins of a group hold the same lengths. For each number of tokens left there is a stack of groups. At first one group of N
-empty bins. An entry (length v, slots [a, b)) is placed by turns until a = b:
-     best fit takes the least tokens left r >= v that has a group, worst fit the greatest; none: the packing has failed
-     the top group of r with g bins; copies in each bin: m = min(r div v, b - a) for best fit, 1 for worst fit, cut to what
-     may join; bins: k = min(g, (b - a) div m), cut to what may join
-     the first k bins of the group leave it, and make a new group that goes on the stack of r - m v, or is full; bin t of
-     them takes the slots [a + t m, a + (t + 1) m); a grows by k m
-P - N slots may join a bin that is not empty. Let w of them be left; every attempt below starts with w = P - N again. If w = 0, only empty bins (r = L) count in the choice of
-r. Bins that are not empty take k m of w, so m <= w and k <= w div m; empty bins take k (m - 1), so m <= w + 1 and, where
-m > 1, k <= w div (m - 1). So exactly N bins are filled, the last slots alone if
-need be.
-The order of the entries: class v is cut into s = min(h[v], max(1, 16384 div L)) sub-entries, class L into one; sub-entry i has
-the slots [i h[v] div s, (i + 1) h[v] div s) and the sort key v (2**22 + f u), where u is the top 16 bits of
-counted_key(counted_key(jitter key of the epoch, v), i), less 2**15. Class L goes first; then the classes v >= cut, by falling
-sort key, worst fit; then the others, by falling sort key, best fit; equal keys by falling v, then rising i. cut is the
-greatest v <= L such that the pieces shorter than v hold at most c (short div 100) tokens, short = sum of v h[v] over v < L:
-full pieces leave no room for others, and would hide how much there is to spread. The first of these attempts (c, f) that
-does not fail is taken:  (2, 38) (5, 38) (10, 26) (25, 12) (50, 12), and then with no cut, all best fit: f = 2, f = 0. The
-last is best-fit decreasing.
-Without shuffle only the last attempt is tried, with one entry a class.
-Number of sequences: B is the number of bins best-fit decreasing fills when it has P of them and may join freely. LB =
-ceil(sum of v h[v] / L). N = B where LB < 32, else min(P, max(B + ceil(B / (2 q)), LB + ceil(LB / q))), q = 1000 from P = 100,000 on, 200
-below. `none`: N = P, one slot a bin, classes from L down to 1, slots rising.
-Why from the histogram? It costs the same for 10**4 and 10**9 documents. Why spread the long ones first? Best-fit decreasing puts
-equal lengths together, so that few documents would find new mates next epoch (35-86 % of pairs again on 10,000 documents).
+ORD-14 `best_fit` (`packing.py`). An epoch puts the slots of all classes into exactly N bins of L tokens, in five steps. Steps
+2 to 5 are one attempt; attempts are made until one succeeds.
+  Step 1, number of bins. B is the number of bins that attempt 6 below fills without shuffle, given P bins and w = P in step 5.
+    LB = ceil(sum of v h[v] / L);  q = 1000 if P >= 100,000, otherwise 200
+    N = B if LB < 32, otherwise min(P, max(B + ceil(B / (2 q)), LB + ceil(LB / q)))
+  Step 2, attempt. With shuffle, attempts 0 to 6 are made in turn, and the first that does not fail is taken. Without shuffle
+  only attempt 6 is made. Attempt 6 is best-fit decreasing; it cannot fail, because N >= B.
+    attempt                    0     1     2     3     4     5     6
+    c, percent                 2     5    10    25    50     -     -
+    f, strength of the jitter 38    38    26    12    12     2     0
+  Step 3, entries. Each class v is cut into s entries: s = min(h[v], max(1, 16384 div L)), but s = 1 for class L and, without
+  shuffle, for every class. Entry i of class v has the slots [i h[v] div s, (i + 1) h[v] div s) and the sort key
+    v (2**22 + f u),   u = (counted_key(counted_key(jitter key of the epoch, v), i) >> 48) - 2**15
+  Step 4, order and rule. short = sum of v h[v] over v < L. cut is the greatest v <= L such that the sum of u h[u] over u < v is
+  at most c (short div 100); in attempts 5 and 6, which have no c, cut = L + 1. The entries are placed in this order:
+    first      class L
+    then       entries with v >= cut, worst fit
+    then       entries with v < cut, best fit
+    in each    by falling sort key; equal keys by falling v, then by rising i
+  Step 5, placing. Bins with the same content lengths are handled as groups, ordered lists of bins. For each number r of tokens
+  left there is a stack of groups. At first, stack L holds one group of N empty bins, and w = P - N: that many slots can still
+  join a bin that is not empty. To place the entry (v, slots [a, b)), repeat until a = b:
+    1. r:  of the stacks that are not empty and have r >= v (if w = 0: only r = L), best fit takes the smallest r, worst fit
+           the greatest. If there is none, the attempt fails.
+    2. m, slots per bin:   m = min(r div v, b - a) for best fit, 1 for worst fit; then m = min(m, w + 1) if r = L,
+           m = min(m, w) otherwise
+    3. j, slots per bin that join others:   j = m - 1 if r = L, otherwise m
+    4. k, number of bins:  the top group of stack r has g bins; k = min(g, (b - a) div m); if j > 0, k = min(k, w div j)
+    5. The first k bins leave that group; a group without bins leaves its stack. They form a new group. Its bin t (from 0)
+       takes the slots [a + t m, a + (t + 1) m). If r - m v > 0, the new group goes on top of stack r - m v.
+    6. a = a + k m;  w = w - k j
+  So exactly N bins are filled: when w is 0, each of the remaining slots gets a bin to itself.
+Worked example: L = 10, h[10] = 1, h[6] = 2, h[4] = 3, h[3] = 1, without shuffle. P = 7, LB = 4, B = 4, so N = 4 and w = 3:
+    entry            r    m   j   k   new group                                   w
+    10, slots 0      10   1   0   1   1: one bin 10, full                         3
+     6, slots 0, 1   10   1   0   2   2: two bins 6, 4 tokens left                3
+     4, slots 0..2    4   1   1   2   3: two bins 6 4, full, slots 0 and 1        1
+     4, slot 2       10   1   0   1   4: one bin 4, 6 tokens left                 1
+     3, slot 0        6   1   1   1   5: one bin 4 3, 3 tokens left               0
+The bins, numbered and read as in ORD-15: 10 | 4 6 | 4 6 | 3 4.
+`none`: N = P. Each slot has its own bin; classes go from L down to 1, slots rise.
+Why from the histogram? It costs the same for 10**4 and for 10**9 documents. Why place the long pieces by worst fit first?
+Best-fit decreasing puts equal lengths together, so few documents would have new neighbours in the next epoch (35-86 % of pairs
+are repeated on 10,000 documents). Why does `short` not count class L? Full pieces leave no room for others, and would hide how
+much there is to spread.
 
-ORD-15 Sequences of a packed source (`packed.py`). e, i = divmod(k, N); sequence k is bin permute(i, N, sequence key of e). The bins
-are numbered by group, in the order in which the groups were made, then by place in it. A bin holds its placements, the last
-one first, each with its slots rising. With shuffle these n slots are shuffled by Fisher and Yates: for t = n - 1 down to 1, t changes places with
-((x >> 32) (t + 1)) >> 32, x = counted_key(row key of k, t). Slot y of class v is the slot of ORD-13 with the number
-permute(y, h[v], counted_key(class key of e, v)). The pieces stand in the row one after the other; what is empty takes no
-place, and the rest of the row is padding.
+ORD-15 Sequences of a packed source (`packed.py`). e, i = divmod(k, N); sequence k is bin permute(i, N, sequence key of e).
+The bins are numbered by the group in which they end, in the order in which the groups were made, then by their place in the
+group. A bin contains its placements, the last one first, each with its slots rising. With shuffle its n slots are shuffled
+(Fisher, Yates): for t = n - 1 down to 1, slot t and slot ((x >> 32) (t + 1)) >> 32 change places, with
+x = counted_key(row key of k, t). Slot y of class v is the slot of ORD-13 with the number
+permute(y, h[v], counted_key(class key of e, v)). The pieces follow one another in the row. An empty piece takes no space, and
+the rest of the row is padding.
 
-Not promised: an order across versions of this text. A change of any rule above is a new ORDER_VERSION.
+Not promised: the same order across versions of this text. A change of any rule above is a new ORDER_VERSION.
 Why not numpy's Generator? Its streams are stable, its shuffles are not (NEP 19), and an array of n indices is not O(1).
-Why interleave before the split over ranks? Slicing first makes all ranks draw the same source in the same step.
+Why interleave before the division among ranks? Slicing first makes all ranks draw from the same source in the same step.
 """
 
 ORDER_VERSION = 1

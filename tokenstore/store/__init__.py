@@ -1,12 +1,12 @@
-"""Layer 2: a store's files. Reading (`reader`), writing (`writer`, `order_file`), checking (`verify`).
+"""Layer 2: the files of a store: reading (`reader`), writing (`writer`, `length_index`), checking (`verify`), locking (`work`).
 
-`files` alone touches the operating system; `append` makes a finished store longer.
+Only `files`, `writing`, `work` and `maps` call the operating system; `next_version` is the last step of an append.
 """
 
 from tokenstore.format.input_lines import Origin
 from tokenstore.store.find_manifest import versions
-from tokenstore.store.finding import Finding
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.verify import verify
+from tokenstore.store.verify_documents import Finding
 
 __all__ = ["Finding", "Origin", "Store", "open_store", "verify", "versions"]

@@ -1,4 +1,4 @@
-"""Reading a store's files. They are written by `writing` alone; only that, `work`, `maps`, `outside` and this call the system."""
+"""Reading the files of a store. Only this module, `writing`, `work`, `maps` and `outside` call the operating system."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ _UINT64 = (1 << 64) - 1
 
 
 class Identity(NamedTuple):
-    """Which file is at a path: another file, or one that was written to since, has another identity. Each fits uint64."""
+    """Identifies the file at a path. A different file, or the same file after a write, has another identity. All fit uint64."""
 
     device: int
     inode: int
@@ -27,11 +27,15 @@ class Identity(NamedTuple):
 
 
 def identity_of(path: Path, allow_links: Path | None = None) -> Identity:
-    """Identity of the regular file at `path`. A pipe or device would make a reader wait for ever: refused.
+    """Identity of the regular file at `path`. Anything else is rejected: reading a pipe or device could block forever.
 
     Args:
-        path: a file of a store. If it is a symbolic link, it must stay inside the store's folder.
-        allow_links: another folder that links may lead to.
+        path: a file of a store. If it is a symbolic link, it must stay inside the store's directory.
+        allow_links: another directory that links may lead to.
+
+    Raises:
+        CorruptionError: there is no such file, it is not a regular file, or a link leads elsewhere.
+        TokenStoreError: the file cannot be accessed.
     """
     with _errors_of(path):
         return _identity(stat_file(path, allow_links))
@@ -42,25 +46,25 @@ def _identity(found: os.stat_result) -> Identity:
 
 
 def regular_size(path: Path, allow_links: Path | None = None) -> int:
-    """Size in bytes of the file at `path`; what `identity_of` refuses is refused here too."""
+    """Size in bytes of the file at `path`. Raises the errors of `identity_of`."""
     return identity_of(path, allow_links).num_bytes
 
 
 def open_to_read(path: Path, allow_links: Path | None = None) -> FileIO:
-    """A file of a store, unbuffered; what `identity_of` refuses is refused here too."""
+    """Open a file of a store, unbuffered. Raises the errors of `identity_of`."""
     with _errors_of(path):
         return open_file(path, allow_links)
 
 
 def read_bytes(path: Path, max_bytes: int, allow_links: Path | None = None) -> bytes:
-    """All bytes of a file of a store of at most `max_bytes`; what `identity_of` refuses is refused here too."""
+    """All bytes of a file of a store, at most `max_bytes`. Raises the errors of `identity_of`."""
     with _errors_of(path):
         return read_file(path, max_bytes, allow_links)
 
 
 @contextlib.contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
-    """OSErrors of a file of a store as TokenStoreErrors that name it."""
+    """Translate OSErrors of a file of a store to TokenStoreErrors that name the file."""
     try:
         yield
     except FileNotFoundError:
@@ -69,7 +73,7 @@ def _errors_of(path: Path) -> Iterator[None]:
         ) from None
     except NotUsable as error:
         todo = (
-            "copy the files instead of links, or allow their folder (allow_links=FOLDER, --allow-links FOLDER)"
+            "copy the files instead of linking them, or allow their folder (allow_links=FOLDER, --allow-links FOLDER)"
             if error.is_link
             else "copy or build the store again"
         )
@@ -78,17 +82,17 @@ def _errors_of(path: Path) -> Iterator[None]:
         ) from None
     except OSError as error:
         raise TokenStoreError(
-            f"file: expected to read {path.name}, found {error.strerror} ({path}); check the path and its permissions"
+            f"file: cannot read {path.name}: {error.strerror} ({path}); check the path and its permissions"
         ) from error
 
 
 def check_size(path: Path, num_bytes: int, allow_links: Path | None = None) -> Identity:
-    """Refuse a file that is missing or not exactly `num_bytes` long; return which file it is."""
+    """The identity of a file. CorruptionError if it is missing or not exactly `num_bytes` long."""
     return _of_size(identity_of(path, allow_links), path, num_bytes)
 
 
 def check_sizes(folder: Path, sizes: Iterable[tuple[str, int]], allow_links: Path | None = None) -> list[Identity]:
-    """`check_size` for many files (name, bytes) of one folder: quick where all is well, as stores have many shards."""
+    """`check_size` for many files (name, bytes) of one directory. Needs one call per sound file, as stores have many shards."""
     identities = []
     for name, num_bytes in sizes:
         try:
@@ -110,7 +114,7 @@ def _of_size(found: Identity, path: Path, num_bytes: int) -> Identity:
 
 @contextlib.contextmanager
 def open_whole(path: Path, num_bytes: int, allow_links: Path | None = None) -> Iterator[tuple[BinaryIO, Identity]]:
-    """A file of exactly `num_bytes`, opened to read, and which file it is."""
+    """Open a file of exactly `num_bytes` for reading; yields the file and its identity."""
     with open_to_read(path, allow_links) as file:
         yield file, _of_size(_identity(os.fstat(file.fileno())), path, num_bytes)
 
@@ -118,7 +122,7 @@ def open_whole(path: Path, num_bytes: int, allow_links: Path | None = None) -> I
 def read_blocks(
     path: Path, num_bytes: int, update: Callable[[bytes], None], allow_links: Path | None = None
 ) -> Identity:
-    """Give all of a file of exactly `num_bytes` to `update` (a checksum), in blocks; return which file it was."""
+    """Pass all of a file of exactly `num_bytes` to `update` (a checksum), in blocks. Returns the identity of the file."""
     with open_whole(path, num_bytes, allow_links) as (file, identity), _errors_of(path):
         while block := file.read(_BLOCK):
             update(block)
@@ -126,12 +130,12 @@ def read_blocks(
 
 
 def major_faults() -> int:
-    """How often this thread had to wait so far for a page that was not in memory."""
+    """How often this thread has waited so far for a page that was not in memory."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
 def free_bytes(path: Path) -> int:
-    """Bytes free to us on the file system of `path`."""
+    """Bytes available to this user on the file system of `path`."""
     return shutil.disk_usage(path).free
 
 
@@ -141,5 +145,5 @@ def after_fork_in_child(action: Callable[[], None]) -> None:
 
 
 def set_environment(name: str, value: str) -> None:
-    """Set a variable for libraries that read it when first used."""
+    """Set an environment variable for libraries that read it when first used."""
     os.environ[name] = value

@@ -1,4 +1,4 @@
-"""Find the manifest of a store, or of one of its versions (FMT-5, FMT-13)."""
+"""Finds the manifest of a store, or of one of its versions (FMT-5, FMT-13)."""
 
 import json
 from pathlib import Path
@@ -15,9 +15,14 @@ from tokenstore.store.work import Work
 
 
 def versions(path: str | Path, allow_links: str | Path | None = None) -> list[int]:
-    """Versions of the store at `path` that can be opened, rising; the last one is the newest (FMT-13).
+    """Versions of the store at `path` that can be opened, in rising order; the last one is the newest (FMT-13).
 
-    `allow_links` is as in `open_store`.
+    Args:
+        path: the store's directory.
+        allow_links: as in `open_store`.
+
+    Raises:
+        TokenStoreError: there is no store, or it cannot be read.
     """
     path = Path(path).absolute()
     newest = read_manifest(path, allow_links=None if allow_links is None else Path(allow_links).absolute())[1].version
@@ -26,21 +31,18 @@ def versions(path: str | Path, allow_links: str | Path | None = None) -> list[in
 
 
 def read_manifest(path: Path, version: int | None = None, allow_links: Path | None = None) -> tuple[Path, Manifest]:
-    """The manifest of a version and the file it stands in: the newest is always in manifest.json."""
+    """The manifest of a version, and the path of its file. The manifest of the newest version is always manifest.json."""
     newest = path / MANIFEST_NAME
     try:
         if is_folder(path) and is_there(newest):
             manifest = _decoded(newest, allow_links)
             return (newest, manifest) if version in (None, manifest.version) else _older(path, version, allow_links)
         if is_folder(Work(path).building):
-            raise FormatError(
-                f"store: expected a finished store, found an unfinished build ({path});"
-                " run the same build command again"
-            )
+            raise FormatError(f"store: the build of {path} is not finished; run the same build command again")
         found = "a directory without manifest.json" if is_folder(path) else "a file" if is_there(path) else "nothing"
     except OSError as error:
         raise TokenStoreError(
-            f"store: expected a token store, found {error.strerror} ({path}); check the path and its permissions"
+            f"store: cannot read {path}: {error.strerror}; check the path and its permissions"
         ) from error
     raise FormatError(
         f"no store at {path}: found {found}; give the directory that a build wrote, and check that its disk is mounted"
@@ -52,7 +54,7 @@ def _decoded(file: Path, allow_links: Path | None) -> Manifest:
 
 
 def _data_of(file: Path, allow_links: Path | None) -> bytes:
-    """The bytes of a manifest. One grows with the number of files beside it, and so does what may be read of it."""
+    """The bytes of a manifest. Its maximum size grows with the number of files in its directory."""
     most = MANIFEST_BYTES
     if regular_size(file, allow_links) > most:
         most += MANIFEST_BYTES_PER_FILE * sum(1 for _ in file.parent.iterdir())
@@ -60,7 +62,7 @@ def _data_of(file: Path, allow_links: Path | None) -> bytes:
 
 
 def raw_manifest(file: Path) -> dict[str, Any]:
-    """The fields of a manifest of ours, whatever is wrong with them; {} for any other file."""
+    """The fields of a token store's manifest, even if it is invalid; {} for any other file."""
     try:
         body = json.loads(_data_of(file, None))
     except (TokenStoreError, ValueError, RecursionError):
@@ -70,9 +72,7 @@ def raw_manifest(file: Path) -> dict[str, Any]:
 
 def _older(path: Path, version: int, allow_links: Path | None) -> tuple[Path, Manifest]:
     if version not in (there := versions(path, allow_links)):
-        raise FormatError(
-            f"store version: expected one of {', '.join(map(str, there))}, found {version} ({path}); give one of them"
-        )
+        raise FormatError(f"store version: expected one of {', '.join(map(str, there))}, found {version} ({path})")
     older = path / manifest_name(version)
     manifest = _decoded(older, allow_links)
     if manifest.version != version:

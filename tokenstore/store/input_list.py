@@ -1,4 +1,4 @@
-"""The input files of a store (FMT-11), read line by line: their names stay on disk, however many there are."""
+"""Reads the list of input files of a store, inputs.jsonl (FMT-4, FMT-11). Names stay on disk, however many there are."""
 
 from array import array
 from collections.abc import Callable, Iterator
@@ -16,11 +16,11 @@ from tokenstore.store.files import check_size, open_to_read
 
 
 class Inputs:
-    """The input files in order.
+    """The input files of a store, in order.
 
     Attributes:
-        ends: int64[number of files], the documents of files 0..n.
-        checksum: of the file that was read (FMT-5).
+        ends: int64[number of files]: ends[n] is the number of documents in files 0..n.
+        checksum: checksum of the file that was read (FMT-5).
     """
 
     def __init__(
@@ -30,9 +30,16 @@ class Inputs:
         allow_links: Path | None = None,
         check: Callable[[], None] = lambda: None,
     ):
-        """Read inputs.jsonl once. `check` is called each time that a name was read, and refuses a file that was replaced.
+        """Read inputs.jsonl once.
 
-        Raises: CorruptionError: it is damaged, or its documents do not add up.
+        Args:
+            path: the file.
+            num_documents: documents of the store.
+            allow_links: as in `open_store`.
+            check: called after each later read of a name; it raises if the file was replaced.
+
+        Raises:
+            CorruptionError: the file is damaged, or its documents do not add up.
         """
         self._path, self._allow_links, self._num_documents, self._check = path, allow_links, num_documents, check
         ends, offsets, offset, checksum = array("q"), array("q"), 0, xxhash.xxh3_128()
@@ -46,7 +53,7 @@ class Inputs:
                 yield line
 
         for before, row in decode_rows(lines(), num_documents, str(path)):
-            ends.append(min(before + row.documents, num_documents))  # more is refused with the next row
+            ends.append(min(before + row.documents, num_documents))  # a larger sum is an error at the next row
         self.ends, self._offsets = np.frombuffer(ends, np.int64), np.frombuffer(offsets, np.int64)
         self.checksum = checksum.hexdigest()
         self._last: tuple[int, str] | None = None
@@ -56,7 +63,7 @@ class Inputs:
 
     def name(self, number: int) -> str:
         """The name of input file `number`, from 0."""
-        if self._last is None or self._last[0] != number:  # documents of one file are asked for one after the other
+        if self._last is None or self._last[0] != number:  # usually many documents of one file are read in a row
             with open_to_read(self._path, self._allow_links) as raw, BufferedReader(raw) as file:
                 file.seek(int(self._offsets[number]))
                 line = file.readline(MAX_INPUT_ROW_BYTES + 1)
@@ -65,16 +72,17 @@ class Inputs:
         return self._last[1]
 
     def file_of(self, document: int) -> str:
-        """The input file of a document, 0 <= document < ends[-1]."""
+        """The input file that a document came from, 0 <= document < ends[-1]."""
         return self.name(int(np.searchsorted(self.ends, document, side="right")))
 
 
 def checked_rows(
     path: Path, entry: FileEntry, num_documents: int, allow_links: Path | None = None
 ) -> Iterator[tuple[int, InputRow]]:
-    """(documents before it, row) of every line of inputs.jsonl, whose size and checksum must be those of `entry`.
+    """Yield (documents before it, row) for each line of inputs.jsonl; its size and checksum must be those of `entry`.
 
-    Raises: CorruptionError: it is damaged; for the checksum and the sum of documents after the last row.
+    Raises:
+        CorruptionError: the file is damaged. A wrong checksum or sum of documents is raised after the last row.
     """
     check_size(path, entry.num_bytes, allow_links)
     checksum = xxhash.xxh3_128()
@@ -93,7 +101,7 @@ def checked_rows(
 
 
 def _lines(path: Path, allow_links: Path | None) -> Iterator[bytes]:
-    """The lines of a file; one that is too long ends after MAX_INPUT_ROW_BYTES + 1 bytes, which `decode_row` refuses."""
+    """The lines of a file. A longer line is cut after MAX_INPUT_ROW_BYTES + 1 bytes, and `decode_row` rejects it."""
     with open_to_read(path, allow_links) as raw, BufferedReader(raw) as file:
         while line := file.readline(MAX_INPUT_ROW_BYTES + 1):
             yield line

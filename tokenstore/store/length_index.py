@@ -1,8 +1,8 @@
-"""Give a store its length index (FMT-9): what packing whole documents needs, made of the boundaries alone.
+"""Adds a length index to a store (FMT-9). Packing whole documents needs it; it follows from the boundaries alone.
 
-The builder calls it before the store is there at all; for a finished store the manifest is replaced in one step after
-the file is synced, so at any moment the store is whole, with or without it. Kernels are imported where they are used: a
-builder's command line and its workers start without numba.
+The builder adds it before the store exists. In a finished store the manifest is replaced atomically after the index is synced,
+so the store is complete at any moment, with or without the index. Kernels are imported where they are used, so that the
+builder's command line and workers start without numba.
 """
 
 import contextlib
@@ -35,49 +35,51 @@ def add_length_index(
     progress: Callable[[int, int], None] = lambda done, total: None,
     version: int | None = None,
 ) -> bool:
-    """Write `length_index.bin` into the store at `path` and name it in the manifest.
+    """Write `length_index.bin` into the store at `path`, and list it in the manifest.
 
     Args:
-        path: the store's directory, which must be writable, and the folder around it (for the lock).
-        progress: called with (documents handled, to handle); every document is handled twice.
-        version: which version of a store that has grown; left out: the newest.
-    Returns: whether it was missing; a store that has one is left alone.
+        path: the store's directory. It must be writable, and so must its parent directory (for the lock).
+        progress: called with (documents processed, total); each document is processed twice.
+        version: version of a store that has grown. Default: the newest.
+
+    Returns:
+        True if the index was added, False if the store had one.
 
     Raises:
         CorruptionError: the boundaries are damaged.
-        StoreBusyError: another process is at work on this store.
+        StoreBusyError: another process is writing this store.
         TokenStoreError: there is no store, or it cannot be written.
     """
-    path = Path(path).resolve()  # the lock of a store is beside it, not beside a link to it
-    with open_store(path, version=version) as store:  # before anything is made beside it
+    path = Path(path).resolve()  # the lock is next to the store, not next to a link to it
+    with open_store(path, version=version) as store:  # first, so that an error leaves no work folder
         if store.has_length_index:
             return False
         is_split = store.manifest.options.get("split_name") == path.name
     try:
         with contextlib.ExitStack() as stack:
-            if is_split:  # an append, or a build that replaces it, holds the folder of all splits
+            if is_split:  # appends and replacing builds lock the folder of all splits
                 stack.enter_context(exclusive_work(path.parent))
             stack.enter_context(exclusive_work(path))
-            return write_order(path, progress, version)
+            return write_length_index(path, progress, version)
     except OSError as error:
         raise TokenStoreError(
-            f"length index: expected to write {error.filename or path / LENGTH_INDEX_NAME}, found {error.strerror or error};"
-            " mend it and run `tokenstore index` again"
+            f"length index: cannot write {error.filename or path / LENGTH_INDEX_NAME}: {error.strerror or error};"
+            " fix the cause and run `tokenstore index` again"
         ) from error
 
 
-def write_order(
+def write_length_index(
     path: Path,
     progress: Callable[[int, int], None] = lambda done, total: None,
     version: int | None = None,
 ) -> bool:
-    """`add_order` for who holds the store's lock, or works where nobody else does; needs nothing but the boundaries."""
+    """`add_length_index` for a caller that holds the store's lock, or whose store no other process can see."""
     with open_store(path, check="lazy", version=version) as store:
         if store.has_length_index:
             return False
         name = store.file(LENGTH_INDEX_NAME).name
         working = path / (name + TEMPORARY_SUFFIX)
-        remove(working)  # of a run that was killed
+        remove(working)  # left by a run that was killed
         try:
             entry = _write(store, working, progress)
         except BaseException:
@@ -102,7 +104,7 @@ def _write(store: Store, path: Path, progress: Callable[[int, int], None]) -> Fi
         for first, starts in _blocks(store):
             place_by_length(starts, first, places, ids)
             progress(num_documents + first + starts.size - 1, 2 * num_documents)
-        if long_ids.size:  # placed by number so far
+        if long_ids.size:  # so far these are sorted by number only
             ids[-long_ids.size :] = long_ids
         data[num_ids_bytes:].view("<i8")[:] = runs.reshape(-1)
         checksum = xxhash.xxh3_128()
@@ -134,7 +136,7 @@ def _count(store: Store, progress: Callable[[int, int], None]) -> tuple[np.ndarr
         before = counts[longest]
         if not count_lengths(starts, counts):
             raise CorruptionError(
-                f"{BOUNDARIES_NAME}: expected rising starts, found others ({store.file(BOUNDARIES_NAME)});"
+                f"{BOUNDARIES_NAME}: expected increasing starts, found others ({store.file(BOUNDARIES_NAME)});"
                 f" run `tokenstore verify {store.path}`"
             )
         if counts[longest] > before:
@@ -147,7 +149,7 @@ def _count(store: Store, progress: Callable[[int, int], None]) -> tuple[np.ndarr
 
 
 def _runs(counts: np.ndarray, long_lengths: np.ndarray) -> np.ndarray:
-    """int64[runs, 2], every length that occurs and the place of its first document."""
+    """int64[runs, 2]: each length that occurs, and the index of the first document with that length."""
     short = np.flatnonzero(counts[:-1])
     long, places = np.unique(long_lengths, return_index=True)
     starts = np.cumsum(counts) - counts

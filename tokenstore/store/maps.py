@@ -1,4 +1,4 @@
-"""Files in memory: mapped to read, kept while they are used, and how many are kept."""
+"""Memory maps of files, and the cache of them."""
 
 import ctypes
 import errno
@@ -15,15 +15,15 @@ import numpy as np
 from tokenstore.errors import TokenStoreError
 from tokenstore.store.files import Identity, after_fork_in_child, open_whole
 
-MAX_MAPS = 4096  # files that are kept mapped, by all readers together and by each loader; the system allows 65,530
+MAX_MAPS = 4096  # mapped files kept, by all readers together and by each loader; Linux allows 65,530
 _PAGE_BYTES = mmap.PAGESIZE
 _MAP_FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
 
 
 def map_array(path: Path, dtype: np.dtype, count: int, allow_links: Path | None = None) -> tuple[np.ndarray, Identity]:
-    """Read-only dtype[count] view of the whole file, which must have exactly that size, and which file it is.
+    """Map all of a file as a read-only dtype[count] array; returns the array and the file's identity.
 
-    It is unmapped when garbage.
+    The file must have exactly that size. It is unmapped when the array is garbage-collected.
     """
     with open_whole(path, count * dtype.itemsize, allow_links) as (file, identity):
         try:
@@ -31,15 +31,16 @@ def map_array(path: Path, dtype: np.dtype, count: int, allow_links: Path | None 
         except OSError as error:
             advice = "check limits on maps (sysctl vm.max_map_count), memory (ulimit -v) and open files (ulimit -n)"
             if error.errno == errno.ENODEV:
-                advice = "its file system cannot map files into memory: copy the store to one that can"
-            raise TokenStoreError(f"file: expected to map {path.name}, found {error} ({path}); {advice}") from error
+                advice = "its file system does not support memory maps: copy the store to one that does"
+            raise TokenStoreError(f"file: cannot map {path.name}: {error} ({path}); {advice}") from error
 
 
 class _Map:
-    """A file in memory, to read, for as long as an array of it lives.
+    """A read-only memory map that exists as long as an array of it.
 
-    Not by Python's mmap, which before 3.13 keeps a descriptor for each: a corpus has more shards than a process may open.
-    Private, as some network file systems map no other way; of what is only read there is one copy in memory all the same.
+    It does not use Python's mmap, which before 3.13 keeps a descriptor per map: a corpus can have more shards than a process may
+    open files. The map is private because some network file systems support no other kind; pages that are only read are shared all
+    the same.
     """
 
     def __init__(self, descriptor: int, dtype: np.dtype, count: int):
@@ -61,7 +62,7 @@ class _Map:
 
 
 def prefetch_pages(ranges: Iterable[tuple[int, int]]) -> None:
-    """Have the system begin to read (address, bytes) of maps from the disk, and return at once. Advice: it cannot fail."""
+    """Ask the system to read (address, bytes) ranges of maps from the disk. Returns at once; it is advice and cannot fail."""
     advise = _library().madvise
     start = stop = 0
     for address, size in sorted(ranges):
@@ -75,7 +76,7 @@ def prefetch_pages(ranges: Iterable[tuple[int, int]]) -> None:
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    """The C library, as it takes addresses: a map of Python's knows offsets only."""
+    """The C library with the calls that take addresses. Python's mmap knows only offsets."""
     library = ctypes.CDLL(None, use_errno=True)
     library.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     library.mmap.restype = ctypes.c_void_p
@@ -96,10 +97,11 @@ class _Action(ctypes.Structure):
 
 
 class SignalAction:
-    """What a signal does while the C function at `handler` handles it: void (int number, siginfo_t *, void *).
+    """Lets the C function at `handler` handle a signal: void (int number, siginfo_t *, void *).
 
     Attributes:
-        previous: address of the action (`struct sigaction`) that was there before; `default`: of the system's own.
+        previous: address of the action (`struct sigaction`) that was installed before.
+        default: address of the system's default action.
     """
 
     _SIGINFO, _ON_STACK = 4, 0x08000000
@@ -111,7 +113,7 @@ class SignalAction:
         self.previous, self.default = ctypes.addressof(self._previous), ctypes.addressof(self._default)
 
     def install(self) -> bool:
-        """Make it the action of the process; False where it is already."""
+        """Install the action for this process. Returns False if it is installed already."""
         _library().sigaction(self._number, None, ctypes.byref(self._now))
         if self._now.handler == self._mine.handler:
             return False
@@ -121,15 +123,15 @@ class SignalAction:
 
 
 class MapCache:
-    """The most recently used maps of this process, by owner and file. Who holds an array keeps it mapped.
+    """The most recently used maps of this process, by owner and file. Holding an array keeps it mapped after eviction.
 
-    An owner that is garbage may be forgotten at any moment, in the middle of any other call of the same thread.
+    An owner may be garbage-collected, and so forgotten, at any point of any other call in the same thread.
     """
 
     def __init__(self, capacity: int = MAX_MAPS):
         self.capacity = capacity
         self._maps: OrderedDict[tuple[int, int], np.ndarray] = OrderedDict()
-        self._files: dict[int, set[int]] = {}  # of each owner: a thousand stores are forgotten a thousand times
+        self._files: dict[int, set[int]] = {}  # by owner, so that forgetting one owner does not scan all maps
         self._renew_lock()
         after_fork_in_child(self._renew_lock)
 
@@ -138,7 +140,7 @@ class MapCache:
         self._lock = threading.RLock()
 
     def get(self, owner: int, file: int) -> np.ndarray | None:
-        """The map of a file; None where it has to be made."""
+        """The map of a file, or None if it is not cached."""
         with self._lock:
             array = self._maps.get((owner, file))
             if array is not None:
@@ -146,9 +148,9 @@ class MapCache:
             return array
 
     def put(self, owner: int, file: int, array: np.ndarray) -> np.ndarray:
-        """Keep a map, and forget others for it; returns the one to use, as another thread may have been first."""
+        """Cache a map, evicting others if necessary. Returns the map to use, because another thread may have been faster."""
         with self._lock:
-            # First, as an interrupt must leave no map that is not known by its owner
+            # The owner's entry comes first, so that an interrupt leaves no map without one
             self._files.setdefault(owner, set()).add(file)
             array = self._maps.setdefault((owner, file), array)
             while len(self._maps) > self.capacity:
@@ -156,12 +158,12 @@ class MapCache:
             return array
 
     def files(self, owner: int) -> tuple[int, ...]:
-        """Files of `owner` that are kept mapped."""
+        """The files of `owner` whose maps are cached."""
         with self._lock:
             return tuple(self._files.get(owner, ()))
 
     def forget(self, owner: int) -> None:
-        """Forget all maps of `owner`."""
+        """Drop all maps of `owner`."""
         for file in self.files(owner):
             with self._lock:
                 self._drop(owner, file)

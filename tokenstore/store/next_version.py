@@ -1,8 +1,8 @@
-"""Make a finished store longer (FMT-13): the last step of an append, which gives the store its next version.
+"""The last step of an append: it gives a finished store its next version (FMT-13).
 
-`StoreWriter.extending` writes the documents into a folder beside the store, and `write_order`, if wanted, their order.
-What is moved from there into the store has names that no version so far uses, so it changes nothing for anybody until
-the manifest is replaced, in one step.
+`StoreWriter.extending` writes the new files into a folder beside the store, and `write_length_index` adds the length index if
+the store has one. Their names are not used by any earlier version. So moving them into the store changes nothing for readers
+until the manifest is replaced, atomically.
 """
 
 from pathlib import Path
@@ -18,32 +18,32 @@ _Entries = dict[str, FileEntry | ShardEntry]
 
 
 def commit_append(path: Path, working: Path) -> Manifest:
-    """Give the store at `path` the version that stands in `working`, on the same file system.
+    """Move the new version in `working` into the store at `path`, on the same file system.
 
-    Killed or failed at any point, the store has the old version or the new one, whole. Unless it is the new one,
-    `working` has to be written again, as some of its files may have moved.
+    If it is killed or fails at any point, the store has the old version or the new one, complete. If it has the old version,
+    `working` has to be written again, because some of its files may have been moved.
 
     Args:
-        path: the store's directory; whoever calls has made sure that nobody else writes to it.
-        working: what a writer `extending` the newest version finished; it is left without its files.
-    Returns: the new manifest.
+        path: the store's directory. The caller makes sure that no other process writes to it.
+        working: what a writer `extending` the newest version has finished. Its files are moved away.
+
+    Returns:
+        The new manifest.
 
     Raises:
-        CorruptionError: `working` does not go on from the newest version, or lacks a file.
+        CorruptionError: `working` does not continue the newest version, or lacks a file.
         OSError: the disk failed.
     """
     path, working = Path(path), Path(working)
     _, old = read_manifest(path)
-    bytes_before = read_bytes(
-        path / MANIFEST_NAME, regular_size(path / MANIFEST_NAME)
-    )  # just decoded, so not too large
+    bytes_before = read_bytes(path / MANIFEST_NAME, regular_size(path / MANIFEST_NAME))  # was decoded: size is bounded
     _, new = read_manifest(working)
     before, after = _entries(old), _entries(new)
     moved = {name: entry for name, entry in after.items() if name not in before}
-    if new.version != old.version + 1 or not _goes_on(old, new, before, after):
+    if new.version != old.version + 1 or not _continues(old, new, before, after):
         raise CorruptionError(
-            f"append: expected what follows version {old.version} of the store, found version {new.version} of"
-            f" {new.num_documents} documents ({working}); remove it and append again"
+            f"append: version {new.version} with {new.num_documents} documents does not continue version {old.version} of"
+            f" the store ({working}); remove it and append again"
         )
     for name, entry in moved.items():
         check_size(working / name, entry.num_bytes)
@@ -57,8 +57,8 @@ def _entries(manifest: Manifest) -> _Entries:
     return {**manifest.files, **{shard.file: shard for shard in manifest.shards}}
 
 
-def _goes_on(old: Manifest, new: Manifest, before: _Entries, after: _Entries) -> bool:
-    """The old documents come first in the new version, and every file the two share is the same."""
+def _continues(old: Manifest, new: Manifest, before: _Entries, after: _Entries) -> bool:
+    """Whether the old documents come first in the new version, and all files that the two share are identical."""
     shared = before.keys() & after.keys()
     return (
         new.shards[: len(old.shards)] == old.shards

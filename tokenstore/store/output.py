@@ -1,4 +1,4 @@
-"""New files with their running size and checksum, and what a file of an older version gives to them."""
+"""New files with a running size and checksum, and copies of parts of files of an earlier version."""
 
 import contextlib
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ _BLOCK = 1 << 22
 
 
 class Output:
-    """A new file with its running size and checksum."""
+    """A new file with a running size and checksum."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -32,7 +32,7 @@ class Output:
         self._file.write(data)
 
     def append(self, source: Path) -> None:
-        """Append the bytes of a file."""
+        """Append the contents of a file."""
         append_file(source, self._file, self._update)
 
     def _update(self, data: bytes | memoryview) -> None:
@@ -40,7 +40,7 @@ class Output:
         self._num_bytes += len(data)
 
     def close(self) -> FileEntry:
-        """Sync, make read-only; return size in bytes and checksum."""
+        """Sync the file and make it read-only. Returns its size in bytes and checksum."""
         make_read_only(self._file)
         sync(self._file)
         self._file.close()
@@ -53,18 +53,18 @@ class Output:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close, whatever happened."""
-        with contextlib.suppress(OSError):  # a full disk: the error that brought us here matters, not this one
+        """Close the file without raising."""
+        with contextlib.suppress(OSError):  # the error being handled matters, not this one
             self._file.close()
 
     def discard(self) -> None:
-        """Close and remove."""
+        """Close and remove the file."""
         self._file.close()
         remove(self.path)
 
 
 class StartsOutput:
-    """A file of int64 starts and their end; what stands behind them grows beside them, in a file of its own so far."""
+    """A file of int64 starts, their end, and further data after them. Until `close` that data is in a second file."""
 
     def __init__(self, path: Path):
         with contextlib.ExitStack() as opened:
@@ -72,13 +72,13 @@ class StartsOutput:
             self.rest = opened.enter_context(Output(path.with_name(path.name + ".part")))
             opened.pop_all()
 
-    def go_on_from(self, path: Path, entry: FileEntry, num_starts: int) -> None:
-        """Take over the starts and the rest, but not the end, of such a file."""
+    def continue_from(self, path: Path, entry: FileEntry, num_starts: int) -> None:
+        """Copy the starts and the further data, but not the end, from such a file of an earlier version."""
         num_rest = entry.num_bytes - 8 * (num_starts + 1)
         copy_parts(path, entry, [(self.starts, 8 * num_starts), (None, 8), (self.rest, num_rest)])
 
     def close(self, end: int) -> FileEntry:
-        """Write the end of the last start, and the rest behind it; return size in bytes and checksum."""
+        """Write the end of the last start, and the further data after it. Returns size in bytes and checksum."""
         self.starts.write(np.array([end], "<i8"))
         self.rest.close()
         self.starts.append(self.rest.path)
@@ -92,15 +92,16 @@ class StartsOutput:
         self.abandon()
 
     def abandon(self) -> None:
-        """Close, whatever happened."""
+        """Close both files without raising."""
         self.starts.abandon()
         self.rest.abandon()
 
 
 def copy_parts(path: Path, entry: FileEntry, parts: Sequence[tuple[Output | None, int]]) -> None:
-    """Copy a whole file, as `entry` knows it, in parts of (where to, bytes), in blocks.
+    """Copy all of a file, in parts of (target or None, bytes), and check it against `entry`.
 
-    Raises: CorruptionError: its size or its checksum is another: damage is not to get a new, fitting checksum.
+    Raises:
+        CorruptionError: its size or checksum is wrong; damage must not get a new, matching checksum.
     """
     check_size(path, entry.num_bytes)
     checksum = xxhash.xxh3_128()
@@ -115,7 +116,7 @@ def copy_parts(path: Path, entry: FileEntry, parts: Sequence[tuple[Output | None
 
 
 def read_checked(path: Path, entry: FileEntry) -> bytes:
-    """All bytes of a file, as `entry` knows it; CorruptionError for others."""
+    """All bytes of a file; CorruptionError if its size or checksum is not that of `entry`."""
     check_size(path, entry.num_bytes)
     data = read_bytes(path, entry.num_bytes)
     _check_checksum(path, entry, xxhash.xxh3_128_hexdigest(data))

@@ -1,7 +1,7 @@
-"""What a store was when it was opened, so that another store in its place is noticed (FMT-8).
+"""Detects that an open store was replaced or damaged (FMT-8).
 
-A pin remembers the manifest and which file of the disk each of its files was. A look costs one `stat` a file. Only where
-a file is no longer the one remembered is it read, once, and its checksum compared with that of the manifest.
+A pin records the manifest and the identity of each file. A check costs one `stat` per file. Only a file whose identity has
+changed is read, once, and its checksum compared with the manifest.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,17 +18,17 @@ from tokenstore.store.files import Identity, check_sizes, identity_of, read_bloc
 from tokenstore.store.find_manifest import read_manifest
 from tokenstore.store.maps import map_array
 
-# How often the files of a run are looked at: so seldom that it takes that share of the time, but within these seconds
+# Mapped files are checked again with at most 1 % of the run time, and at least every 0.2 seconds
 _CHECK_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.01, 0.002, 0.2
 
 
 class Pin:
-    """One version of a store at a path. Files go by number: the shards first, then their masks, then all others.
+    """One version of a store at a path. Files are numbered: first the shards, then their masks, then all others.
 
     Attributes:
         path: the store's directory.
-        manifest: of the version that was opened; it never changes.
-        manifest_path: where that manifest is now, as it moves when the store grows (FMT-13).
+        manifest: manifest of the opened version; it never changes.
+        manifest_path: the file that contains that manifest now. It moves when the store grows (FMT-13).
     """
 
     def __init__(self, path: Path, version: int | None, check_sizes: bool, allow_links: Path | None):
@@ -39,13 +39,13 @@ class Pin:
         shards, files = self.manifest.shards, self.manifest.files
         self._others = [name for name in files if not name.startswith(MASK_PREFIX)]
         self._num_paged = len(shards) * (2 if self.manifest.has_masks else 1)
-        self._known = np.zeros((self._num_paged + len(self._others), 4), np.uint64)  # zeros: never looked at
+        self._known = np.zeros((self._num_paged + len(self._others), 4), np.uint64)  # zeros: not recorded yet
         if check_sizes:
             self._known[:] = self._look_at(range(len(self._known)))
-            self.check_manifest()  # replaced while it was opened
+            self.check_manifest()  # the store may have been replaced while it was opened
 
     def _read(self, version: int | None) -> tuple[Manifest, Identity | None]:
-        """The manifest of a version, and the file it was read from: looked at before, so that a later one is noticed."""
+        """The manifest of a version, and the identity of its file, taken before reading so that a later file is noticed."""
         while True:
             place, seen = self.manifest_path, self._seen_now()
             self.manifest_path, manifest = read_manifest(self.path, version, self._allow_links)
@@ -54,14 +54,14 @@ class Pin:
 
     @property
     def small_files(self) -> list[str]:
-        """Names of the files that all versions share beside shards and masks: the tokenizer's."""
+        """Names of the files that all versions share, except shards and masks: those of the tokenizer."""
         return [name for name in self._others if version_of(name) is None]
 
     def _seen_now(self) -> Identity | None:
         try:
             return identity_of(self.manifest_path, self._allow_links)
-        except (TokenStoreError, ValueError):  # a path that cannot be one
-            return None  # reading it says what is wrong
+        except (TokenStoreError, ValueError):  # ValueError: a path with a zero byte
+            return None  # reading it raises the error to report
 
     def number_of(self, name: str) -> int:
         """Number of a file that is neither a shard nor a mask, by its name in the manifest."""
@@ -72,7 +72,7 @@ class Pin:
         return len(self.manifest.shards) + shard
 
     def entry(self, number: int) -> tuple[str, FileEntry | ShardEntry]:
-        """Name, and size and checksum, of a file."""
+        """Name of a file, and its entry in the manifest (size and checksum)."""
         num_shards = len(self.manifest.shards)
         if number < num_shards:
             shard = self.manifest.shards[number]
@@ -87,14 +87,14 @@ class Pin:
     def map(self, number: int, dtype: np.dtype) -> np.ndarray:
         """All of a file as a read-only array.
 
-        It is mapped first and looked at afterwards, so a store that is replaced between the two is noticed.
+        The file is mapped first and checked afterwards, so a replacement between the two is noticed.
         """
         name, entry = self.entry(number)
         while True:
             try:
                 array, found = map_array(self.path / name, dtype, entry.num_bytes // dtype.itemsize, self._allow_links)
             finally:
-                self.check_manifest()  # also where there is no such file: another store says more
+                self.check_manifest()  # also if mapping failed: "the store was replaced" is the better message
             if not self._known[number].any():
                 self._known[number] = found
             if [*found] == self._known[number].tolist():
@@ -102,9 +102,10 @@ class Pin:
             self.check_content(number)
 
     def check(self, numbers: Sequence[int]) -> None:
-        """Refuse a store whose manifest, or one of these files, is no longer what was opened.
+        """Check that the manifest and these files are still those that were opened.
 
-        Raises: CorruptionError: with the name of what was replaced, written to, cut or taken away.
+        Raises:
+            CorruptionError: names the file that was replaced, written to, truncated or removed.
         """
         self.check_manifest()
         for number, found, known in zip(numbers, self._look_at(numbers), self._known[numbers].tolist(), strict=True):
@@ -112,7 +113,7 @@ class Pin:
                 self.check_content(number)
 
     def check_manifest(self) -> None:
-        """Refuse another store at this path. One that has grown, or was given a length index, is still the same."""
+        """CorruptionError if another store is at this path. A store that has grown or got a length index is the same store."""
         if self._seen_now() == self._seen:
             return
         try:
@@ -123,16 +124,16 @@ class Pin:
             raise self._replaced(f"the digest {manifest.digest}")
         if self._check_sizes:
             self._look_at(range(len(self._known)))
-        self._seen = seen  # last: what was refused once is refused again
+        self._seen = seen  # last, so that an error is raised again at the next check
 
     def _replaced(self, found: str) -> CorruptionError:
         return CorruptionError(
             f"store: expected the digest {self.manifest.digest}, as when it was opened, found {found} ({self.path});"
-            " it was replaced while in use: put the old store back, or open it again and start the run anew"
+            " it was replaced while in use: restore the old store, or open the new one and restart the run"
         )
 
     def check_content(self, number: int) -> None:
-        """Read a file and compare its checksum with the manifest: a copy of the same bytes is as good as the file."""
+        """Read a file and compare its checksum with the manifest: an identical copy is accepted."""
         name, entry = self.entry(number)
         checksum = xxhash.xxh3_128()
         found = read_blocks(self.path / name, entry.num_bytes, checksum.update, self._allow_links)
@@ -140,27 +141,27 @@ class Pin:
         self._known[number] = found
 
     def check_checksum(self, number: int, found: str) -> None:
-        """Refuse a file that was read as a whole and has not the checksum of the manifest."""
+        """CorruptionError if a file that was read completely has another checksum than in the manifest."""
         name, entry = self.entry(number)
         if found != entry.checksum:
-            self.check_manifest()  # another store says more than another file
+            self.check_manifest()  # "the store was replaced" is the better message
             raise CorruptionError(
                 f"file: expected the checksum {entry.checksum}, found {found} ({self.path / name});"
-                f" run `tokenstore verify {self.path}`, as the file was damaged, or replaced while in use"
+                f" the file was damaged, or replaced while in use: run `tokenstore verify {self.path}`"
             )
 
 
 class Pace:
-    """How often a reader looks at the files that it holds."""
+    """Decides how often a reader checks the files that it has mapped."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
     def is_due(self) -> bool:
-        """Whether it is time to look again."""
+        """Whether it is time for the next check."""
         return monotonic() >= self._next
 
-    def looked(self, began: float) -> None:
-        """Note a look that began at this time of `monotonic`."""
+    def checked(self, began: float) -> None:
+        """Record a check that began at `began`, a time of `monotonic`."""
         now = monotonic()
         self._next = now + min(max((now - began) / _CHECK_SHARE, _LEAST_SECONDS), _MOST_SECONDS)

@@ -1,4 +1,4 @@
-"""Open a store and read documents. Opening reads the manifest and sizes, maps lazily, never reads a shard."""
+"""Opens a store and reads documents. Opening reads the manifest and file sizes, maps files lazily, and never reads a shard."""
 
 import hashlib
 import itertools
@@ -52,14 +52,18 @@ def open_store(
 
     Args:
         path: the store's directory.
-        check: "sizes" compares every file's size with the manifest now; "lazy" does so when a file is first mapped.
-        version: which version of a store that has grown (FMT-13), from 1; left out: the newest.
-        allow_links: a folder that symbolic links inside the store may lead to, for caches that consist of links; omitted:
-            links must stay inside the store.
+        check: "sizes" compares the size of every file with the manifest now; "lazy" does so when a file is first mapped.
+        version: version of a store that has grown (FMT-13), from 1. Default: the newest.
+        allow_links: a directory that symbolic links inside the store may lead to, for caches made of links. Default: links
+            must stay inside the store.
 
     Raises:
-        FormatError: `path` is no store, an unfinished one, or of another format; or it has no such version.
-        CorruptionError: a file is missing, of another size, a link to a place outside, or the manifest is damaged.
+        FormatError: `path` is not a store, is unfinished or of another format; or there is no such version.
+        CorruptionError: a file is missing, has another size or is a link that leads elsewhere; or the manifest is damaged.
+
+    Example:
+        >>> store = open_store("stores/web")
+        >>> store[0]                                # token ids of the first document
     """
     if check not in ("sizes", "lazy"):
         raise ValueError(f"check: expected 'sizes' or 'lazy', found {check!r}")
@@ -68,16 +72,16 @@ def open_store(
 
 
 class Store(Sequence[np.ndarray]):
-    """A corpus on disk: `store[i]` are the tokens of document i. Safe to pickle (by path) and to share among threads.
+    """A corpus on disk: `store[i]` is the token ids of document i. Can be pickled (by path) and shared among threads.
 
-    It remains the store that was opened: once another store is at its path, or one of its files was damaged, reading
-    raises a CorruptionError. Changes are noticed when a file is mapped, and at the next read after 0.2 seconds (FMT-8).
-    Adding documents (`append`) and a length index (`index`) changes nothing for a store that is open.
+    A Store remains the store that was opened. If another store is put at its path, or one of its files is damaged, reading raises a
+    CorruptionError. Changes are detected when a file is mapped, and at the next read after 0.2 seconds (FMT-8). `tokenstore
+    append` and `tokenstore index` do not affect an open store.
 
     Attributes:
-        path: its directory.
-        manifest: what it holds.
-        version: 1, and one more for every time that documents were added (FMT-13).
+        path: the store's directory.
+        manifest: description of the contents (FMT-5).
+        version: 1, plus one for every append (FMT-13).
         allow_links: as in `open_store`, absolute.
     """
 
@@ -111,30 +115,36 @@ class Store(Sequence[np.ndarray]):
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all documents, EOS included."""
+        """Total number of tokens, including end-of-text tokens."""
         return self.manifest.num_tokens
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id allowed."""
+        """Size of the vocabulary; every token id is smaller."""
         return self.manifest.vocab_size
 
     @property
     def digest(self) -> str:
-        """Identity of the content, hex (FMT-5)."""
+        """Identity of the content: sha256, hex (FMT-5)."""
         return self.manifest.digest
 
     @property
     def manifest_path(self) -> Path:
-        """The file that holds the manifest."""
+        """The file that contains the manifest."""
         return self._pin.manifest_path
 
     @property
     def dtype(self) -> np.dtype:
+        """The dtype of the token ids: little-endian uint16 or uint32."""
         return np.dtype(self.manifest.dtype).newbyteorder("<")
 
     def __getitem__(self, index: int) -> np.ndarray:  # type: ignore[override]  # a slice is refused
-        """Read-only uint16/uint32[n] view of document `index`, n >= 1; no copy; valid as long as it is held."""
+        """Token ids of document `index`: a read-only uint16/uint32[n] view, n >= 1. No copy; valid while it is held.
+
+        Raises:
+            IndexError: there is no such document. A negative index counts from the end.
+            CorruptionError: the boundaries are damaged, or an id is not in the vocabulary.
+        """
         i = self._document(index)
         number, start, stop = self._place(i)
         shard, tokens = self.manifest.shards[number], self.shard(number)[start:stop]
@@ -143,7 +153,7 @@ class Store(Sequence[np.ndarray]):
         return tokens
 
     def _document(self, index: int) -> int:
-        """The number of document `index`, counted from the end where negative."""
+        """The number of document `index`, which counts from the end if it is negative."""
         if not isinstance(index, (int, np.integer)):
             raise TypeError(f"document: expected an integer, found {type(index).__name__}")
         i = int(index) + len(self) if index < 0 else int(index)
@@ -152,7 +162,7 @@ class Store(Sequence[np.ndarray]):
         return i
 
     def _place(self, document: int) -> tuple[int, int, int]:
-        """(shard, start, stop) of a document, in tokens of the shard."""
+        """(shard, start, stop) of a document; start and stop are positions in the shard."""
         start, stop = (int(x) for x in self.boundaries()[document : document + 2])
         number = bisect_right(self._first_documents, document) - 1
         shard = self.manifest.shards[number]
@@ -166,7 +176,7 @@ class Store(Sequence[np.ndarray]):
         return (self[i] for i in range(len(self)))
 
     def loss_mask(self, index: int) -> np.ndarray:
-        """bool[n], which tokens of document `index` are in the loss; all, in a store without masks (FMT-10)."""
+        """bool[n], which tokens of document `index` are in the loss. All are, in a store without masks (FMT-10)."""
         number, start, stop = self._place(self._document(index))
         if not self.manifest.has_masks:
             return np.ones(stop - start, np.bool_)
@@ -174,14 +184,11 @@ class Store(Sequence[np.ndarray]):
         return bits[start % 8 :][: stop - start].astype(np.bool_)
 
     def mask(self, number: int) -> np.ndarray:
-        """uint8[ceil(num_tokens / 8)], read-only: the loss mask of a shard, a bit a token, mapped."""
+        """The loss mask of a shard: uint8[ceil(num_tokens / 8)], read-only, one bit per token, mapped."""
         return self.array(self.mask_number(number))
 
     def origin(self, index: int) -> Origin | None:
-        """Where document `index` came from; None in a store that does not say (FMT-11).
-
-        Raises: CorruptionError: the origins or the list of inputs are damaged.
-        """
+        """Where document `index` came from; None in a store without origins (FMT-11). CorruptionError if they are damaged."""
         i = self._document(index)
         if not self.has_origins:
             return None
@@ -191,10 +198,7 @@ class Store(Sequence[np.ndarray]):
         return Origin(self.inputs().file_of(i), record)
 
     def id(self, index: int) -> str | None:
-        """The id of document `index`, which may be empty; None in a store without ids (FMT-12).
-
-        Raises: CorruptionError: the ids are damaged.
-        """
+        """The id of document `index`, which may be empty; None in a store without ids (FMT-12). CorruptionError if damaged."""
         i = self._document(index)
         if not self.has_ids:
             return None
@@ -209,13 +213,13 @@ class Store(Sequence[np.ndarray]):
             self._corrupt(IDS_NAME, f"id of document {i}", "UTF-8", ascii(text[start:stop][:60].tobytes()))
 
     def decode(self, index: int) -> str:
-        """Text of document `index`, special tokens shown."""
+        """Text of document `index`, including special tokens."""
         return self.tokenizer.decode(self[index])
 
     @property
     def tokenizer(self) -> "Tokenizer":
-        """The tokenizer that made this store, from its own copy of the file; kept until the store is closed."""
-        with self._loading:  # once, whichever thread comes first
+        """The tokenizer that the store was built with, loaded from the store's copy of its file and kept until `close`."""
+        with self._loading:  # load once, also with several threads
             if self._tokenizer is None:
                 self._tokenizer = self._load_tokenizer()
             return self._tokenizer
@@ -227,16 +231,13 @@ class Store(Sequence[np.ndarray]):
         kept = self.check_tokenizer()
         spec = str(self.path / entry.file) if entry.file else entry.kind
         tokenizer = load_tokenizer(spec, eos_id=entry.eos_id, allow_links=self.allow_links, listed=self.manifest.files)
-        self._pin.check(kept)  # replaced while it was read
+        self._pin.check(kept)  # it may have been replaced while it was read
         if tokenizer.kind != entry.kind:
             self._corrupt(str(entry.file), "tokenizer", f"one of the kind {entry.kind}", f"one of {tokenizer.kind}")
         return tokenizer
 
     def check_tokenizer(self) -> list[int]:
-        """Refuse a tokenizer's file, or one beside it, that is not the one the store was made with; return their numbers.
-
-        Raises: CorruptionError: its checksum, or the sha256 that is part of the digest, is another.
-        """
+        """The numbers of the tokenizer's files. CorruptionError if a checksum, or the sha256 in the digest, differs."""
         kept = [self._pin.number_of(name) for name in self._pin.small_files]
         for number in kept:
             self._pin.check_content(number)
@@ -248,17 +249,17 @@ class Store(Sequence[np.ndarray]):
         return kept
 
     def boundaries(self) -> np.ndarray:
-        """int64[D + 1 + lookup entries], read-only: first token of each document, the end, then the lookup (FMT-3)."""
+        """int64[D + 1 + lookup entries], read-only: first token of each document, the end, then the lookup table (FMT-3)."""
         return self.array(self._boundaries)
 
     @property
     def has_length_index(self) -> bool:
-        """Whether there is a length index; `tokenstore index` gives a store one."""
+        """Whether the store has a length index. `tokenstore index` adds one."""
         return self.has_file(LENGTH_INDEX_NAME)
 
     @property
     def has_origins(self) -> bool:
-        """Whether `origin` knows where documents are from."""
+        """Whether the store records where its documents came from."""
         return self.manifest.has_origins
 
     @property
@@ -267,23 +268,23 @@ class Store(Sequence[np.ndarray]):
         return self.manifest.has_ids
 
     def file(self, name: str) -> Path:
-        """Where a file that depends on all documents stands in this version, by its name in version 1 (FMT-13)."""
+        """Path in this version of a file that depends on all documents, by its name in version 1 (FMT-13)."""
         return self.path / self.manifest.name_of(name)
 
     def has_file(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether this version has such a file."""
         return self.manifest.name_of(name) in self.manifest.files
 
     def entry(self, name: str) -> FileEntry:
-        """Size and checksum of such a file; KeyError where there is none."""
+        """Size and checksum of such a file; KeyError if this version has none."""
         return self.manifest.files[self.manifest.name_of(name)]
 
     def origins(self) -> np.ndarray:
-        """int64[D], read-only: the number of each document's record in its input file (FMT-11). Unchecked."""
+        """int64[D], read-only: the number of each document's record in its input file (FMT-11). The values are not checked."""
         return self.array(self.number_of(ORIGINS_NAME))
 
     def inputs(self) -> Inputs:
-        """The input files, read once; CorruptionError where their documents do not add up to those of the store."""
+        """The input files, read once. CorruptionError if their documents do not add up to those of the store."""
         if self._inputs is None:
             path, number = self.file(INPUTS_NAME), self.number_of(INPUTS_NAME)
             self._pin.check([number])
@@ -293,28 +294,29 @@ class Store(Sequence[np.ndarray]):
         return self._inputs
 
     def ids(self) -> tuple[np.ndarray, np.ndarray]:
-        """int64[D + 1], where each id begins, and the end; uint8[n], all ids. Read-only, unchecked (FMT-12)."""
+        """int64[D + 1], where each id begins, and the end; uint8[n], all ids. Read-only; the values are not checked (FMT-12)."""
         data = self.array(self.number_of(IDS_NAME))
         return data[: id_starts_bytes(len(self))].view(_INT64), data[id_starts_bytes(len(self)) :]
 
     def length_index(self) -> np.ndarray:
-        """uint32[D] (int64 above 2**32 documents), read-only: numbers by (tokens, number) (FMT-9). Unchecked."""
-        return self._order_bytes()[: len(self) * length_index_dtype(len(self)).itemsize].view(
+        """uint32[D] (int64 above 2**32 documents), read-only: document numbers sorted by (tokens, number) (FMT-9). Not checked."""
+        return self._length_index_bytes()[: len(self) * length_index_dtype(len(self)).itemsize].view(
             length_index_dtype(len(self))
         )
 
     def runs(self) -> np.ndarray:
-        """int64[runs, 2], read-only: every length that occurs, and the place in `order()` of its first document.
+        """int64[runs, 2], read-only: each length that occurs, and the index in `length_index()` of its first document.
 
-        Raises: CorruptionError: they do not add up to the documents and tokens of the store.
+        Raises:
+            CorruptionError: they do not add up to the documents and tokens of the store.
         """
-        runs = self._order_bytes()[length_index_ids_bytes(len(self)) :].view(_INT64).reshape(-1, 2)
+        runs = self._length_index_bytes()[length_index_ids_bytes(len(self)) :].view(_INT64).reshape(-1, 2)
         if not are_runs(runs, len(self), self.num_tokens):
             total = f"{len(self)} documents of {self.num_tokens} tokens"
-            self._corrupt(LENGTH_INDEX_NAME, "runs", f"rising lengths of {total}", "others")
+            self._corrupt(LENGTH_INDEX_NAME, "runs", f"increasing lengths of {total}", "others")
         return runs
 
-    def _order_bytes(self) -> np.ndarray:
+    def _length_index_bytes(self) -> np.ndarray:
         return self.array(self.number_of(LENGTH_INDEX_NAME))
 
     def shard(self, number: int) -> np.ndarray:
@@ -322,12 +324,13 @@ class Store(Sequence[np.ndarray]):
         return self.array(number)
 
     def shards(self) -> tuple[ShardEntry, ...]:
+        """The shards in stream order, as in the manifest."""
         return self.manifest.shards
 
     # ---- files by number: the shards are 0, 1, ...
 
     def mask_number(self, shard: int) -> int:
-        """Number of the file that holds the loss mask of a shard."""
+        """Number of the file with the loss mask of a shard."""
         return self._pin.mask_number(shard)
 
     def number_of(self, name: str) -> int:
@@ -335,37 +338,35 @@ class Store(Sequence[np.ndarray]):
         return self._pin.number_of(self.manifest.name_of(name))
 
     def array(self, number: int) -> np.ndarray:
-        """A whole file, mapped and read-only: tokens of a shard, int64 boundaries and origins, bytes of any other.
+        """A whole file, mapped, read-only: tokens of a shard, int64 boundaries and origins, bytes of any other file.
 
-        Raises: CorruptionError: the store or the file is no longer what was opened.
+        Raises:
+            CorruptionError: the store or the file is no longer what was opened.
         """
         if self._pace.is_due():
             began = monotonic()
             self.check_files(_maps.files(self._owner))
-            self._pace.looked(began)
+            self._pace.checked(began)
         array = _maps.get(self._owner, number)
         return _maps.put(self._owner, number, self.map(number)) if array is None else array
 
     def map(self, number: int) -> np.ndarray:
-        """`array`, in a map that nobody else has."""
+        """Like `array`, in a new map that is not cached."""
         name = self._pin.entry(number)[0]
         numbers = self.file(BOUNDARIES_NAME).name, self.file(ORIGINS_NAME).name
         dtype = self.dtype if number < len(self.manifest.shards) else _INT64 if name in numbers else _BYTE
         return self._pin.map(number, dtype)
 
     def check_files(self, numbers: Sequence[int] = ()) -> None:
-        """Refuse a store that is no longer what was opened, looking at its manifest and at these files.
-
-        Raises: CorruptionError: names what was replaced, written to, cut or taken away.
-        """
+        """CorruptionError, naming the file, if the manifest or one of these files is no longer what was opened."""
         self._pin.check([*numbers])
 
     def check_content(self, number: int) -> None:
-        """Read a file as a whole. Raises: TokenStoreError: it cannot be read, or is not the file that was opened."""
+        """Read a file completely. TokenStoreError if it cannot be read or is not the file that was opened."""
         self._pin.check_content(number)
 
     def close(self) -> None:
-        """Forget the maps and the tokenizer. Arrays still held stay valid; reading again maps again."""
+        """Release the maps and the tokenizer. Arrays still held stay valid; reading again maps again."""
         _maps.forget(self._owner)
         with self._loading:
             self._tokenizer = None
@@ -388,11 +389,11 @@ def _forget(owner: int) -> None:
 
 
 def _reopen(path: str, check: str, version: int, allow_links: Path | None, digest: str) -> Store:
-    """Unpickle a store: it must still be the same."""
+    """Unpickle a store; its content must be the same."""
     store = open_store(path, check, version, allow_links)
     if store.digest != digest:
         raise CorruptionError(
             f"store: expected the digest {digest}, as when it was pickled, found {store.digest} ({path});"
-            " it was replaced since: put the old store back, or start the run anew"
+            " it was replaced since: restore the old store, or restart the run"
         )
     return store

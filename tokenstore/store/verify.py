@@ -1,4 +1,4 @@
-"""Every check of a store's content (P9): lists all findings, stops at none."""
+"""Checks all contents of a store (P9). It reports all findings and does not stop at the first."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -21,11 +21,10 @@ from tokenstore.format.layout import (
 from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.store.files import open_to_read
 from tokenstore.store.find_manifest import read_manifest, versions
-from tokenstore.store.finding import Finding
 from tokenstore.store.reader import Store, open_store
-from tokenstore.store.verify_documents import check_ids, check_order, check_origins
+from tokenstore.store.verify_documents import Finding, check_ids, check_length_index, check_origins
 
-_BLOCK = 1 << 22  # items checked at once: bounds memory to some tens of megabytes
+_BLOCK = 1 << 22  # items checked at once: limits memory to some tens of megabytes
 
 
 def verify(
@@ -34,14 +33,16 @@ def verify(
     version: int | None = None,
     allow_links: str | Path | None = None,
 ) -> list[Finding]:
-    """Check sizes, checksums, boundaries, lookup, ids, end-of-text tokens and all that a store has of optional files.
+    """Check a store: sizes, checksums, boundaries, lookup table, token ids, end-of-text tokens, and all optional files.
 
     Args:
         path: the store's directory.
         progress: called with the number of bytes just checked.
-        version: which version of a store that has grown; left out: the newest.
+        version: version of a store that has grown. Default: the newest.
         allow_links: as in `open_store`.
-    Returns: all findings, in the order of the files; [] when it is sound. A store that cannot be opened is a finding.
+
+    Returns:
+        All findings, in the order of the files; [] if the store is sound. A store that cannot be opened is one finding.
     """
     try:
         store = open_store(path, "lazy", version, allow_links)
@@ -58,7 +59,7 @@ def verify(
             wrong = list(_check_boundaries(store))
             findings += wrong
             if sound(LENGTH_INDEX_NAME) and not wrong:
-                findings += check_order(store)
+                findings += check_length_index(store)
         if sound(ORIGINS_NAME):
             findings += check_origins(store, sound(INPUTS_NAME))
         if sound(IDS_NAME):
@@ -72,12 +73,13 @@ def verify(
 
 
 def unlisted_files(path: str | Path, allow_links: str | Path | None = None) -> list[str]:
-    """Names in the folder of the store at `path` that no version of it lists, sorted.
+    """Names of the files in the directory of the store at `path` that no version of the store lists, sorted.
 
-    They are not part of the store and no reader opens them. An interrupted append leaves such files, and the next one
-    replaces them; others are somebody's own. `allow_links` is as in `open_store`.
+    They are not part of the store, and no reader opens them. An interrupted append leaves such files, and the next append replaces
+    them; any others were put there by someone else. `allow_links` is as in `open_store`.
 
-    Raises: TokenStoreError: there is no store, or one of its versions cannot be read.
+    Raises:
+        TokenStoreError: there is no store, or one of its versions cannot be read.
     """
     path = Path(path).absolute()
     listed: set[str] = set()
@@ -99,7 +101,7 @@ def _check_files(store: Store, progress: Callable[[int], None]) -> Iterator[Find
         size = 0
         try:
             with open_to_read(store.path / name, store.allow_links) as file:
-                # One byte more than there may be: a sparse file of an exabyte would be read for years
+                # At most one byte more than listed: reading a sparse file of an exabyte would take years
                 while size <= entry.num_bytes and (block := file.read(min(_BLOCK, entry.num_bytes + 1 - size))):
                     checksum.update(block)
                     if is_tokenizer:
@@ -148,11 +150,11 @@ def _check_boundaries(store: Store) -> Iterator[Finding]:
 
 
 def _check_mask(store: Store, number: int) -> Iterator[Finding]:
-    """No bit is set behind the last token."""
+    """The bits after the last token must be 0."""
     tokens = store.shards()[number].num_tokens
     last = int(store.mask(number)[-1])
     if tokens % 8 and last >> tokens % 8:
-        yield Finding(mask_name(number), f"byte {tokens // 8}", f"bits from {tokens % 8} on to be 0", f"{last:08b}")
+        yield Finding(mask_name(number), f"byte {tokens // 8}", f"0 in bits {tokens % 8} to 7", f"{last:08b}")
 
 
 def _check_tokens(store: Store, number: int, shard: ShardEntry, ends_known: bool) -> Iterator[Finding]:

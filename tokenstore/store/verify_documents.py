@@ -1,20 +1,33 @@
-"""Checks of what a store holds for every document beside its boundaries: order, origins, ids (FMT-9, 11, 12)."""
+"""What `verify` reports, and its checks of the files with one entry per document: length index, origins, ids (FMT-9, 11, 12)."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from tokenstore.errors import TokenStoreError
 from tokenstore.format.layout import IDS_NAME, INPUTS_NAME, LENGTH_INDEX_NAME, MAX_ID_BYTES, ORIGINS_NAME
-from tokenstore.store.finding import Finding
 from tokenstore.store.reader import Store
 
 _BLOCK = 1 << 22  # documents, or bytes of ids, checked at once
-_CONTINUATION = 0b10  # the highest bits of a byte of UTF-8 that begins no character
+_CONTINUATION = 0b10  # the highest two bits of a UTF-8 continuation byte
 
 
-def check_order(store: Store) -> Iterator[Finding]:
-    """Rising numbers of documents of the run's length, in every run: so each document stands there once."""
+@dataclass(frozen=True)
+class Finding:
+    """One defect of a store: the file, the place in it, what was expected there and what was found."""
+
+    file: str
+    place: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.place}: expected {self.expected}, found {self.found}"
+
+
+def check_length_index(store: Store) -> Iterator[Finding]:
+    """In every run the document numbers must increase and have the run's length: then each document occurs exactly once."""
     name = store.file(LENGTH_INDEX_NAME).name
     try:
         lengths, run_starts = store.runs().T
@@ -41,7 +54,7 @@ def check_order(store: Store) -> Iterator[Finding]:
 
 
 def check_origins(store: Store, inputs_are_sound: bool) -> Iterator[Finding]:
-    """Records are counted from 1, and the inputs' documents add up."""
+    """Record numbers must be at least 1, and the documents of the inputs must add up."""
     for first in range(0, len(store), _BLOCK):
         records = store.origins()[first : first + _BLOCK]
         wrong = np.flatnonzero(records < 1)
@@ -58,14 +71,14 @@ def check_origins(store: Store, inputs_are_sound: bool) -> Iterator[Finding]:
 
 
 def check_ids(store: Store) -> Iterator[Finding]:
-    """Ids follow one another from the first byte to the last, none is too long, all are UTF-8."""
+    """Ids must be contiguous from the first byte to the last, at most MAX_ID_BYTES long, and UTF-8."""
     name = store.file(IDS_NAME).name
     starts, text = store.ids()
     if starts[0] != 0 or starts[-1] != text.size:
         yield Finding(name, "ends", f"0 and {text.size}", f"{starts[0]} and {starts[-1]}")
     for first in range(0, len(store), _BLOCK):
         ends = starts[first : first + _BLOCK + 1]
-        sizes, inside = np.diff(ends), (ends >= 0) & (ends <= text.size)  # sizes may wrap where they are not inside
+        sizes, inside = np.diff(ends), (ends >= 0) & (ends <= text.size)  # sizes may overflow where not inside
         wrong = np.flatnonzero(~inside[:-1] | ~inside[1:] | (sizes < 0) | (sizes > MAX_ID_BYTES))
         if wrong.size:
             i = int(wrong[0])
@@ -76,7 +89,7 @@ def check_ids(store: Store) -> Iterator[Finding]:
 
 
 def _check_text(store: Store, name: str, starts: np.ndarray, text: np.ndarray) -> Iterator[Finding]:
-    """Every id is UTF-8: all together are, and none begins inside a character. The starts rise."""
+    """Every id must be UTF-8: the text of each block must be, and no id may begin inside a character. The starts increase."""
     first = 0
     while first < len(store):
         stop = int(np.searchsorted(starts[: len(store)], starts[first] + _BLOCK))

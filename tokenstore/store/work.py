@@ -1,14 +1,14 @@
-"""`<store>.tokenstore`: the folder beside a store that all other files of building, appending and indexing are in.
+"""`<store>.tokenstore`: the work folder next to a store, for all other files of builds, appends and indexing.
 
-    tokenstore-work.json    the mark: says that the folder is ours; it is locked while a process writes to the store
-    building/               an unfinished build or append: recipe.json, parts/ (resumed from), store/ (made again each run)
-    replaced/               the store that --overwrite replaces, until the new one is there
-    inputs.json             times, sizes and checksums of the inputs, where these are large (builder/reading/checksums.py)
+    tokenstore-work.json    the mark: identifies the folder as ours; it is locked while a process writes to the store
+    building/               an unfinished build or append: recipe.json, parts/ (resumed from), store/ (written again each run)
+    replaced/               the store that --overwrite replaces, until the new store is complete
+    inputs.json             times, sizes and checksums of large inputs (builder/reading/checksums.py)
     rejects.jsonl           the bad records of a build; rejects-v2.jsonl those of the append that made version 2
 
-A folder of that name without the mark is somebody else's: it is refused, and nothing in it is read, changed or removed. An
-empty folder is taken, as a run that was killed between making the folder and the mark leaves one. What is in a folder with
-the mark may still come from a stranger: links are not followed.
+A folder of that name without the mark belongs to someone else: it is rejected, and nothing in it is read, changed or removed. An
+empty folder is used, because a run killed between creating the folder and the mark leaves one. The contents of a folder with the
+mark are still untrusted: links are not followed.
 """
 
 import contextlib
@@ -26,41 +26,44 @@ from tokenstore.store.writing import create_descriptor, opened_folder
 
 WORK_SUFFIX = ".tokenstore"
 MARK_NAME = "tokenstore-work.json"
-_MARK = '{{"format": "tokenstore-work", "format_version": 1, "pid": {:10d}}}\n'  # always as long, so it is replaced in one write
+_MARK = '{{"format": "tokenstore-work", "format_version": 1, "pid": {:10d}}}\n'  # constant length, so it is replaced in one write
 _IS_MARK = re.compile(rb'\{"format": "tokenstore-work", "format_version": 1, "pid": *([0-9]+)\}\n')
 _MARK_BYTES = len(_MARK.format(0))
 
 
 @dataclass(frozen=True)
 class Work:
-    """The paths of the work folder of the store, or folder of splits, at `output`."""
+    """Paths in the work folder of the store, or folder of splits, at `output`."""
 
     output: Path
 
     @property
     def folder(self) -> Path:
+        """The work folder itself."""
         return Path(f"{self.output}{WORK_SUFFIX}")
 
     @property
     def building(self) -> Path:
+        """The folder of an unfinished build or append."""
         return self.folder / "building"
 
     @property
     def replaced(self) -> Path:
+        """Where the store that is being replaced is kept until the new one is complete."""
         return self.folder / "replaced"
 
     @property
     def inputs(self) -> Path:
-        """What the inputs of a large store were when they were read."""
+        """The file with times, sizes and checksums of the inputs of a large store."""
         return self.folder / "inputs.json"
 
     def rejects(self, version: int = 1) -> Path:
-        """The list of bad records of a build, or of the append that makes a later version."""
+        """The list of the bad records of a build, or of the append that makes a later version."""
         return self.folder / ("rejects.jsonl" if version == 1 else f"rejects-v{version}.jsonl")
 
 
 def is_work_folder(path: Path) -> bool:
-    """Whether this is the work folder of some store, and no store."""
+    """Whether `path` is the work folder of some store."""
     with contextlib.suppress(OSError):
         return path.name.endswith(WORK_SUFFIX) and stat.S_ISREG(os.lstat(path / MARK_NAME).st_mode)
     return False
@@ -68,15 +71,15 @@ def is_work_folder(path: Path) -> bool:
 
 @contextlib.contextmanager
 def exclusive_work(output: Path) -> Iterator[Work]:
-    """Hold the work folder of `output`, which is made if it is not there, and removed at the end if nothing is left in it.
+    """Hold the lock of the work folder of `output`. The folder is created if necessary, and removed at the end if it is empty.
 
-    The kernel gives the lock back when its holder dies, however it dies.
+    The kernel releases the lock when its holder dies, however it dies.
 
     Raises:
-        StoreBusyError: another process holds it.
-        ConfigError: what has its name, or that of a folder or file in it, is not ours.
-        TokenStoreError: a file system without locks.
-        OSError: it cannot be made.
+        StoreBusyError: another process holds the lock.
+        ConfigError: the folder, or a folder or file in it, is not ours.
+        TokenStoreError: the file system does not support locks.
+        OSError: the folder cannot be created.
     """
     work = Work(output)
     descriptor = None
@@ -91,7 +94,7 @@ def exclusive_work(output: Path) -> Iterator[Work]:
 
 
 def _lock(work: Work) -> int | None:
-    """A descriptor of the mark, locked; None if the folder or its mark was removed meanwhile by who held it before."""
+    """A descriptor of the locked mark; None if a previous holder removed the folder or its mark meanwhile."""
     is_new = False
     with contextlib.suppress(FileExistsError):
         os.mkdir(work.folder)
@@ -123,20 +126,20 @@ def _flock(work: Work, descriptor: int, is_new: bool) -> None:
     except BlockingIOError:
         holder = _IS_MARK.match(os.pread(descriptor, _MARK_BYTES, 0))
         raise StoreBusyError(
-            f"store: expected to write it alone, found process {int(holder[1]) if holder else 'unknown'} at work on it"
-            f" ({work.folder}); wait for it, or work on another store"
+            f"store: process {int(holder[1]) if holder else 'unknown'} is writing it ({work.folder});"
+            " wait for it, or work on another store"
         ) from None
     except OSError as error:
         if is_new:
             _remove(work, descriptor)
         raise TokenStoreError(
-            f"lock: expected a file system with locks, found {error.strerror} ({work.folder});"
-            " write the store on a local disk and copy it, reading needs no lock"
+            f"lock: cannot lock {work.folder}: {error.strerror}; write the store on a local disk and copy it,"
+            " as this file system may not support locks; reading needs no lock"
         ) from error
 
 
 def _open_mark(work: Work) -> int:
-    """A descriptor of the mark, which is made if the folder is empty. FileNotFoundError: removed meanwhile."""
+    """A descriptor of the mark, which is created if the folder is empty. FileNotFoundError: it was removed meanwhile."""
     try:
         folder = os.open(work.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -145,28 +148,28 @@ def _open_mark(work: Work) -> int:
         raise
     try:
         with contextlib.suppress(FileNotFoundError):
-            # Looked at first: to open a device can do something
+            # Checked before opening: opening a device can have effects
             if not _is_plain_file(os.stat(MARK_NAME, dir_fd=folder, follow_symlinks=False)):
                 raise _not_ours(work.folder, f"a folder with another {MARK_NAME}")
             return os.open(MARK_NAME, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         names = os.listdir(folder)
     finally:
         os.close(folder)
-    if names and MARK_NAME not in names:  # else another process has just made it
+    if names and MARK_NAME not in names:  # otherwise another process has just created it
         raise _not_ours(work.folder, f"a folder without {MARK_NAME}")
     try:
         return create_descriptor(work.folder / MARK_NAME)
     except FileExistsError:
-        raise FileNotFoundError from None  # by another process: begin again
+        raise FileNotFoundError from None  # another process created it: try again
 
 
 def _is_plain_file(found: os.stat_result) -> bool:
-    """Whether this is a file with no other name: what is written to it is seen nowhere else."""
+    """Whether this is a regular file with a single name, so that what is written to it appears nowhere else."""
     return stat.S_ISREG(found.st_mode) and found.st_nlink <= 1
 
 
 def _is_mark(work: Work, descriptor: int) -> bool:
-    """Whether the file behind `descriptor` is still the mark of the folder at that path."""
+    """Whether the open file `descriptor` is still the mark at that path."""
     try:
         found = os.lstat(work.folder / MARK_NAME)
     except (FileNotFoundError, NotADirectoryError):
@@ -175,14 +178,14 @@ def _is_mark(work: Work, descriptor: int) -> bool:
 
 
 def _check_mark(work: Work, descriptor: int) -> None:
-    """ConfigError for a file that is not ours to write. An empty one is that of a run killed before it wrote it."""
+    """ConfigError if the mark is not ours. An empty file is: a run was killed before it wrote the contents."""
     data = os.pread(descriptor, _MARK_BYTES + 1, 0)
     if not _is_plain_file(os.fstat(descriptor)) or not (data == b"" or _IS_MARK.fullmatch(data)):
         raise _not_ours(work.folder, f"a folder with another {MARK_NAME}")
 
 
 def _check_entries(work: Work) -> None:
-    """ConfigError for a link or anything else in the place of what we keep in the folder."""
+    """ConfigError if a folder or file that we would use is a link or of another type."""
     parts = work.building / "parts"
     lists = (
         entry for entry in work.folder.iterdir() if re.fullmatch(r"rejects(-v\d+)?\.jsonl|inputs\.json", entry.name)
@@ -196,13 +199,13 @@ def _check_entries(work: Work) -> None:
 
 def _not_ours(path: Path, found: str) -> ConfigError:
     return ConfigError(
-        f"work folder: {path} is where tokenstore keeps its files while it writes a store, and {found} is there that it"
-        " did not make; move it away, or give the store another name"
+        f"work folder: {path} is reserved for tokenstore's files while it writes a store, but found {found} that it did"
+        " not create; move it away, or give the store another name"
     )
 
 
 def _leave(work: Work, descriptor: int) -> None:
-    """Unlock; the folder goes if nothing but the mark is left. What cannot be removed is no failure: the work is done."""
+    """Unlock, and remove the folder if only the mark is left. Failing to remove it is not an error: the work is done."""
     try:
         with contextlib.suppress(OSError):
             os.pwrite(descriptor, _MARK.format(0).encode(), 0)
@@ -212,7 +215,7 @@ def _leave(work: Work, descriptor: int) -> None:
 
 
 def _remove(work: Work, descriptor: int) -> None:
-    """Remove an empty work folder. Killed in between, it leaves an empty folder, which the next run takes."""
+    """Remove an empty work folder. A process killed in between leaves an empty folder, which the next run uses."""
     with contextlib.suppress(OSError):
         if _is_mark(work, descriptor):
             with opened_folder(work.folder) as folder:

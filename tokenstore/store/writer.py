@@ -1,4 +1,4 @@
-"""Write a store's files into a working directory (FMT-2, FMT-3, FMT-10..13): all streams out, nothing is kept."""
+"""Writes the files of a store into a working directory (FMT-2, FMT-3, FMT-10..13), streaming: nothing is kept in memory."""
 
 import contextlib
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ from tokenstore.store.writing import write_atomically
 
 
 class GivenFields(TypedDict, total=False):
-    """Fields of a manifest that do not follow from the documents."""
+    """The fields of a manifest that do not follow from the documents."""
 
     ends_with_eos: bool
     tokenizer: TokenizerEntry
@@ -45,9 +45,9 @@ class GivenFields(TypedDict, total=False):
 
 
 class StoreWriter:
-    """Appends documents to a new store in `folder`. Nothing there is a store before `finish` has written the manifest.
+    """Writes documents to a new store in `folder`. It is not a store until `finish` has written the manifest.
 
-    Memory does not grow with the store. An id outside the vocabulary is refused, never wrapped.
+    Memory does not grow with the store. A token id outside the vocabulary is rejected, never wrapped.
     """
 
     def __init__(
@@ -60,14 +60,14 @@ class StoreWriter:
         ids: bool = False,
         base: Store | None = None,
     ):
-        """Open the first files.
+        """Create the first files.
 
         Args:
             folder: an empty directory.
-            vocab_size: one more than the largest token id allowed.
-            shard_bytes: target size of a shard.
+            vocab_size: size of the vocabulary; every token id must be smaller.
+            shard_bytes: target size of a shard in bytes.
             masks, origins, ids: whether documents come with a loss mask, the number of their record, an id.
-            base: the store to make longer; `extending` sets it.
+            base: the store to extend; set by `extending`.
         """
         self.folder = folder
         self.vocab_size = vocab_size
@@ -76,12 +76,12 @@ class StoreWriter:
         self._shard_tokens = max(1, shard_bytes // self.dtype.itemsize)
         self._shards: list[ShardEntry] = list(base.shards()) if base else []
         self._files = {} if base is None else _shared_files(base.manifest)
-        self._inputs = b""  # those of the base
+        self._inputs = b""  # inputs.jsonl of the base
         self.num_tokens = base.num_tokens if base else 0
         self.num_documents = len(base) if base else 0
         self._num_id_bytes = 0
-        self._bits = np.empty(0, np.bool_)  # of the open shard, those that do not fill a byte yet
-        self._shard_start = (self.num_tokens, self.num_documents)  # at which the open shard begins
+        self._bits = np.empty(0, np.bool_)  # mask bits of the open shard that do not fill a byte yet
+        self._shard_start = (self.num_tokens, self.num_documents)  # where the open shard begins
         with contextlib.ExitStack() as opened:
             self._tokens = opened.enter_context(Output(folder / shard_name(len(self._shards))))
             self._mask = opened.enter_context(Output(folder / mask_name(len(self._shards)))) if masks else None
@@ -89,37 +89,36 @@ class StoreWriter:
             self._origins = opened.enter_context(Output(folder / self._name(ORIGINS_NAME))) if origins else None
             self._ids = opened.enter_context(StartsOutput(folder / self._name(IDS_NAME))) if ids else None
             if base:
-                self._take_over(base)
+                self._copy_base(base)
             opened.pop_all()
 
     @classmethod
     def extending(cls, base: Store, folder: Path, shard_bytes: int) -> "StoreWriter":
-        """A writer of what makes `base` longer, as its next version (FMT-13); `commit_append` is the last step.
+        """A writer for the next version of `base` (FMT-13). `commit_append` then moves it into the store.
 
-        It begins behind the documents of `base`, in a new shard. Documents come with masks, origins and ids where those
-        of `base` have them, and only there.
+        New documents begin in a new shard after those of `base`. They come with masks, origins and ids exactly if those of `base` do.
 
-        Raises: CorruptionError: a file of `base` that is gone on with is damaged. BuildError: it has the last version.
+        Raises:
+            CorruptionError: a file of `base` that has to be copied is damaged.
+            BuildError: `base` already has the largest version number.
         """
         if base.version >= MAX_VERSION:
-            raise BuildError(
-                f"version: expected one below {MAX_VERSION} to go on from, found {base.version} ({base.path})"
-            )
+            raise BuildError(f"version: expected one below {MAX_VERSION}, found {base.version} ({base.path})")
         has = base.manifest
         return cls(folder, base.vocab_size, shard_bytes, has.has_masks, has.has_origins, has.has_ids, base)
 
     def _name(self, name: str) -> str:
         return versioned(name, self._base.version + 1 if self._base else 1)
 
-    def _take_over(self, base: Store) -> None:
-        """What depends on all documents begins as it was."""
+    def _copy_base(self, base: Store) -> None:
+        """Copy the old part of each file that depends on all documents."""
         if base.has_file(INPUTS_NAME):
             self._inputs = read_checked(base.file(INPUTS_NAME), base.entry(INPUTS_NAME))
-        self._boundaries.go_on_from(base.file(BOUNDARIES_NAME), base.entry(BOUNDARIES_NAME), len(base))
+        self._boundaries.continue_from(base.file(BOUNDARIES_NAME), base.entry(BOUNDARIES_NAME), len(base))
         if self._origins is not None:
             copy_parts(base.file(ORIGINS_NAME), base.entry(ORIGINS_NAME), [(self._origins, 8 * len(base))])
         if self._ids is not None:
-            self._ids.go_on_from(base.file(IDS_NAME), base.entry(IDS_NAME), len(base))
+            self._ids.continue_from(base.file(IDS_NAME), base.entry(IDS_NAME), len(base))
             self._num_id_bytes = base.entry(IDS_NAME).num_bytes - id_starts_bytes(len(base))
 
     def append(
@@ -130,34 +129,36 @@ class StoreWriter:
         origins: np.ndarray | None = None,
         ids: Sequence[str] | None = None,
     ) -> None:
-        """Append documents. Nothing of them is kept where one is refused.
+        """Append documents. If one is rejected, none of them is written.
 
         Args:
-            tokens: unsigned integers[sum of lengths], the documents one after the other.
-            lengths: int64[n], tokens of each, each >= 1.
-            mask: bool[sum of lengths], which tokens are in the loss; in a store with masks, and only there.
-            origins: int64[n], the number of each document's record in its input file, from 1; the same.
-            ids: n strings of at most 65,535 bytes of UTF-8; the same.
+            tokens: unsigned integers[sum of lengths], the token ids of all documents, concatenated.
+            lengths: int64[n], number of tokens of each document, each >= 1.
+            mask: bool[sum of lengths], which tokens are in the loss; given if and only if the store has masks.
+            origins: int64[n], number of each document's record in its input file, from 1; likewise.
+            ids: n strings of at most 65,535 bytes of UTF-8; likewise.
 
-        Raises: BuildError: a token id outside the vocabulary, or an id too long or with no UTF-8.
+        Raises:
+            BuildError: a token id is outside the vocabulary, or an id is too long or cannot be encoded as UTF-8.
+            TypeError, ValueError: the arrays do not have these dtypes and sizes.
         """
         if lengths.size == 0:
             return
-        if tokens.dtype.kind != "u":  # a negative id would wrap to a valid one
+        if tokens.dtype.kind != "u":  # a negative id would wrap to a valid id
             raise TypeError(f"tokens: expected unsigned integers, found {tokens.dtype}")
         if tokens.size != int(lengths.sum()) or int(lengths.min()) < 1:
             raise ValueError(
                 f"lengths: expected {tokens.size} tokens in documents of at least 1, found {int(lengths.sum())}"
             )
         if (mask is None) != (self._mask is None) or (mask is not None and mask.shape != tokens.shape):
-            rule = "none, as this store has no masks" if self._mask is None else f"bool[{tokens.size}]"
+            rule = "none, because this store has no masks" if self._mask is None else f"bool[{tokens.size}]"
             raise ValueError(f"mask: expected {rule}, found {None if mask is None else mask.shape}")
         _check_origins(origins, lengths.size, self._origins is not None)
         texts = _encoded(ids, lengths.size, self._ids is not None)
         if int(tokens.max()) >= self.vocab_size:
             raise BuildError(
                 f"token id: expected ids below {self.vocab_size}, found {tokens.max()};"
-                " the tokenizer and its vocabulary disagree"
+                " the tokenizer and vocab_size do not match"
             )
         if self._origins is not None and origins is not None:
             self._origins.write(origins.astype("<i8"))
@@ -174,7 +175,7 @@ class StoreWriter:
     def _append_tokens(self, tokens: np.ndarray, lengths: np.ndarray, mask: np.ndarray | None) -> None:
         ends = np.cumsum(lengths)
         done = 0
-        while done < lengths.size:  # one turn a shard
+        while done < lengths.size:  # one iteration per shard
             first = int(ends[done - 1]) if done else 0
             room = self._shard_start[0] + self._shard_tokens - self.num_tokens
             fit = int(np.searchsorted(ends, first + room, side="right"))
@@ -229,33 +230,36 @@ class StoreWriter:
         self._tokens = Output(self.folder / shard_name(len(self._shards)))
 
     def add_file(self, name: str, data: bytes) -> None:
-        """Add a side file; ValueError for one that the store to make longer has already."""
+        """Add a side file. ValueError if the store already has a file of that name."""
         if name in self._files:
-            raise ValueError(f"file: expected a name that is not taken, found {name!r}")
+            raise ValueError(f"file: the store already has a file {name!r}")
         with Output(self.folder / name) as output:
             output.write(data)
             self._files[name] = output.close()
 
     def finish(self, inputs: bytes, **fields: Unpack[GivenFields]) -> Manifest:
-        """Seal what is open, sync every file and write the manifest.
+        """Close the open shard, sync every file and write the manifest.
 
         Args:
-            inputs: the bytes of inputs.jsonl; of a store made longer, only those of the new documents.
-            fields: the manifest's remaining fields: ends_with_eos, tokenizer, options, counts, library_versions. A store made
-                longer keeps those of its base that are left out; its tokenizer and ends_with_eos cannot change.
+            inputs: the bytes of inputs.jsonl; when extending a store, only the lines of the new documents.
+            fields: the remaining fields of the manifest: ends_with_eos, tokenizer, options, counts, library_versions. When extending
+                a store, omitted fields keep their values; tokenizer and ends_with_eos cannot change.
+
+        Returns:
+            The manifest.
 
         Raises:
             BuildError: no document was appended.
-            CorruptionError: there are origins, and the documents that `inputs` counts are not those appended.
+            CorruptionError: the store has origins, and `inputs` does not count the documents that were appended.
         """
         if self.num_documents == (len(self._base) if self._base else 0):
-            raise BuildError("documents: expected at least one, found none; nothing was written")
+            raise BuildError("documents: there are none to write; no store was written")
         if self._base is not None:
-            fields = _going_on(self._base.manifest, fields)
+            fields = _continued(self._base.manifest, fields)
         inputs = self._inputs + inputs
         if self._origins is not None:
             for _ in decode_rows(BytesIO(inputs), self.num_documents, self._name(INPUTS_NAME)):
-                pass  # every row is checked, and their sum at the end
+                pass  # checks every row, and at the end their sum
         self._seal_all()
         self.add_file(self._name(INPUTS_NAME), inputs)
         manifest = Manifest(
@@ -294,45 +298,45 @@ def _check_origins(origins: np.ndarray | None, count: int, wanted: bool) -> None
     of_numbers = origins is not None and origins.shape == (count,) and origins.dtype.kind in "iu"
     fits = of_numbers if wanted else origins is None
     if not fits:
-        rule = f"int64[{count}]" if wanted else "none, as this store has no origins"
+        rule = f"int64[{count}]" if wanted else "none, because this store has no origins"
         found = None if origins is None else f"{origins.dtype}{list(origins.shape)}"
         raise ValueError(f"origins: expected {rule}, found {found}")
     if origins is not None and not 1 <= int(origins.min()) <= int(origins.max()) < 1 << 63:
-        raise ValueError(f"origins: expected numbers of records, from 1, found {origins.min()}..{origins.max()}")
+        raise ValueError(f"origins: expected record numbers from 1, found {origins.min()}..{origins.max()}")
 
 
 def _encoded(ids: Sequence[str] | None, count: int, wanted: bool) -> list[bytes]:
-    """UTF-8 of ids; [] where there are to be none."""
+    """The ids as UTF-8; [] if the store has none."""
     fits = not wanted if ids is None else wanted and not isinstance(ids, str) and len(ids) == count
     if not fits:
-        rule = f"{count} strings" if wanted else "none, as this store has no ids"
+        rule = f"{count} strings" if wanted else "none, because this store has no ids"
         raise ValueError(f"ids: expected {rule}, found {None if ids is None else len(ids)}")
     try:
         texts = [text.encode() for text in ids or ()]
     except UnicodeEncodeError as error:
-        raise BuildError(f"id: expected text that has UTF-8, found {ascii(error.object)[:120]}; give another") from None
+        raise BuildError(f"id: cannot encode {ascii(error.object)[:120]} as UTF-8; change it") from None
     if texts and len(longest := max(texts, key=len)) > MAX_ID_BYTES:
         raise BuildError(
             f"id: expected at most {MAX_ID_BYTES} bytes, found {len(longest)}"
-            f" ({longest[:60].decode(errors='ignore')!a}...); give another"
+            f" ({longest[:60].decode(errors='ignore')!a}...); shorten it"
         )
     return texts
 
 
 def _shared_files(base: Manifest) -> dict[str, FileEntry]:
-    """Files that a version shares with the one before it: masks, the tokenizer's."""
+    """Files that a version shares with the version before it: masks and the tokenizer's files."""
     return {name: entry for name, entry in base.files.items() if version_of(name) is None}
 
 
-def _going_on(base: Manifest, fields: GivenFields) -> GivenFields:
-    """The fields of a store made longer; ValueError for another tokenizer or other ends of documents."""
+def _continued(base: Manifest, fields: GivenFields) -> GivenFields:
+    """The fields of the next version of `base`. ValueError for another tokenizer or other document endings."""
     tokenizer = fields.get("tokenizer", base.tokenizer)
     for name in ("kind", "file", "sha256", "eos_id", "bos_id", "pad_id"):
         if getattr(tokenizer, name) != getattr(base.tokenizer, name):
             found, rule = getattr(tokenizer, name), getattr(base.tokenizer, name)
-            raise ValueError(f"tokenizer.{name}: expected {rule!r}, as the store made longer, found {found!r}")
+            raise ValueError(f"tokenizer.{name}: expected {rule!r} as in the extended store, found {found!r}")
     if fields.get("ends_with_eos", base.ends_with_eos) != base.ends_with_eos:
-        raise ValueError(f"ends_with_eos: expected {base.ends_with_eos}, as the store made longer")
+        raise ValueError(f"ends_with_eos: expected {base.ends_with_eos} as in the extended store")
     kept: GivenFields = {
         "ends_with_eos": base.ends_with_eos,
         "tokenizer": base.tokenizer,

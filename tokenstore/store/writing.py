@@ -1,11 +1,11 @@
-"""Every file and folder that this package creates, replaces or removes, so that tests can break the disk in one place.
+"""Creates, replaces and removes files and folders. Nothing else in the package does, so tests can inject failures here.
 
-Crash safety rests on three calls: `sync` a file before anything points to it, `write_atomically` for a file that must be
-whole or absent, `commit_directory` for the one step that makes a store exist (FMT-7).
+Crash safety rests on three calls. `sync` a file before anything refers to it; use `write_atomically` for a file that must be
+complete or absent; `commit_directory` is the one step that makes a store exist (FMT-7).
 
-A store, or what is left of a build, may come from a stranger. So a file is always created new, never opened through what is
-there already: not through a link, not through a second name of another file (`create`). What is in the way is removed by its
-name, which never touches what a link points to. Whether to remove it at all is decided by those who call.
+A store, or an unfinished build, may be untrusted. So a file is always created new and never opened if it exists: not through a
+link, and not through a second name of another file (`create`). An existing file is removed by its name, which never affects the
+target of a link. Whether to remove it at all is the caller's decision.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextlib.contextmanager
 def opened_folder(path: Path) -> Iterator[int]:
-    """A descriptor of the folder at `path`; OSError where that is a link or anything else."""
+    """A descriptor of the folder at `path`. OSError if that is a link or anything else."""
     descriptor = os.open(path, _FOLDER)
     try:
         yield descriptor
@@ -37,19 +37,19 @@ def opened_folder(path: Path) -> Iterator[int]:
 
 
 def create(path: Path, mode: Literal["xb", "x+b"] = "xb", buffering: int = -1) -> BinaryIO:
-    """Open a new file to write, in a folder that is no link; FileExistsError where anything has its name already."""
+    """Open a new file for writing, in a folder that is not a link. FileExistsError if the name is in use."""
     return open(path, mode, buffering, opener=lambda *_: create_descriptor(path))
 
 
 def create_descriptor(path: Path) -> int:
-    """`create` without a file object around the descriptor."""
+    """Like `create`, but returns the descriptor."""
     with _named(path), opened_folder(path.parent) as folder:
-        return os.open(path.name, _NEW_FILE, 0o666, dir_fd=folder)  # less what the umask takes away
+        return os.open(path.name, _NEW_FILE, 0o666, dir_fd=folder)  # the umask removes permissions
 
 
 @contextlib.contextmanager
 def _named(path: Path) -> Iterator[None]:
-    """Errors name the whole path."""
+    """Make errors name the whole path."""
     try:
         yield
     except OSError as error:
@@ -58,30 +58,30 @@ def _named(path: Path) -> Iterator[None]:
 
 
 def create_again(path: Path, buffering: int = -1) -> BinaryIO:
-    """`create` in the place of a file that a run before this one left."""
+    """Like `create`, but first removes a file that an earlier run left."""
     remove(path)
     return create(path, buffering=buffering)
 
 
 def sync(file: BinaryIO) -> None:
-    """Flush `file` down to the disk."""
+    """Flush `file` to the disk."""
     file.flush()
     os.fsync(file.fileno())
 
 
 def sync_directory(path: Path) -> None:
-    """Make the names inside `path` durable."""
+    """Make the names in the directory `path` durable."""
     with opened_folder(path) as descriptor:
         os.fsync(descriptor)
 
 
 def make_read_only(file: BinaryIO) -> None:
-    """Of an open file, so that no link can stand in its place."""
+    """Make an open file read-only. It takes the open file because the path could be a link by now."""
     os.fchmod(file.fileno(), 0o444)
 
 
 def write_atomically(path: Path, data: bytes, read_only: bool = False) -> None:
-    """Write a file that is, after a crash at any point, either whole or not there (or the old one)."""
+    """Write a file so that after a crash at any point it is complete, or absent (or the old file)."""
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     file = create_again(temporary)
     try:
@@ -99,7 +99,7 @@ def write_atomically(path: Path, data: bytes, read_only: bool = False) -> None:
 
 
 def append_file(source: Path, target: BinaryIO, update: Callable[[bytes], None]) -> None:
-    """Copy the bytes of `source` to the end of `target`, giving each block to `update` (a checksum)."""
+    """Copy the contents of `source` to the end of `target`, passing each block to `update` (a checksum)."""
     with open(source, "rb") as file:
         while block := file.read(1 << 22):
             update(block)
@@ -108,20 +108,20 @@ def append_file(source: Path, target: BinaryIO, update: Callable[[bytes], None])
 
 @contextlib.contextmanager
 def new_mapped_file(path: Path, num_bytes: int) -> Iterator[np.ndarray]:
-    """A new file as uint8[num_bytes] to fill, synced and read-only at the end.
+    """Create a file as a uint8[num_bytes] array to fill. At the end it is synced and read-only.
 
-    Its blocks are taken first: on a full disk that is an error here, where a write to a map without blocks kills the
+    Its blocks are allocated first. So a full disk is an error here, while a write to an unallocated mapped page would kill the
     process.
     """
     with create(path, "x+b") as file:
         os.posix_fallocate(file.fileno(), 0, num_bytes)
         try:
-            data = mmap.mmap(file.fileno(), num_bytes)  # goes when the last array of it goes
+            data = mmap.mmap(file.fileno(), num_bytes)  # unmapped with its last array
         except OSError as error:
             if error.errno != errno.ENODEV:
                 raise
             raise TokenStoreError(
-                f"file: expected a file system that can map files to write, found none ({path});"
+                f"file: the file system of {path} does not support writable memory maps;"
                 " write the store on a local disk and copy it"
             ) from error
         yield np.frombuffer(data, np.uint8)
@@ -131,13 +131,13 @@ def new_mapped_file(path: Path, num_bytes: int) -> Iterator[np.ndarray]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a link by its name, if it is there; OSError for a folder."""
+    """Remove a file or link by its name, if it exists. OSError for a folder."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder and all in it, if it is there. Links are removed, not followed, also one in the folder's place."""
+    """Remove a folder and its contents, if it exists. Links are removed, not followed, including a link at `path`."""
     try:
         with opened_folder(path):
             pass
@@ -153,17 +153,17 @@ def remove_tree(path: Path) -> None:
 
 
 def new_folder(path: Path) -> None:
-    """Make a folder; FileExistsError where anything has its name already."""
+    """Create a folder. FileExistsError if the name is in use."""
     os.mkdir(path)
 
 
 def make_folders(path: Path) -> None:
-    """Make a folder and those around it, where they are missing."""
+    """Create a folder and its parents, if they are missing."""
     path.mkdir(parents=True, exist_ok=True)
 
 
 def own_folder(path: Path) -> None:
-    """Make a folder, or find it there; NotADirectoryError where a link or anything else has its name."""
+    """Create a folder, or accept an existing one. NotADirectoryError if the name is that of a link or anything else."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path)
     with opened_folder(path):
@@ -171,19 +171,19 @@ def own_folder(path: Path) -> None:
 
 
 def rename(path: Path, name: str) -> None:
-    """Give the file at `path`, synced before, another name in its folder, in one step."""
+    """Give the file at `path`, already synced, another name in its folder, atomically."""
     os.replace(path, path.with_name(name))
     sync_directory(path.parent)
 
 
 def move_file(source: Path, target: Path) -> None:
-    """Move a file, synced before, to another place on the same disk."""
+    """Move a file, already synced, to another place on the same disk."""
     os.replace(source, target)
     sync_directory(target.parent)
 
 
 def move_files(source: Path, target: Path, names: Sequence[str]) -> None:
-    """Move files, synced before, into another folder of the same disk; durable at the end. Neither folder is a link."""
+    """Move files, already synced, to another folder on the same disk; durable at the end. Neither folder may be a link."""
     with opened_folder(source) as here, opened_folder(target) as there:
         for name in names:
             with _named(target / name):
@@ -192,12 +192,12 @@ def move_files(source: Path, target: Path, names: Sequence[str]) -> None:
 
 
 def move_directory(source: Path, target: Path) -> None:
-    """Give a folder another name on the same disk; `target` may only be missing or an empty folder."""
+    """Rename a folder on the same disk. `target` must be missing or an empty folder."""
     os.rename(source, target)
 
 
 def commit_directory(working: Path, final: Path) -> None:
-    """Give a finished directory its name, in one step; `final` may only be missing or an empty directory."""
+    """Give a finished directory its name, atomically and durably. `final` must be missing or an empty directory."""
     sync_directory(working)
     os.rename(working, final)
     sync_directory(final.parent)

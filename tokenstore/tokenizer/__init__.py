@@ -1,7 +1,7 @@
 """Layer 1: text <-> ids. Kinds: `bytes`, a Hugging Face `tokenizer.json`, a tiktoken rank file, a sentencepiece model.
 
-The library of a kind is the reference for it and is imported when used; `fast` is a second engine that must agree.
-To add a kind: a module here with a class of the `Tokenizer` shape, and a line in `_reference`.
+The library of each kind is the reference for it, and is imported on first use. `fast` adds a second engine that must agree with
+the reference. To add a kind, write a module with a class like `Tokenizer`, and add it to `_reference`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,9 +31,9 @@ REFERENCE, FAST, AUTO = "reference", "fast", "auto"
 
 
 class EngineMismatch(Exception):
-    """The fast engine gave other tokens than the reference, or failed: what it made is to be made again without it.
+    """The fast engine failed, or its tokens differ from the reference: its results must be computed again by the reference.
 
-    Never leaves the package: whoever has a tokenizer with `reference` catches it and turns to that one.
+    It never leaves the package: callers with a tokenizer that has a `reference` catch it and use that one.
     """
 
     def __init__(self, excerpt: str, reason: str):
@@ -45,21 +45,21 @@ class EngineMismatch(Exception):
 
 
 class Tokenizer(Protocol):
-    """What the builder and the reader need of a tokenizer.
+    """The interface of a tokenizer as the builder and the reader use it.
 
     Attributes:
         kind: `bytes`, `huggingface`, `tiktoken` or `sentencepiece`.
-        data: the bytes of its own file as a store keeps it, None if it needs none. Loading them gives the same ids.
-        file_name: the name of that file in a store, None if it needs none.
-        file: where it was loaded from, None if it needs no file.
-        vocab_size: one more than the largest id, special tokens included.
-        eos_id, bos_id, pad_id: special ids, None where there is none.
-        special_tokens: strings that stand for special ids.
-        token_names: `eos_token`, `bos_token`, `pad_token`, `unk_token` and the like, where known, for chat templates.
-        chat_template: the Jinja template that stands beside a Hugging Face file, None where there is none.
-        eos_note: what a person should know where its files suggest several ends of text, else empty.
-        engine, engine_version: the library that does the work.
-        engine_note: why the fast engine is not in use though `auto` was asked for, else empty.
+        data: contents of the tokenizer's file as a store keeps it; loading them gives the same ids. None if it needs no file.
+        file_name: name of that file in a store; None if it needs no file.
+        file: path it was loaded from; None if it needs no file.
+        vocab_size: the largest id, including special tokens, plus one.
+        eos_id, bos_id, pad_id: special ids; None if the tokenizer has no such token.
+        special_tokens: the strings of the special tokens.
+        token_names: `eos_token`, `bos_token`, `pad_token`, `unk_token` etc., as far as known; used by chat templates.
+        chat_template: the Jinja template that comes with a Hugging Face file; None if there is none.
+        eos_note: a note for the user if the files suggest several end-of-text tokens; otherwise empty.
+        engine, engine_version: the library that encodes.
+        engine_note: why the fast engine is not used although `auto` was requested; otherwise empty.
     """
 
     kind: str
@@ -79,30 +79,30 @@ class Tokenizer(Protocol):
     eos_note: str
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-        """Ids uint32[n], all texts one after the other, and lengths int64[len(texts)].
+        """Encode texts: ids uint32[n] of all texts, concatenated, and lengths int64[len(texts)].
 
-        No special token is added, unless `add_special_tokens` was asked for. BuildError: the library fails on a text.
+        No special tokens are added unless `add_special_tokens` was requested. BuildError if the library fails on a text.
         """
 
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
-        """Ids uint32[n] as encode_batch gives them, and int64[n, 2]: the characters [start, stop) each one covers.
+        """Ids uint32[n] as from `encode_batch`, and int64[n, 2]: the range of characters [start, stop) that each token covers.
 
-        A token that holds part of a character covers all of it. A token that stands for no character, as a special
-        token that was added, covers none: start = stop.
+        A token that contains part of a character covers all of it. A token that represents no characters, such as an added special
+        token, has start = stop.
         """
 
     def encode_batch_with_spans(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Ids and lengths as encode_batch gives them, and int64[n, 2]: spans as encode_with_spans gives them.
+        """Ids and lengths as from `encode_batch`, and int64[n, 2]: spans as from `encode_with_spans`.
 
-        The spans count the characters of all texts one after the other.
+        The spans are positions in the concatenation of all texts.
         """
 
     def decode(self, ids: np.ndarray) -> str:
-        """Text of integer ids, special tokens shown. CorruptionError: the library fails on them."""
+        """The text of integer ids, including special tokens. CorruptionError if the library fails."""
 
 
 def reference_of(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer that a fast one must agree with; any other is its own."""
+    """The reference of a fast tokenizer; any other tokenizer is its own reference."""
     reference: Tokenizer = getattr(tokenizer, "reference", tokenizer)
     return reference
 
@@ -121,28 +121,28 @@ def load_tokenizer(
     listed: Iterable[str] | None = None,
     spans: bool = False,
 ) -> Tokenizer:
-    """The tokenizer named by `spec`.
+    """Load the tokenizer named by `spec`.
 
     Args:
-        spec: `bytes`, or the path of a Hugging Face tokenizer.json, a tiktoken rank file, a tiktoken tokenizer as a
-            store keeps it, or a sentencepiece model. The content of the file tells which; its name does not matter.
-        eos_token: the end-of-text token by its string; left out: found by its usual names.
-        eos_id: the same by its id (a store knows it); goes before eos_token.
-        special_text: `plain`: special-token strings in a text are text. `special`: they become the special ids.
-        pattern: of a rank file only: its split regex, or a name in `PATTERNS`, which brings its special tokens too if
-            the number of ranks is that of the vocabulary they belong to.
-        special_tokens: of a rank file only: more special tokens, `name=id` or `name` (the next free id).
-        add_special_tokens: of a Hugging Face file only: let its post-processor add tokens to every text.
-        engine: `reference`: the kind's own library. `fast`: gigatoken, checked against the reference. `auto`: `fast`
-            where it can be had and agrees on a set of test texts, else `reference`, with the reason in `engine_note`.
-        allow_links: where symbolic links among its files may lead besides their own folder, None for nowhere: the rule for
-            the tokenizer of a store, which a stranger may have made.
-        listed: names of the files beside it that may be read, as a store lists them; None: all that it looks for.
-        spans: the characters of tokens will be asked for; `fast` is feasible only where it can say them.
+        spec: `bytes`, or the path of a Hugging Face tokenizer.json, a tiktoken rank file, a tiktoken tokenizer as a store keeps
+            it, or a sentencepiece model. The kind is detected from the contents of the file, not from its name.
+        eos_token: the end-of-text token, by its string. Default: the token with one of the usual names.
+        eos_id: the end-of-text token, by its id, as recorded in a store; takes precedence over eos_token.
+        special_text: `plain`: the string of a special token in a text is encoded as text. `special`: it becomes the special id.
+        pattern: for a rank file only: its split regex, or a name in `PATTERNS`. A name also brings its special tokens if the
+            number of ranks is that of their vocabulary.
+        special_tokens: for a rank file only: more special tokens, as `name=id`, or `name` for the next free id.
+        add_special_tokens: for a Hugging Face file only: let its post-processor add tokens to every text.
+        engine: `reference`: the kind's own library. `fast`: gigatoken, checked against the reference. `auto`: `fast` if it is
+            available and agrees on a set of test texts, otherwise `reference`, with the reason in `engine_note`.
+        allow_links: a directory that symbolic links among its files may lead to, besides their own; None for no other. This is the
+            rule for the tokenizer of a store, which may be untrusted.
+        listed: names of the files next to it that may be read, as a store lists them. Default: all that it looks for.
+        spans: whether the spans of tokens are needed; `fast` is then used only if it can compute them.
 
     Raises:
-        ConfigError: no such tokenizer, its library is missing, an argument its kind cannot follow, its end-of-text
-            token cannot be told, or `fast` cannot be had.
+        ConfigError: there is no such tokenizer, its library is missing, an argument does not apply to its kind, its end-of-text
+            token cannot be determined, or `fast` is not available.
     """
     if engine not in (REFERENCE, FAST, AUTO):
         raise ConfigError(f"tokenizer engine: expected reference, fast or auto, found {engine!r}; choose one of them")
@@ -173,7 +173,7 @@ def _reference(spec: str, request: Request) -> Tokenizer:
     except (OSError, ValueError) as error:  # ValueError: a zero byte in a name
         found = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
-            f"tokenizer: expected 'bytes' or the path of a tokenizer file, found {spec!r} ({found}); check the path"
+            f"tokenizer: cannot read {spec!r}: {found}; give the path of a tokenizer file, or 'bytes'"
         ) from error
     with loading(path):
         return _of_file(path, data, request)
@@ -190,7 +190,7 @@ def _of_file(path: Path, data: bytes, request: Request) -> Tokenizer:
         from tokenstore.tokenizer.huggingface import HuggingFaceTokenizer
 
         return HuggingFaceTokenizer(path, data, request)
-    if data[:1] == b"\n":  # the first field of the protocol buffer: a piece
+    if data[:1] == b"\n":  # the tag of the first field of the protocol buffer, a piece
         from tokenstore.tokenizer.sentencepiece_model import SentencePieceTokenizer
 
         return SentencePieceTokenizer(path, data, request)
@@ -206,6 +206,6 @@ def _byte_tokenizer(request: Request) -> Tokenizer:
     request.refuse("bytes", "pattern", "special_tokens", "add_special_tokens")
     if request.eos_token not in (None, EOS_TOKEN):
         raise ConfigError(
-            f"eos token: expected {EOS_TOKEN!r} of the bytes tokenizer, found {request.eos_token!r}; leave it out"
+            f"eos token: the bytes tokenizer has only {EOS_TOKEN!r}, found {request.eos_token!r}; omit it"
         )
     return ByteTokenizer(request.special_text)

@@ -1,4 +1,4 @@
-"""Which characters of a text each token covers: from the bytes of tokens, or text by text."""
+"""The characters that each token covers: computed from the bytes of tokens, or text by text."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import numpy as np
 
 
 class SpansTextByText(ABC):
-    """`encode_batch_with_spans` of a tokenizer whose library gives the spans of one text."""
+    """Implements `encode_batch_with_spans` for a tokenizer whose library gives the spans of one text at a time."""
 
     @abstractmethod
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
@@ -26,18 +26,18 @@ class SpansTextByText(ABC):
 
 
 def spans_of_bytes(text: str, num_bytes: np.ndarray) -> np.ndarray:
-    """Characters covered by tokens that follow each other without a gap.
+    """The characters covered by consecutive tokens without gaps.
 
     Args:
-        text: the text the tokens were made of.
-        num_bytes: int64[n], UTF-8 bytes of each token, at least 1; together those of the text.
+        text: the text that was encoded.
+        num_bytes: int64[n], UTF-8 bytes of each token, at least 1; their sum is the size of the text.
 
     Returns:
-        int64[n, 2], [start, stop) in characters; a token that holds part of a character covers all of it.
+        int64[n, 2], [start, stop) in characters. A token that contains part of a character covers all of it.
     """
     stops = np.cumsum(num_bytes)
     if text.isascii():
         return np.stack([stops - num_bytes, stops], axis=1).astype(np.int64)
     data = np.frombuffer(text.encode("utf-8"), np.uint8)
-    character = np.cumsum((data & 0xC0) != 0x80) - 1  # of every byte: those that continue a character are 10xxxxxx
+    character = np.cumsum((data & 0xC0) != 0x80) - 1  # uint8[bytes] -> character of each byte
     return np.stack([character[stops - num_bytes], character[stops - 1] + 1], axis=1).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Kinds of characters: to see which texts two engines may read differently, and to sample texts of every kind.
+"""Kinds of characters: they decide which texts two engines may encode differently, and which texts are sampled for checks.
 
-Engines differ in the Unicode version of their tables, so only characters that all of them know are trusted: those
-assigned in Unicode 14, whatever version the Python at hand has.
+Engines use tables of different Unicode versions. So only characters that all of them know are trusted: those assigned in Unicode
+14, whatever version the running Python has.
 """
 
 import unicodedata
@@ -12,7 +12,7 @@ import numpy as np
 
 ASCII, FEW_LETTERS, LATIN, GREEK_CYRILLIC, CJK, INDIC_ARABIC, OTHER, UNTRUSTED = range(8)
 
-# First character of each stretch of one kind.
+# The first character of each range of one kind.
 _STRETCHES = (
     (0x0, ASCII),
     (0x80, LATIN),
@@ -34,7 +34,7 @@ _STRETCHES = (
     (0x20000, CJK),
     (0x40000, OTHER),
 )
-# Lengths in base 36 of runs of assigned and other characters in turn, from 0 on; beyond 0x10000 runs below 8 are left out.
+# Lengths, in base 36, of alternating runs of assigned and unassigned characters, from 0; above 0x10000 without runs below 8.
 _ASSIGNED = (
     "oo 2 6 4 7 1 1 1 k 1 b1 1 12 2 1e 2 3 1 1j 8 r 4 6 b 7i 1 1o 2 2t e 1n 2 1d 2 f 1 s 2 1 1 b 5 v 1 2 6 6k 1 8 2 "
     "2 2 m 1 7 1 1 3 4 2 9 2 2 2 4 8 1 4 2 1 5 2 p 2 3 1 6 4 2 2 m 1 7 1 2 1 2 1 2 2 1 1 5 4 2 2 3 3 1 7 4 1 1 7 h a "
@@ -83,7 +83,7 @@ def kinds_of(texts: Sequence[str], table: np.ndarray) -> np.ndarray:
 
 @cache
 def kind_table(nfc: bool) -> np.ndarray:
-    """Kind of every character, uint8[0x110000]; `nfc`: characters that NFC may change or move are not trusted either."""
+    """The kind of every character: uint8[0x110000]. With `nfc`, characters that NFC may change or reorder are untrusted too."""
     starts = [start for start, _ in _STRETCHES] + [_NUM_CHARACTERS]
     table = np.repeat(np.array([kind for _, kind in _STRETCHES], np.uint8), np.diff(starts))
     runs = np.array([int(run, 36) for run in _ASSIGNED.split()])
@@ -96,7 +96,7 @@ def kind_table(nfc: bool) -> np.ndarray:
 
 
 def _changed_by_nfc(characters: np.ndarray) -> list[int]:
-    """Those that have another form, may join the one before them, or are put in order with marks beside them."""
+    """Characters that NFC replaces, joins to the previous character, or reorders with neighbouring marks."""
     joining = {*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)}  # vowels and finals of Hangul
     changed = []
     for code in characters.tolist():

@@ -1,4 +1,4 @@
-"""The fast engine, gigatoken: exact or not at all. What it makes is checked against the reference in every batch."""
+"""The fast engine, gigatoken: exact, or not used. In every batch part of its results is checked against the reference."""
 
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -18,21 +18,21 @@ from tokenstore.tokenizer.sample import choose
 from tokenstore.tokenizer.self_test import self_test_texts
 from tokenstore.tokenizer.token_bytes import TokenBytes, bytes_of_tokens
 
-_SHARE, _FIRST_SHARE = 100, 10  # one character of so many is checked, and of the first batch of a source
-_LONGEST_COMPARED = 1 << 14  # characters: the spans of a longer text are not compared
-_LOADED_CHARS = 1 << 30  # it keeps every word it has seen: after so many characters it is loaded anew
+_SHARE, _FIRST_SHARE = 100, 10  # one character in 100 is checked; one in 10 in the first batch of a source
+_LONGEST_COMPARED = 1 << 14  # characters; spans of longer texts are not compared
+_LOADED_CHARS = 1 << 30  # it caches every word it has seen, so it is loaded again after this many characters
 
 
 def with_fast_engine(reference: Tokenizer, request: Request, engine: str, spans: bool = False) -> Tokenizer:
-    """`reference` with gigatoken before it; where that is not possible, itself with a note, or ConfigError for `fast`.
+    """`reference` accelerated by gigatoken. If that is not possible, `reference` with a note, or a ConfigError for `fast`.
 
-    spans: it is possible only where tokens are made of the bytes of their text, which gives the characters they cover.
+    With `spans` it is possible only if tokens consist of the bytes of their text, because the spans are computed from them.
     """
     try:
         file = fast_file(reference, request)
         token_bytes = bytes_of_tokens(reference, file.json) if spans else ()
         if token_bytes is None:
-            raise Unsuitable("it does not say which characters a token covers, which loss masks need")
+            raise Unsuitable("it does not give the characters of each token, which loss masks need")
         tokenizer = FastTokenizer(reference, file, token_bytes)
         tokenizer.self_test()
         return tokenizer
@@ -51,10 +51,10 @@ def with_fast_engine(reference: Tokenizer, request: Request, engine: str, spans:
 
 
 class FastTokenizer:
-    """A tokenizer whose batches gigatoken encodes, on the calling thread alone.
+    """A tokenizer whose batches are encoded by gigatoken, on the calling thread alone.
 
-    Texts it may read differently go to `reference`. A part of every batch is checked against it, and any difference,
-    failure or panic is an EngineMismatch: the work is to be done again with `reference`.
+    Texts that gigatoken may encode differently go to `reference`. Part of every batch is compared with the reference. Any
+    difference, failure or panic raises EngineMismatch: the work must then be done again with `reference`.
     """
 
     engine, engine_note = "gigatoken", ""
@@ -77,11 +77,11 @@ class FastTokenizer:
         self.engine_version = f"{version('gigatoken')} ({reference.engine} {reference.engine_version})"
 
     def start_source(self) -> None:
-        """The next batch is of a new source: more of it is checked."""
+        """Mark the next batch as the first of a new source: more of it is checked."""
         self._first = True
 
     def self_test(self) -> None:
-        """EngineMismatch if a text of a fixed set, or one with the tokenizer's own special strings, is read differently."""
+        """EngineMismatch if one of a fixed set of texts, or one with the tokenizer's special strings, is encoded differently."""
         texts = self_test_texts([*self.reference.special_tokens, *self._file.strings])
         kinds = self._kinds(texts)
         texts = [texts[i] for i in np.flatnonzero(kinds != UNTRUSTED)]
@@ -89,6 +89,7 @@ class FastTokenizer:
         self._compare(texts, np.split(ids, offsets[1:-1]))
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """See `Tokenizer`."""
         kinds = self._kinds(texts)
         apart = kinds == UNTRUSTED
         if not apart.any():
@@ -102,10 +103,11 @@ class FastTokenizer:
         return ids, lengths
 
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """See `Tokenizer`."""
         return self.reference.encode_with_spans(text)
 
     def encode_batch_with_spans(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Spans are those of the tokens' bytes where these are the bytes of the texts, else those of the reference.
+        """See `Tokenizer`. Spans come from the bytes of the tokens if these are the bytes of the texts, otherwise from the reference.
 
         One text of every batch is compared with the reference.
         """
@@ -116,7 +118,7 @@ class FastTokenizer:
         return ids, lengths, self._spans(texts, ids, lengths)
 
     def _spans(self, texts: Sequence[str], ids: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """int64[n, 2] of the characters of all texts one after the other."""
+        """int64[n, 2], in characters of the concatenated texts."""
         text = "".join(texts)
         if (sizes := self._token_bytes.sizes_if_same(ids, text.encode())) is not None:
             spans = spans_of_bytes(text, sizes)
@@ -139,6 +141,7 @@ class FastTokenizer:
             )
 
     def decode(self, ids: np.ndarray) -> str:
+        """See `Tokenizer`."""
         return self.reference.decode(ids)
 
     def _kinds(self, texts: Sequence[str]) -> np.ndarray:

@@ -1,6 +1,6 @@
-"""From a reference tokenizer to gigatoken's: what it can do exactly, and which texts must go to the reference.
+"""Configures gigatoken for a reference tokenizer: what it encodes exactly, and which texts must go to the reference.
 
-Only what was seen to agree is let through; a tokenizer with anything else is `Unsuitable`.
+Only features that were observed to agree are accepted; a tokenizer with any other feature is `Unsuitable`.
 """
 
 import base64
@@ -18,22 +18,22 @@ from tokenstore.tokenizer.request import PLAIN, Request
 from tokenstore.tokenizer.sentencepiece_model import SentencePieceTokenizer
 from tokenstore.tokenizer.tiktoken_bpe import TiktokenTokenizer
 
-_NORMALIZERS = {"NFC", "Prepend", "Replace"}  # that gave the same for every text, NFC but for marks
+_NORMALIZERS = {"NFC", "Prepend", "Replace"}  # gave the same results for every text; NFC except for marks
 
 
 class Unsuitable(Exception):
-    """The fast engine cannot stand for this tokenizer; the text says why."""
+    """The fast engine cannot replace this tokenizer; the text says why."""
 
 
 @dataclass(frozen=True)
 class FastFile:
-    """What gigatoken is to be loaded from.
+    """What gigatoken is loaded from.
 
     Attributes:
-        json: a tokenizer.json, or None.
-        ranks, scheme, special_tokens: else a rank file, gigatoken's name of its split pattern, special tokens it reads.
-        apart: texts that hold one of these strings go to the reference.
-        strings: all strings it treats apart from the text around them.
+        json: a tokenizer.json, or None for a rank file.
+        ranks, scheme, special_tokens: a rank file, gigatoken's name of its split pattern, and its special tokens.
+        apart: texts that contain one of these strings go to the reference.
+        strings: all strings that are split from the text around them.
         nfc: whether texts are normalized.
     """
 
@@ -46,8 +46,8 @@ class FastFile:
     nfc: bool = False
 
     def load(self) -> Any:
-        """A new gigatoken tokenizer. Raises whatever it raises, panics included, which are no `Exception`."""
-        import awkward  # noqa: F401  # gigatoken answers with its arrays where it is there, else with lists
+        """Load a new gigatoken tokenizer. Raises whatever gigatoken raises, including panics, which are not `Exception`s."""
+        import awkward  # noqa: F401  # gigatoken returns arrays only if awkward is imported, otherwise lists
         import gigatoken
 
         if self.json is not None:
@@ -58,12 +58,12 @@ class FastFile:
             return gigatoken.Tokenizer.from_tiktoken(file.name, self.scheme, dict(self.special_tokens or {}))
 
     def apart_pattern(self) -> re.Pattern[str] | None:
-        """Finds a string of `apart`."""
+        """A regex that finds a string of `apart`; None if there is none."""
         return re.compile("|".join(map(re.escape, self.apart))) if self.apart else None
 
 
 def fast_file(reference: Tokenizer, request: Request) -> FastFile:
-    """What to load gigatoken from to have `reference`; Unsuitable if that is not possible."""
+    """What to load gigatoken from to replace `reference`; Unsuitable if that is not possible."""
     if request.add_special_tokens:
         raise Unsuitable("it does not add special tokens")
     plain = request.special_text == PLAIN
@@ -91,7 +91,7 @@ def _from_ranks(reference: TiktokenTokenizer, plain: bool) -> FastFile:
 
 
 def _converted(reference: SentencePieceTokenizer) -> Any:
-    """The sentencepiece model as the value of a tokenizer.json, without merges into pieces that are no text."""
+    """The sentencepiece model as a tokenizer.json, without merges into pieces that are not text."""
     from gigatoken._load.sentencepiece import sentencepiece_to_tokenizer_json
 
     value = json.loads(sentencepiece_to_tokenizer_json(reference.data or b""))
@@ -110,7 +110,7 @@ def _from_json(value: Any, plain: bool, every_token_apart: bool) -> FastFile:
     normalizers = _normalizers(value.get("normalizer"))
     if others := sorted(set(normalizers) - _NORMALIZERS):
         raise Unsuitable(f"it is not exact with the normalizer {', '.join(others)}")
-    # Without the special tokens in its file it cannot take them for anything but text.
+    # Without the special tokens in its file it encodes their strings as text.
     tokens = [token for token in value.get("added_tokens") or [] if not (plain and token["special"])]
     if normalizers and any(token["normalized"] for token in tokens):
         raise Unsuitable("it is not exact with added tokens that are normalized")
@@ -127,7 +127,7 @@ def _from_json(value: Any, plain: bool, every_token_apart: bool) -> FastFile:
 
 
 def _normalizers(value: Any) -> list[str]:
-    """Types of the normalizers in the file, in order; a sequence is those in it."""
+    """Types of the normalizers in the file, in order, with sequences flattened."""
     if value is None:
         return []
     if value["type"] == "Sequence":

@@ -1,4 +1,4 @@
-"""How much longer a tokenizer.json may make a text: a few lines of replacements can turn one letter into a terabyte."""
+"""Limits how much longer a tokenizer.json can make a text: a few lines of replacements can expand one letter to a terabyte."""
 
 import json
 import re
@@ -6,28 +6,29 @@ from typing import Any
 
 from tokenstore.errors import ConfigError
 
-_MOST_GROWTH = 1 << 20  # as if twenty replacements, one after the other, each doubled the text
-_MOST_CHARACTERS = 1 << 12  # of a token; the longest of published vocabularies have some hundreds
+_MOST_GROWTH = 1 << 20  # as much as twenty replacements that each double the text
+_MOST_CHARACTERS = 1 << 12  # of a token; the longest in published vocabularies have some hundreds
 _MAY_BE_EMPTY = re.compile(r"\(\?|\\[bBAzZG]|[\^$*?|]|\{0|\{,|^$")  # a regex without any of these matches a character
 
 
 def check_growth(tokenizer: Any, vocabulary: dict[str, int], place: object) -> None:
-    """Refuse a tokenizer whose normalizer or decoder can make a text longer without bound, or with tokens without bound.
+    """Reject a tokenizer whose normalizer or decoder can make a text too much longer, or that has tokens that are too long.
 
     Args:
-        tokenizer: of the library `tokenizers`.
+        tokenizer: a tokenizer of the `tokenizers` library.
         vocabulary: its tokens.
         place: its file, for messages.
 
-    Raises: ConfigError.
+    Raises:
+        ConfigError: the tokenizer was rejected.
     """
     for part in ("normalizer", "decoder"):
         made = getattr(tokenizer, part)
         growth = 1.0 if made is None else _growth(json.loads(made.__getstate__()))
         if growth > _MOST_GROWTH:
             raise ConfigError(
-                f"tokenizer: expected a {part} that makes a text at most {_MOST_GROWTH:,} times as long, found one that"
-                f" may make it {growth:.3g} times as long ({place}); use another tokenizer"
+                f"tokenizer: its {part} can make a text {growth:.3g} times as long, and at most {_MOST_GROWTH:,} times is"
+                f" allowed ({place}); use another tokenizer"
             )
     if (longest := max(map(len, vocabulary))) > _MOST_CHARACTERS:
         raise ConfigError(
@@ -37,7 +38,7 @@ def check_growth(tokenizer: Any, vocabulary: dict[str, int], place: object) -> N
 
 
 def _growth(step: Any) -> float:
-    """How many characters one character can become: the product over all replacements. Others change lengths little."""
+    """How many characters one character can become: the product over all replacements. Other steps change lengths little."""
     if not isinstance(step, dict):
         return 1.0
     growth = 1.0

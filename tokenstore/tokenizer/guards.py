@@ -1,6 +1,6 @@
-"""Calls into the libraries of tokenizers: whatever they raise leaves as one of our errors, which names the tokenizer.
+"""Guards calls into tokenizer libraries: whatever they raise becomes one of our exceptions, which names the tokenizer.
 
-A panic of a Rust library is a BaseException that is no Exception. Interrupts and exits are BaseExceptions too, and pass.
+A panic of a Rust library is a BaseException that is not an Exception. Interrupts and exits are BaseExceptions too, and pass.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,37 +20,36 @@ _EXCERPT = 60  # characters of a text in a message
 
 
 def is_panic(error: BaseException | None) -> bool:
-    """Whether a Rust library panicked. Every library has a class of its own for it, which cannot be imported."""
+    """Whether a Rust library panicked. Each library has its own exception class for that, which cannot be imported."""
     return type(error).__name__ == "PanicException"
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether `error` is a library's own failure, and no interrupt, exit, lack of memory or error of ours."""
+    """Whether `error` is a library's own failure, not an interrupt, an exit, a MemoryError or an exception of this package."""
     return is_panic(error) or (isinstance(error, Exception) and not isinstance(error, (MemoryError, TokenStoreError)))
 
 
 def reason(error: BaseException) -> str:
-    """The first line of what a library says."""
+    """The first line of a library's message."""
     lines = str(error).splitlines() or [type(error).__name__]
     return lines[0][:200]
 
 
 @contextmanager
 def loading(file: object) -> Iterator[None]:
-    """Around all that makes a tokenizer of the file `file`. Raises: ConfigError."""
+    """Guard for loading a tokenizer from `file`. Raises ConfigError if its library fails."""
     try:
         yield
     except BaseException as error:
         if not is_failure(error):
             raise
         raise ConfigError(
-            f"tokenizer: expected a file that its library can load, found that it fails: {reason(error)} ({file});"
-            " copy it again, or use another"
+            f"tokenizer: its library cannot load {file}: {reason(error)}; copy the file again, or use another"
         ) from error
 
 
 def encodes(method: Callable[[_Self, _Texts], _Made]) -> Callable[[_Self, _Texts], _Made]:
-    """A method that encodes a text or a sequence of texts. Raises: BuildError: the library fails on one of them."""
+    """Decorator for methods that encode one text or several: BuildError if the library fails, with the first such text."""
 
     @wraps(method)
     def guarded(self: _Self, texts: _Texts) -> _Made:
@@ -61,8 +60,8 @@ def encodes(method: Callable[[_Self, _Texts], _Made]) -> Callable[[_Self, _Texts
                 raise
             text = texts if isinstance(texts, str) else _first_refused(method, self, texts)
             raise BuildError(
-                f"tokenizer: expected {self.engine} to encode every text, found that it fails: {reason(error)}, at the"
-                f" text {text[:_EXCERPT]!a} ({self.file}); leave that text out, or use another tokenizer"
+                f"tokenizer: {self.engine} cannot encode the text {text[:_EXCERPT]!a}: {reason(error)} ({self.file});"
+                " remove that text, or use another tokenizer"
             ) from error
 
     return guarded
@@ -76,11 +75,11 @@ def _first_refused(method: Callable[[Any, Any], object], tokenizer: object, text
             if not is_failure(error):
                 raise
             return text
-    return texts[0]  # it fails on all together only
+    return texts[0]  # it fails only on all of them together
 
 
 def decodes(method: Callable[[_Self, np.ndarray], str]) -> Callable[[_Self, np.ndarray], str]:
-    """A method that decodes ids. Raises: CorruptionError: the library fails on them."""
+    """Decorator for methods that decode ids: CorruptionError if the library fails."""
 
     @wraps(method)
     def guarded(self: _Self, ids: np.ndarray) -> str:
@@ -91,8 +90,8 @@ def decodes(method: Callable[[_Self, np.ndarray], str]) -> Callable[[_Self, np.n
                 raise
             shown = ", ".join(map(str, np.asarray(ids)[:8].tolist()))
             raise CorruptionError(
-                f"tokenizer: expected {self.engine} to decode ids of its store, found that it fails: {reason(error)}, at"
-                f" the ids {shown} ({self.file or self.kind}); run `tokenstore verify`, or copy the tokenizer's file again"
+                f"tokenizer: {self.engine} cannot decode the ids {shown}: {reason(error)} ({self.file or self.kind});"
+                " run `tokenstore verify`, or copy the tokenizer's file again"
             ) from error
 
     return guarded

@@ -1,4 +1,4 @@
-"""A Hugging Face `tokenizer.json`, by the `tokenizers` library."""
+"""A Hugging Face `tokenizer.json`, loaded by the `tokenizers` library."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,8 @@ from tokenstore.tokenizer.side_files import generation_ends, read_side_files
 
 
 class HuggingFaceTokenizer(SpansTextByText):
+    """A `Tokenizer` for a Hugging Face tokenizer.json."""
+
     kind = "huggingface"
     file_name: str | None = "tokenizer.json"
     engine, engine_note = "tokenizers", ""
@@ -35,12 +37,10 @@ class HuggingFaceTokenizer(SpansTextByText):
         self._tokenizer = self._load(data)
         vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
         if not vocabulary:
-            raise ConfigError(
-                f"tokenizer: expected a vocabulary, found an empty one ({path}); train the tokenizer first"
-            )
+            raise ConfigError(f"tokenizer: its vocabulary is empty ({path}); train the tokenizer first")
         check_growth(self._tokenizer, vocabulary, path)
         self.vocab_size = max(vocabulary.values()) + 1
-        if self.vocab_size > MOST_IDS:  # libraries make tables of all ids, and end the process where memory ends
+        if self.vocab_size > MOST_IDS:  # libraries allocate tables of all ids, and abort if memory runs out
             raise ConfigError(
                 f"tokenizer: expected ids below {MOST_IDS}, found {self.vocab_size - 1} ({path}); check the file"
             )
@@ -65,7 +65,7 @@ class HuggingFaceTokenizer(SpansTextByText):
             raise ConfigError(
                 f"tokenizer: expected a Hugging Face tokenizer.json, found {error} ({self.file}); check the file"
             ) from error
-        # A file may carry truncation or padding for some model's inputs: silently losing text is not tokenizing.
+        # A file may set truncation or padding for a model's inputs; truncation would silently lose text.
         tokenizer.no_truncation()
         tokenizer.no_padding()
         tokenizer.encode_special_tokens = self._plain
@@ -73,13 +73,14 @@ class HuggingFaceTokenizer(SpansTextByText):
 
     @cached_property
     def _without_post_processor(self) -> Any:
-        """The same tokenizer for spans: a post-processor adds tokens and takes the spaces out of offsets."""
+        """The same tokenizer for spans: a post-processor adds tokens, and removes spaces from the offsets."""
         tokenizer = self._load(self.data or b"")
         tokenizer.post_processor = None
         return tokenizer
 
     @encodes
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """See `Tokenizer`."""
         if self._can_be_cut and any(len(text) > long_texts.LONG for text in texts):
             parts = [self._encode_in_pieces(text) for text in texts]
             lengths = np.fromiter(map(len, parts), np.int64, len(parts))
@@ -90,7 +91,7 @@ class HuggingFaceTokenizer(SpansTextByText):
         return np.fromiter(chain.from_iterable(ids), np.uint32, int(lengths.sum())), lengths
 
     def _encode_in_pieces(self, text: str) -> np.ndarray:
-        """Ids of a text, without holding what the library makes of all of it."""
+        """Ids of a long text, encoded in pieces to save memory: the library needs about 100 bytes per byte of text."""
         encode = self._tokenizer.encode_batch_fast
         pieces = (encode([piece], add_special_tokens=False)[0].ids for piece in long_texts.pieces_of(text))
         return np.concatenate([np.array(ids, np.uint32) for ids in pieces])
@@ -101,6 +102,7 @@ class HuggingFaceTokenizer(SpansTextByText):
 
     @encodes
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """See `Tokenizer`."""
         bare = self._without_post_processor.encode(text, add_special_tokens=False)
         spans = np.array(bare.offsets, np.int64).reshape(-1, 2)
         if not self._add_special_tokens:
@@ -112,5 +114,6 @@ class HuggingFaceTokenizer(SpansTextByText):
 
     @decodes
     def decode(self, ids: np.ndarray) -> str:
+        """See `Tokenizer`."""
         text: str = self._tokenizer.decode(np.asarray(ids).tolist(), skip_special_tokens=False)
         return text

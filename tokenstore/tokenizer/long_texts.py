@@ -1,16 +1,16 @@
-"""Encoding a long text in pieces, where it is certain that the tokens are those of the whole.
+"""Encodes a long text in pieces, if it is certain that the tokens are those of the whole text.
 
-The `tokenizers` library takes 100 bytes of memory per byte of text. A text is cut only between an ASCII letter or digit and
-a space with an ASCII letter after it, and only where the tokenizer cannot notice:
+The `tokenizers` library needs 100 bytes of memory per byte of text. A text is cut only between an ASCII letter or digit and a
+space followed by an ASCII letter, and only if the tokenizer cannot notice the cut:
 
-- its split patterns are among those below. None of them matches a character that is not a space with a space after it, so a
-  match never crosses the cut; none looks behind; what they look ahead for (no more spaces, the end of the text) is looked
-  for after a run of spaces, and neither side of the cut has one at its end. The space is always matched, so one begins there;
-- merges are made inside of a match;
-- NFC, the only normalizer allowed, changes neither a space nor anything across one;
-- added tokens hold no whitespace and do not look at their neighbours.
+- Its split patterns are among those below. None of them matches a non-space followed by a space, so no match crosses the cut.
+  None looks behind. What they look ahead for (no more spaces, the end of the text) they look for after a run of spaces, and
+  neither side of the cut ends with one. The space is always matched, so a match begins there.
+- Merges stay inside a match.
+- NFC, the only normalizer allowed, changes neither a space nor anything across one.
+- Added tokens contain no whitespace and do not depend on their neighbours.
 
-Any other text or tokenizer is encoded whole.
+Any other text or tokenizer is encoded as a whole.
 """
 
 import re
@@ -19,7 +19,7 @@ from typing import Any
 
 from tokenstore.tokenizer.patterns import PATTERNS
 
-LONG = 1 << 20  # characters; the pieces are about as long
+LONG = 1 << 20  # characters; pieces are about this long
 _CUT = re.compile(r"[A-Za-z0-9](?= [A-Za-z])")
 _KNOWN = {pattern.regex for pattern in PATTERNS.values()} | {
     r"\p{N}{1,3}",
@@ -50,7 +50,7 @@ def can_be_cut(value: Any) -> bool:
 
 
 def _parts(value: Any, name: str) -> list[dict[str, Any]]:
-    """The steps of a sequence, or the one step there is."""
+    """The steps of a sequence, or the single step."""
     if value is None:
         return []
     return value[name] if value.get("type") == "Sequence" else [value]
@@ -64,14 +64,14 @@ def _is_known(part: dict[str, Any]) -> bool:
 
 
 def _begins_at_spaces(part: dict[str, Any]) -> bool:
-    """Whether a match always begins at the space of a cut."""
+    """Whether a match always begins at the space after a cut."""
     if part.get("type") == "Split":
         return part["pattern"].get("Regex") in _COVERING
     return part.get("type") == "ByteLevel" and part.get("use_regex", True)
 
 
 def pieces_of(text: str) -> Iterator[str]:
-    """A text in pieces of `LONG` characters or a little more; the rest in one piece where there is no place to cut."""
+    """Yield a text in pieces of `LONG` characters or a little more. Without a place to cut, the rest is one piece."""
     start = 0
     while found := _CUT.search(text, start + LONG):
         yield text[start : found.end()]

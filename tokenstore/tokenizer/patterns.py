@@ -1,6 +1,6 @@
-"""Split patterns of well-known rank files, and the special tokens that go with them: a rank file carries neither.
+"""Split patterns of well-known rank files, with their special tokens: a rank file contains neither.
 
-Each pattern is that of the model's own release: another one, even an equal one, is another tokenizer by its hash.
+Each pattern is the one that the model was released with. Even an equivalent pattern would make a different tokenizer hash.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,13 @@ _QWEN2 = rf"{_LETTERS_FIRST}|\p{{N}}|{_SIGNS_LAST}"
 
 @dataclass(frozen=True)
 class Pattern:
-    """A split regex, its special tokens by the number of ranks of the vocabulary they belong to, the fast engine's name."""
+    """A split regex.
+
+    Attributes:
+        regex: the regex.
+        special_tokens: special tokens of each vocabulary that uses it, by the vocabulary's number of ranks.
+        fast_name: the fast engine's name for it.
+    """
 
     regex: str
     special_tokens: dict[int, dict[str, int]]

@@ -1,4 +1,4 @@
-"""Rank files of tiktoken: `base64 rank` a line; and the one JSON file a store keeps, with all that a rank file lacks.
+"""tiktoken rank files, with `base64 rank` on each line, and the JSON file in which a store keeps a complete tokenizer.
 
 The JSON file is canonical (sorted keys, no spaces): its hash is the identity of pattern, special tokens and ranks.
 """
@@ -23,7 +23,7 @@ _LINE = re.compile(rb"\s*[A-Za-z0-9+/]+=* [0-9]+[ \t]*(\r?\n|$)")
 
 @dataclass(frozen=True)
 class RankFile:
-    """All that makes a tiktoken tokenizer: a split regex, ranks of byte strings, ids of special strings."""
+    """A complete tiktoken tokenizer: a split regex, ranks of byte strings, ids of special strings."""
 
     pattern: str
     ranks: Mapping[bytes, int]
@@ -46,10 +46,10 @@ def looks_like_ranks(data: bytes) -> bool:
 
 
 def read_rank_file(path: Path, data: bytes, request: Request) -> RankFile:
-    """The tokenizer in `data`, a rank file or a saved JSON file.
+    """Read the tokenizer in `data`, a rank file or a saved JSON file.
 
     Raises:
-        ConfigError: a damaged file, a rank file without a pattern, a saved file with another pattern or special tokens.
+        ConfigError: the file is damaged; or a rank file without a pattern, or a saved file with a pattern or special tokens.
     """
     saved = data.startswith(SAVED_START)
     if saved:
@@ -57,7 +57,7 @@ def read_rank_file(path: Path, data: bytes, request: Request) -> RankFile:
     elif not request.pattern:
         raise ConfigError(
             f"pattern: expected one of {', '.join(PATTERNS)} or a split regex for a tiktoken rank file, found none"
-            f" ({path}); a rank file does not carry it: give the one its model was trained with"
+            f" ({path}); a rank file does not contain it: give the pattern that the model was trained with"
         )
     try:
         found = _parse_saved(data) if saved else _parse_ranks(data, request)
@@ -92,7 +92,7 @@ def _parse_ranks(data: bytes, request: Request) -> RankFile:
 
 
 def _with_asked(known: Mapping[str, int], ranks: Mapping[bytes, int], asked: tuple[str, ...]) -> dict[str, int]:
-    """Known special tokens and those asked for as `name=id` or `name` (the next free id); asked ones win."""
+    """The known special tokens and those requested as `name=id` or `name` (the next free id), which take precedence."""
     special = dict(known)
     for text in asked:
         name, equals, number = text.rpartition("=")
@@ -103,10 +103,10 @@ def _with_asked(known: Mapping[str, int], ranks: Mapping[bytes, int], asked: tup
 
 
 def _check(file: RankFile) -> None:
-    """ValueError if tiktoken could not work with it; it would panic, not raise."""
+    """ValueError if tiktoken cannot use the file. tiktoken itself would panic, not raise."""
     ids = [*file.ranks.values(), *file.special_tokens.values()]
     if not isinstance(file.pattern, str) or not all(type(i) is int and 0 <= i < MOST_IDS for i in ids):
-        raise ValueError("a rank that is no id")
+        raise ValueError("a rank that is not an id")
     if len(set(ids)) != len(ids):
         twice = min(i for i, number in Counter(ids).items() if number > 1)
         raise ConfigError(f"special tokens: expected every id once, found {twice} twice; choose another id")

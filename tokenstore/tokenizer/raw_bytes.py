@@ -1,4 +1,4 @@
-"""The tokenizer that needs no file: UTF-8 bytes are ids 0..255, then end of text, beginning of text, padding."""
+"""The tokenizer that needs no file: ids 0..255 are UTF-8 bytes, followed by end of text, beginning of text and padding."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,8 @@ _PARTS = re.compile("(" + "|".join(map(re.escape, _SPECIAL)) + ")")
 
 
 class ByteTokenizer(SpansTextByText):
+    """A `Tokenizer` whose tokens are bytes."""
+
     kind = "bytes"
     file: Path | None = None
     data: bytes | None = None
@@ -30,11 +32,12 @@ class ByteTokenizer(SpansTextByText):
     token_names: Mapping[str, str] = dict(zip(("eos_token", "bos_token", "pad_token"), _SPECIAL, strict=True))
 
     def __init__(self, special_text: str = PLAIN):
-        # Where a text is only a text it cannot hold them: its bytes are its ids
+        # With plain text special tokens cannot occur: the ids are the bytes
         self.special_tokens: tuple[str, ...] = _SPECIAL if special_text == SPECIAL else ()
 
     @encodes
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """See `Tokenizer`."""
         ids = [self._encode(text) for text in texts]
         lengths = np.fromiter(map(len, ids), np.int64, len(ids))
         return np.concatenate(ids).astype(np.uint32) if ids else np.zeros(0, np.uint32), lengths
@@ -47,6 +50,7 @@ class ByteTokenizer(SpansTextByText):
 
     @encodes
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """See `Tokenizer`."""
         ids, spans, at = [np.zeros(0, np.uint32)], [np.zeros((0, 2), np.int64)], 0
         for part in _PARTS.split(text) if self.special_tokens else [text]:
             if part in self.special_tokens:
@@ -60,6 +64,7 @@ class ByteTokenizer(SpansTextByText):
 
     @decodes
     def decode(self, ids: np.ndarray) -> str:
+        """See `Tokenizer`."""
         pieces, start = [], 0
         for at in [*np.flatnonzero(ids > 255), len(ids)]:
             pieces.append(ids[start:at].astype(np.uint8).tobytes().decode("utf-8", "replace"))

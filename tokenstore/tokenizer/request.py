@@ -1,4 +1,4 @@
-"""What is asked of a tokenizer beyond its file, and how an end-of-text token is found: the same for every kind."""
+"""The arguments of `load_tokenizer` other than the file, and how the end-of-text token is found: the same for every kind."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -8,17 +8,16 @@ from tokenstore.errors import ConfigError
 from tokenstore.outside import ANYWHERE
 
 PLAIN, SPECIAL = "plain", "special"
-MOST_IDS = (
-    1 << 24
-)  # a hundred times the largest vocabulary; a table of all ids takes 128 MB, and a file may name any id
+# A hundred times the largest vocabulary. A file may name any id, and a table of this many takes 128 MB.
+MOST_IDS = 1 << 24
 
-# Names under which common tokenizers know their end of text; most files do not say which it is.
+# Usual names of the end-of-text token; most files do not say which token it is.
 _EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `load_tokenizer` that are not the file; see there."""
+    """The arguments of `load_tokenizer` other than the file; documented there."""
 
     eos_token: str | None = None
     eos_id: int | None = None
@@ -30,17 +29,17 @@ class Request:
     listed: frozenset[str] | None = None
 
     def refuse(self, kind: str, *names: str) -> None:
-        """ConfigError if one of the fields `names` was given to a kind of tokenizer that cannot follow it."""
+        """ConfigError if one of the fields `names` was given although it does not apply to this kind of tokenizer."""
         for name in names:
             if value := getattr(self, name):
                 raise ConfigError(
-                    f"{name.replace('_', ' ')}: expected none for a {kind} tokenizer, found {value!r}; leave it out"
+                    f"{name.replace('_', ' ')}: not valid for a {kind} tokenizer, found {value!r}; omit it"
                 )
 
     def find_eos(
         self, path: Path, configured: str | None, specials: Sequence[str], id_of: Callable[[str], int | None]
     ) -> int | None:
-        """Id of the end of text: as asked, else as configured, else the only one of the usual names that is there."""
+        """Id of the end-of-text token: the requested one, else the configured one, else the only token with a usual name."""
         if self.eos_id is not None:
             return self.eos_id
         if self.eos_token is not None:
@@ -62,17 +61,21 @@ class Request:
         token_of: Callable[[int], str | None],
         generation: Sequence[int],
     ) -> str:
-        """What a person should know where a tokenizer's files suggest several ends of text, and none was asked for; else "".
+        """A note for the user if a tokenizer's files suggest several end-of-text tokens and none was requested; otherwise "".
 
         Args:
-            chosen: the one that `find_eos` found.
-            generation: ids at which generation_config.json lets a model stop.
+            chosen: the id that `find_eos` returned.
+            id_of: id of a token string, or None.
+            token_of: token string of an id, or None.
+            generation: ids at which generation_config.json makes a model stop.
         """
         if chosen is None or self.eos_id is not None or self.eos_token is not None:
             return ""
         others = [(name, i) for name in _EOS_NAMES if (i := id_of(name)) not in (None, chosen)]
         notes = [f"the vocabulary also has {name!r} ({i})" for name, i in others]
-        named = [(name, i) for i in generation if (name := token_of(i)) is not None]  # it may name an id that is none
+        named = [
+            (name, i) for i in generation if (name := token_of(i)) is not None
+        ]  # it may name an id that does not exist
         if named and chosen not in generation:
             others.insert(0, named[0])
             notes.append(f"generation_config.json names {named[0][0]!r} ({named[0][1]})")
@@ -87,11 +90,10 @@ class Request:
 def missing_library(library: str, kind: str, extra: str) -> ConfigError:
     """The error for a kind of tokenizer whose library is not installed."""
     return ConfigError(
-        f"tokenizer: expected the library {library} for a {kind} tokenizer, found it not installed;"
-        f" {how_to_install(extra)}"
+        f"tokenizer: a {kind} tokenizer needs the library {library}, which is not installed; {how_to_install(extra)}"
     )
 
 
 def how_to_install(extra: str) -> str:
-    """What to run for the libraries of an extra of this package, which is in no registry."""
+    """The command that installs the libraries of an extra of this package, which is not in a registry."""
     return f"in a clone of tokenstore, run: pip install -e '.[{extra}]'"

@@ -1,24 +1,24 @@
-"""Which texts of a batch are also given to the reference: some of every kind, others at every turn."""
+"""Chooses the texts of a batch that are also given to the reference: some of every kind, and others in every batch."""
 
 from collections.abc import Sequence
 
 import numpy as np
 
-_LONGEST, _PIECE = 4096, 1024  # characters: a longer text is not checked whole, but a piece of it
+_LONGEST, _PIECE = 4096, 1024  # characters; of a longer text only a piece is checked
 _FEWEST_CHARS = 1 << 9
 
 
 def choose(texts: Sequence[str], kinds: np.ndarray, share: int, turn: int) -> tuple[list[int], list[str]]:
-    """Texts to check, the same for the same arguments.
+    """Choose texts to check; deterministic.
 
     Args:
         texts: a batch.
-        kinds: uint8[len(texts)], as `kinds_of` gives them.
-        share: about one character of `share` is checked, and a text of every kind in any case.
+        kinds: uint8[len(texts)], as returned by `kinds_of`.
+        share: about one character in `share` is checked, and at least one text of every kind.
         turn: number of the batch.
 
     Returns:
-        Numbers of whole texts, and pieces of texts that are too long to be checked whole.
+        Indices of texts to check completely, and pieces of texts that are too long for that.
     """
     left = sum(map(len, texts)) // share + _FEWEST_CHARS
     whole: list[int] = []
@@ -36,7 +36,7 @@ def choose(texts: Sequence[str], kinds: np.ndarray, share: int, turn: int) -> tu
 
 
 def _in_turn(numbers: np.ndarray, texts: Sequence[str], turn: int) -> list[int]:
-    """Texts of one kind, the first to be checked last: the longest checked whole, the shortest, then by turn."""
+    """Indices of texts of one kind, to be popped from the end: the longest checked whole, the shortest, then by turn."""
     lengths = np.fromiter((len(texts[i]) for i in numbers), np.int64, numbers.size)
     longest, shortest = np.where(lengths <= _LONGEST, lengths, 0).argmax(), lengths.argmin()
     order = [longest, shortest, *np.roll(np.arange(numbers.size), -17 * turn)[:256]]

@@ -1,7 +1,7 @@
-"""Texts on which the fast engine must agree with the reference before it is used at all, written for this purpose.
+"""Texts, written for this purpose, on which the fast engine must agree with the reference before it is used at all.
 
-They hold what engines were seen to read differently: spaces and line ends of every kind at every place, contractions,
-runs of digits and signs, capitals inside words, marks, ligatures and wide forms, emoji joined to others, long runs.
+They contain what engines were observed to encode differently: spaces and line ends of every kind in every position,
+contractions, runs of digits and signs, capitals inside words, marks, ligatures and wide forms, joined emoji, long runs.
 """
 
 from collections.abc import Sequence
@@ -59,7 +59,7 @@ _MOST_SPECIAL = 64
 
 
 def self_test_texts(special: Sequence[str]) -> list[str]:
-    """All texts to agree on; `special`: the tokenizer's special tokens and other strings it treats apart."""
+    """All test texts. `special` are the tokenizer's special tokens and other strings that it splits from the text around them."""
     some = special[:: len(special) // _MOST_SPECIAL + 1]
     apart = [f"a{token}b {token} {token}{token}\n{token[:-1]} {token[1:]}" for token in some]
     return [*_PROSE, *_CODE, *_SPACES, *_JOINS, *_LONG, *apart, "\n".join(_PROSE), "".join(_CODE)]

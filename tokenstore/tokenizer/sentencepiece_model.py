@@ -1,4 +1,4 @@
-"""A sentencepiece model, by the `sentencepiece` library: its normalisation and treatment of spaces are part of it."""
+"""A sentencepiece model, loaded by the `sentencepiece` library. Normalization and handling of spaces are part of the model."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +12,8 @@ from tokenstore.tokenizer.request import SPECIAL, Request, missing_library
 
 
 class SentencePieceTokenizer(SpansTextByText):
+    """A `Tokenizer` for a sentencepiece model."""
+
     kind = "sentencepiece"
     file_name: str | None = "tokenizer.model"
     engine, engine_note = "sentencepiece", ""
@@ -27,7 +29,7 @@ class SentencePieceTokenizer(SpansTextByText):
         if request.special_text == SPECIAL:
             raise ConfigError(
                 "special text: expected plain or error for a sentencepiece tokenizer, found special;"
-                " such a model never reads its control symbols from a text"
+                " such a model never encodes the names of control symbols as these symbols"
             )
         self.file: Path | None = path
         self.data: bytes | None = data
@@ -35,7 +37,7 @@ class SentencePieceTokenizer(SpansTextByText):
         self._model = sentencepiece.SentencePieceProcessor()
         try:
             self._model.LoadFromSerializedProto(data)
-        except Exception as error:  # the library raises RuntimeError, and others for some bytes
+        except Exception as error:  # RuntimeError, and other exceptions for some bytes
             raise ConfigError(
                 f"tokenizer: expected a sentencepiece model, found {error} ({path}); copy it again"
             ) from error
@@ -54,30 +56,32 @@ class SentencePieceTokenizer(SpansTextByText):
         self.bos_id, self.pad_id = roles.get("bos"), roles.get("pad")
 
     def _id_of(self, token: str) -> int | None:
-        found = self._model.piece_to_id(token)  # the id of the unknown piece, if there is no such piece
+        found = self._model.piece_to_id(token)  # the unknown piece, if there is no such piece
         return found if self._model.id_to_piece(found) == token else None
 
     def pieces_not_text(self) -> list[str]:
-        """Pieces that no text is ever cut into by their name: control symbols, single bytes, the unknown piece."""
+        """Pieces that are never produced from text that contains their name: control symbols, bytes, the unknown piece."""
         apart = np.flatnonzero(self._is_control | self._is_byte).tolist()
         return [self._model.id_to_piece(i) for i in [*apart, self._model.unk_id()]]
 
     def has_unused_pieces(self) -> bool:
-        """Whether the model has pieces that are cut again after they were found."""
+        """Whether the model has pieces that are split again after they were found."""
         return any(self._model.is_unused(i) for i in range(self.vocab_size))
 
     @encodes
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """See `Tokenizer`."""
         parts = self._model.encode(list(texts), return_type="numpy", num_threads=1)
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         return np.concatenate([np.empty(0, np.int32), *parts]).astype(np.uint32), lengths
 
     @encodes
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """See `Tokenizer`."""
         found = self._model.encode(text, return_type="offset_mapping")
         ids = np.array(found["ids"], np.uint32)
         spans = np.array(found["offsets"], np.int64).reshape(-1, 2)
-        # Of the bytes of one character the library lets the last one cover it and the others nothing.
+        # If a character is encoded as several byte pieces, the library gives its span to the last one only.
         for at in np.flatnonzero(self._is_byte[ids])[::-1].tolist():
             if spans[at, 0] == spans[at, 1] and at + 1 < ids.size and self._is_byte[ids[at + 1]]:
                 spans[at] = spans[at + 1]
@@ -85,6 +89,7 @@ class SentencePieceTokenizer(SpansTextByText):
 
     @decodes
     def decode(self, ids: np.ndarray) -> str:
+        """See `Tokenizer`."""
         ids = np.asarray(ids).astype(np.int64)
         pieces, start = [], 0
         for at in [*np.flatnonzero(self._is_control[ids]).tolist(), ids.size]:

@@ -1,4 +1,4 @@
-"""What stands beside a Hugging Face tokenizer.json: the names of its special tokens and its chat template."""
+"""Files next to a Hugging Face tokenizer.json: the names of its special tokens, its chat template, generation settings."""
 
 import json
 from collections.abc import Container
@@ -14,16 +14,20 @@ _ROLES = ("eos_token", "bos_token", "pad_token", "unk_token", "sep_token", "cls_
 def read_side_files(
     path: Path, allow_links: Path | None = ANYWHERE, listed: Container[str] | None = None
 ) -> tuple[dict[str, str], str | None]:
-    """(names of special tokens by role, chat template or None) of the tokenizer file at `path`.
+    """(names of special tokens by role, chat template or None) for the tokenizer file at `path`.
 
-    Only files in `listed` are read; None: both are.
+    The names come from tokenizer_config.json. The template is chat_template.jinja if it exists, otherwise the one in
+    tokenizer_config.json: a string, or the entry "default" of a list. A file that is not JSON or not text is ignored.
 
-    Names are from tokenizer_config.json. The template is chat_template.jinja, if it is there, else from
-    tokenizer_config.json: a string, or the one called "default" of several. A file that is no JSON or no text is ignored.
+    Args:
+        path: the tokenizer's file.
+        allow_links: as in `load_tokenizer`.
+        listed: names of the files that may be read. Default: all.
 
-    Raises: ConfigError: one of them is a pipe, a device, too large, a link that `allow_links` forbids, or not readable.
+    Raises:
+        ConfigError: a file is a pipe, a device, too large, a link that `allow_links` forbids, or cannot be read.
     """
-    # Outside of the try: a ConfigError is a ValueError
+    # Not inside the try: a ConfigError is a ValueError
     text = _text_beside(path, "tokenizer_config.json", allow_links, listed) or "{}"
     try:
         config: Any = json.loads(text)
@@ -44,7 +48,7 @@ def read_side_files(
 def generation_ends(
     path: Path, allow_links: Path | None = ANYWHERE, listed: Container[str] | None = None
 ) -> tuple[int, ...]:
-    """Ids at which generation_config.json beside the tokenizer file at `path` lets a model stop; () if it does not say."""
+    """Ids at which generation_config.json next to the tokenizer file makes a model stop; () if it does not say."""
     text = _text_beside(path, "generation_config.json", allow_links, listed) or "{}"
     try:
         config: Any = json.loads(text)
@@ -55,7 +59,7 @@ def generation_ends(
 
 
 def _text_beside(path: Path, name: str, allow_links: Path | None, listed: Container[str] | None) -> str | None:
-    """The text of a file beside `path`; None where there is none that is listed, or no text."""
+    """The text of a file next to `path`; None if it does not exist, is not listed, or is not text."""
     if listed is not None and name not in listed:
         return None
     file = path.with_name(name)
@@ -65,12 +69,12 @@ def _text_beside(path: Path, name: str, allow_links: Path | None, listed: Contai
         return None
     except OSError as error:
         raise ConfigError(
-            f"tokenizer: expected to read {name} beside its file, found {error.strerror} ({file}); remove or replace it"
+            f"tokenizer: cannot read {name} next to its file: {error.strerror} ({file}); remove or replace it"
         ) from error
 
 
 def _configured(template: Any) -> str | None:
-    """The chat template in tokenizer_config.json."""
+    """The chat template in tokenizer_config.json; None if there is none."""
     if isinstance(template, list):
         named = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
         template = named[0].get("template") if named else None

@@ -1,4 +1,4 @@
-"""A tiktoken rank file with a split pattern and special tokens, by the `tiktoken` library."""
+"""A tiktoken rank file with a split pattern and special tokens, loaded by the `tiktoken` library."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +17,8 @@ _PAD_NAMES = ("<|pad|>", "<|padding|>", "<pad>", "<|finetune_right_pad_id|>")
 
 
 class TiktokenTokenizer(SpansTextByText):
+    """A `Tokenizer` for a tiktoken rank file."""
+
     kind = "tiktoken"
     file_name: str | None = "tiktoken.json"
     engine, engine_note = "tiktoken", ""
@@ -39,7 +41,7 @@ class TiktokenTokenizer(SpansTextByText):
                 path.name, pat_str=self.rank_file.pattern, mergeable_ranks=dict(ranks), special_tokens=dict(special)
             )
         except ValueError as error:
-            raise ConfigError(f"pattern: expected a regular expression, found {error}; mend it") from error
+            raise ConfigError(f"pattern: not a valid regular expression: {error}; fix it") from error
         self._allowed = set() if request.special_text == PLAIN else set(special)
         self._covers_all = any(known.regex == self.rank_file.pattern for known in PATTERNS.values())
         self._bytes = {rank: token for token, rank in ranks.items()} | {i: s.encode() for s, i in special.items()}
@@ -61,6 +63,7 @@ class TiktokenTokenizer(SpansTextByText):
 
     @encodes
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """See `Tokenizer`."""
         parts = [self._encode(text) for text in texts]
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         return np.concatenate([np.empty(0, np.uint32), *parts]), lengths
@@ -69,16 +72,18 @@ class TiktokenTokenizer(SpansTextByText):
         ids = self._encoding.encode_to_numpy(text, allowed_special=self._allowed, disallowed_special=())
         if not self._covers_all and (found := int(self._num_bytes[ids].sum())) != (all := len(text.encode("utf-8"))):
             raise ConfigError(
-                f"pattern: expected to match every character, found {all - found} bytes left out of {text[:60]!r};"
-                r" let its last branch be |[\s\S]"
+                f"pattern: it does not match every character: {all - found} bytes of {text[:60]!r} are lost;"
+                r" end it with the branch |[\s\S]"
             )
         return ids
 
     @encodes
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:
+        """See `Tokenizer`."""
         ids = self._encode(text)
         return ids, spans_of_bytes(text, self._num_bytes[ids])
 
     @decodes
     def decode(self, ids: np.ndarray) -> str:
+        """See `Tokenizer`."""
         return b"".join(self._bytes.get(i, b"") for i in np.asarray(ids).tolist()).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The bytes that each token of a byte-level BPE stands for: with them, tokens alone say which characters they cover."""
+"""The bytes of each token of a byte-level BPE. With them the tokens alone give the characters that they cover."""
 
 import json
 import re
@@ -14,16 +14,16 @@ _BYTE_PIECE = re.compile("<0x([0-9A-F]{2})>")
 
 
 class TokenBytes:
-    """The bytes of tokens, ready to be compared with those of texts."""
+    """The bytes of all tokens, in a form that is quick to compare with texts."""
 
     def __init__(self, of_each: Sequence[bytes]):
-        """`of_each`: the bytes of every id, b"" for an id without any."""
+        """`of_each`: the bytes of every id, b"" for an id without bytes."""
         self._sizes = np.fromiter(map(len, of_each), np.int64, len(of_each))
         self._firsts = np.cumsum(self._sizes) - self._sizes
         self._bytes = np.frombuffer(b"".join(of_each), np.uint8)
 
     def sizes_if_same(self, ids: np.ndarray, data: bytes) -> np.ndarray | None:
-        """Bytes of each token, int64[n], if the tokens one after the other are made of the bytes of `data`; else None."""
+        """int64[n], the bytes of each token, if the concatenated tokens have exactly the bytes of `data`; otherwise None."""
         if ids.size and int(ids.max()) >= self._sizes.size:
             return None
         sizes = self._sizes[ids]
@@ -35,13 +35,13 @@ class TokenBytes:
 
 
 def bytes_of_tokens(reference: Tokenizer, tokenizer_json: str | None) -> list[bytes] | None:
-    """The bytes of every id, b"" for an id without any; None where tokens are not made of bytes.
+    """The bytes of every id, b"" for an id without bytes; None if tokens do not consist of bytes.
 
-    They are candidates: whether the tokens of a text are made of its bytes is checked for every text.
+    The result is a candidate: for every text it is checked whether its tokens consist of its bytes.
 
     Args:
         reference: the tokenizer.
-        tokenizer_json: what the fast engine is loaded from; None: a rank file.
+        tokenizer_json: what the fast engine is loaded from; None for a rank file.
     """
     ids = reference.bytes_of_ids() if isinstance(reference, TiktokenTokenizer) else _of_json(tokenizer_json or "{}")
     if not ids or max(ids) >= MOST_IDS:
@@ -59,7 +59,7 @@ def _of_json(text: str) -> dict[int, bytes]:
         added: Callable[[str], bytes] = str.encode
     elif value.get("model", {}).get("byte_fallback"):
         ids = {i: _piece_bytes(piece) for piece, i in value["model"]["vocab"].items()}
-        added = _piece_bytes  # runs of spaces are listed as added tokens too
+        added = _piece_bytes  # runs of spaces are also listed as added tokens
     else:
         return {}
     return ids | {token["id"]: added(token["content"]) for token in value.get("added_tokens") or []}
@@ -68,19 +68,19 @@ def _of_json(text: str) -> dict[int, bytes]:
 def _bytes(token: str, to_byte: dict[str, int]) -> bytes:
     try:
         return bytes([to_byte[character] for character in token])
-    except KeyError:  # no token of a byte-level vocabulary
+    except KeyError:  # not a token of a byte-level vocabulary
         return b""
 
 
 def _piece_bytes(piece: str) -> bytes:
-    """Of sentencepiece: the sign for a space is a space, <0x41> is a byte."""
+    """The bytes of a sentencepiece piece: U+2581 is a space, <0x41> is a byte."""
     if found := _BYTE_PIECE.fullmatch(piece):
         return bytes([int(found[1], 16)])
     return piece.replace("\u2581", " ").encode()
 
 
 def _byte_of_character() -> dict[str, int]:
-    """The byte each character of a byte-level vocabulary stands for: printable Latin-1 itself, the others from 256 on."""
+    """The byte of each character of a byte-level vocabulary: printable Latin-1 is unchanged, other bytes begin at 256."""
     kept = [*range(33, 127), *range(161, 173), *range(174, 256)]
     moved = [byte for byte in range(256) if byte not in kept]
     return {chr(byte): byte for byte in kept} | {chr(256 + i): byte for i, byte in enumerate(moved)}

@@ -14,7 +14,7 @@ from tests.support.stores.forge import canonical, replace, seal, sha256
 from tests.support.stores.masked import REST
 from tokenstore.format.manifest import Manifest
 from tokenstore.store import Origin, Store, open_store
-from tokenstore.store.length_index import write_order
+from tokenstore.store.length_index import write_length_index
 from tokenstore.store.next_version import commit_append
 from tokenstore.store.writer import StoreWriter
 
@@ -85,7 +85,7 @@ def write(
         _fill(writer, documents, kind, at_once)
         writer.finish(**{**REST, "inputs": inputs_of(documents)})
     if kind.length_index:
-        write_order(path)
+        write_length_index(path)
     return path
 
 
@@ -100,7 +100,7 @@ def prepare(
         _fill(writer, documents, kind, at_once)
         writer.finish(inputs_of(documents))
     if kind.length_index:
-        write_order(working)
+        write_length_index(working)
     return working
 
 
