@@ -3,6 +3,7 @@
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from tests.conftest import random_documents, write_store
 from tokenstore import Plan, PlanConfig, SequenceDataset, TokenDataset, TokenLoader
 from tokenstore.errors import ConfigError, FormatError
+from tokenstore.planning import SourceConfig, StageConfig
 
 GOOD = {"sequence_length": 8, "global_batch_size": 4, "sources": {"a": {"path": "a", "weight": 1}}}
 
@@ -261,12 +263,45 @@ def test_messages_speak_of_the_plan_not_of_a_library() -> None:
         "sources.a.xyz: unknown field; the fields are path, version, pool, weight, max_epochs": {
             "sources": {"a": {"path": "a", "xyz": 3}}
         },
+        "skip_steps[0][1]: expected a whole number, found 'x'": {"skip_steps": [[1, "x"]]},
         "shuffle: expected true or false, found 'maybe'": {"shuffle": "maybe"},
+        "shuffle: expected true or false, found 'yes'": {"shuffle": "yes"},
+        "seed: expected a whole number, found True": {"seed": True},
+        "sources.a.weight: expected a number, found True": {"sources": {"a": {"path": "a", "weight": True}}},
+        "sources.a.pool[1]: expected text, found 3": {"sources": {"a": {"pool": ["a", 3]}}},
+        "sources.a.pool: expected a list of sources, or {name: repeats}, found 'ab'": {
+            "sources": {"a": {"pool": "ab"}}
+        },
+        "sources: expected names that are text, found 1": {"sources": {1: {"path": "a"}}},
+        "stages: expected a list, found {}": {"stages": {}},
     }
     for text, change in cases.items():
         with pytest.raises(ConfigError) as error:
             PlanConfig(**{**GOOD, **change})
         assert str(error.value) == f"plan: {text}"
+
+
+def test_a_source_or_stage_from_python_is_checked_like_one_in_a_file() -> None:
+    """SourceConfig and StageConfig raise a ConfigError of their own, and are accepted in place of dictionaries."""
+    with pytest.raises(ConfigError, match="source: weight: expected a number, found 'x'"):
+        SourceConfig(path="a", weight="x")
+    with pytest.raises(ConfigError, match="stage: from_step: expected a value, found none"):
+        StageConfig(global_batch_size=4)
+    source, stage = SourceConfig(path="a", weight=1), StageConfig(from_step=3, weights={"a": "0.5"})
+    made = PlanConfig(**{**GOOD, "sources": {"a": source}}, stages=[stage])
+    assert made == PlanConfig(**GOOD, stages=[{"from_step": 3, "weights": {"a": 0.5}}])
+    with pytest.raises(FrozenInstanceError):
+        made.seed = 3
+
+
+def test_the_json_of_a_configuration_is_the_configuration() -> None:
+    """`as_json` omits defaults at every level; its values are those of a JSON file."""
+    sources = {"a": {"path": "a"}, "b": {"path": "b"}, "p": {"pool": {"a": "0.5", "b": 2}, "weight": 0.25}}
+    stages = [{"from_step": 3, "weights": {"p": "0.1"}}]
+    config = PlanConfig(sequence_length=8, global_batch_size=4, sources=sources, stages=stages, skip_steps=[(1, 2)])
+    text = json.dumps(config.as_json())
+    assert "seed" not in text
+    assert PlanConfig(**json.loads(text)) == config
 
 
 def test_yaml_anchors_and_home_folders(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Options that are stated twice, once for type checkers: both say the same."""
 
+import dataclasses
 import inspect
 
 import pytest
@@ -32,14 +33,18 @@ def test_typed_options_are_those_of_the_function(made: type, options: type) -> N
 )
 def test_typed_fields_are_those_of_the_model(fields: type, model: type) -> None:
     """Every field of a plan is typed, and which are required."""
-    assert fields.__annotations__.keys() == model.model_fields.keys()
-    assert fields.__required_keys__ == {name for name, field in model.model_fields.items() if field.is_required()}
+    assert fields.__annotations__.keys() == {field.name for field in dataclasses.fields(model)}
+    assert fields.__required_keys__ == {
+        field.name for field in dataclasses.fields(model) if field.default is dataclasses.MISSING
+    }
 
 
 def test_the_short_form_of_a_plan_types_all_fields() -> None:
     """Plan.of takes every field of PlanConfig but the sources: by name, or among those typed."""
     named = inspect.signature(Plan.of).parameters.keys() - {"stores", "weights", "allow_links", "fields"}
-    assert named | RunFields.__annotations__.keys() == PlanConfig.model_fields.keys() - {"sources"}
+    assert named | RunFields.__annotations__.keys() == {field.name for field in dataclasses.fields(PlanConfig)} - {
+        "sources"
+    }
 
 
 def test_typed_formats_are_all_formats() -> None:

@@ -1,7 +1,8 @@
 """Layer 4: a plan over stores. What a run reads at each step, answered by arithmetic and usable without torch.
 
 config.py       PlanConfig: what the user asks for (plan.yaml)
-plan_file.py    plan.yaml -> fields, and what is wrong with them in words; yaml_text.py parses the YAML
+checks.py       checks of its fields, and what is wrong with them in words
+plan_file.py    plan.yaml -> fields; yaml_text.py parses the YAML
 resolve.py      configuration and stores -> the sources of a run, each with its sequences per epoch
 feasibility.py  a resolved run -> its schedule, or why it is not feasible
 plan.py         Plan: the pure function batch = f(step, rank), and the questions it answers

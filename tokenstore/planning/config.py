@@ -2,37 +2,58 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal, Required, Self, TypedDict, Unpack
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing import Annotated, Any, ClassVar, Literal, Required, Self, TypedDict, Unpack
 
 from tokenstore.errors import ConfigError
-from tokenstore.planning.plan_file import explain, read_yaml
+from tokenstore.planning.checks import (
+    Checked,
+    Mistakes,
+    decimal,
+    dict_of,
+    expected,
+    flag,
+    integer,
+    is_integer,
+    is_list,
+    list_of,
+    one_of,
+    optional,
+    text,
+)
+from tokenstore.planning.plan_file import read_yaml
 
 MOST = 1 << 48  # upper limit of every count; ORD-10 limits their products, checked when the schedule is computed
-# Decimal, not float: a weight of 0.6 in YAML means 6/10, and shares are computed from exactly that (ORD-3).
-MOST_DIGITS = 100  # digits of a weight: exact arithmetic on a number of 500,000 digits would take seconds
-Weight = Annotated[Decimal, Field(ge=0, allow_inf_nan=False, max_digits=MOST_DIGITS)]
-Repeat = Annotated[Decimal, Field(ge=Decimal("0.0001"), le=100, decimal_places=4)]
-Temperature = Annotated[Decimal, Field(ge=1, le=100, decimal_places=2)]
 MOST_LENGTH, MOST_ROWS = (
     1 << 24,
     1 << 24,
 )  # tokens per sequence, sequences per step: arrays of these sizes are allocated
-Seed = Annotated[int, Field(ge=-(1 << 127), le=1 << 127, strict=True)]
-Count = Annotated[int, Field(ge=1, le=MOST, strict=True)]
-Rows = Annotated[int, Field(ge=1, le=MOST_ROWS, strict=True)]
-Step = Annotated[int, Field(ge=0, le=MOST, strict=True)]
+_COUNT, _ROWS = integer(1, MOST), integer(1, MOST_ROWS)
+# Decimal, not float: a weight of 0.6 in YAML means 6/10, and shares are computed from exactly that (ORD-3).
+_WEIGHT, _REPEAT = decimal("0"), decimal("0.0001", "100", places=4)
+_SKIPPED = list_of(integer(0, MOST), "[start, stop]", length=2)
+_ENDS = ("first_exhausted", "all_exhausted")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+def _check_pool(value: Any, place: str, mistakes: Mistakes) -> Any:
+    """Names of sources, as a tuple, or their repeats by name, as a dict."""
+    if isinstance(value, Mapping):
+        return dict_of(_REPEAT)(value, place, mistakes)
+    if is_list(value):
+        return list_of(text)(value, place, mistakes)
+    return mistakes.add(place, expected("a list of sources, or {name: repeats}", value))
 
 
-# The TypedDicts below type what a caller may pass; validation turns it into the models' own types.
+def _check_num_steps(value: Any, place: str, mistakes: Mistakes) -> Any:
+    if (is_integer(value) and 1 <= value <= MOST) or (isinstance(value, str) and value in _ENDS):
+        return value
+    return mistakes.add(place, expected(f"a whole number above 0, {' or '.join(_ENDS)}", value))
+
+
+# The TypedDicts below type what a caller may pass; validation converts it to the types of the classes.
 Number = int | float | str | Decimal
 
 
@@ -77,7 +98,8 @@ class PlanFields(RunFields, total=False):
     seed: int
 
 
-class SourceConfig(_Frozen):
+@dataclass(frozen=True, init=False)
+class SourceConfig(Checked):
     """A source of a plan: a store, or a pool of other sources whose documents are packed together.
 
     Attributes:
@@ -89,11 +111,15 @@ class SourceConfig(_Frozen):
         max_epochs: maximum number of passes over the source. Default: no limit.
     """
 
-    path: str | None = None
-    version: Count | None = None
-    pool: tuple[str, ...] | dict[str, Repeat] | None = None
-    weight: Weight | None = None
-    max_epochs: Count | None = None
+    what: ClassVar[str] = "source"
+    path: Annotated[str | None, optional(text)] = None
+    version: Annotated[int | None, optional(_COUNT)] = None
+    pool: Annotated[tuple[str, ...] | dict[str, Decimal] | None, optional(_check_pool)] = None
+    weight: Annotated[Decimal | None, optional(_WEIGHT)] = None
+    max_epochs: Annotated[int | None, optional(_COUNT)] = None
+
+    def __init__(self, /, **fields: Unpack[SourceFields]):
+        super().__init__(**fields)
 
     @property
     def repeats(self) -> dict[str, Decimal]:
@@ -102,7 +128,8 @@ class SourceConfig(_Frozen):
         return dict(pool) if isinstance(pool, dict) else dict.fromkeys(pool, Decimal(1))
 
 
-class StageConfig(_Frozen):
+@dataclass(frozen=True, init=False)
+class StageConfig(Checked):
     """A change of the mixture, the batch size, or both, from step `from_step` on.
 
     Attributes:
@@ -112,12 +139,17 @@ class StageConfig(_Frozen):
         global_batch_size: sequences per step. Default: unchanged.
     """
 
-    from_step: Count
-    weights: dict[str, Weight] | None = None
-    global_batch_size: Rows | None = None
+    what: ClassVar[str] = "stage"
+    from_step: Annotated[int, _COUNT]
+    weights: Annotated[dict[str, Decimal] | None, optional(dict_of(_WEIGHT))] = None
+    global_batch_size: Annotated[int | None, optional(_ROWS)] = None
+
+    def __init__(self, /, **fields: Unpack[StageFields]):
+        super().__init__(**fields)
 
 
-class PlanConfig(_Frozen):
+@dataclass(frozen=True, init=False)
+class PlanConfig(Checked):
     """The configuration of a run's data. It is immutable, and `Plan` works on its own copy.
 
     Paths are relative to the working directory. In a file read by `load` they are relative to that file, and `~` is
@@ -156,26 +188,25 @@ class PlanConfig(_Frozen):
         >>> PlanConfig(sequence_length=2048, global_batch_size=64, sources={"web": {"path": "stores/web"}})
     """
 
-    sequence_length: Annotated[int, Field(ge=1, le=MOST_LENGTH, strict=True)]
-    global_batch_size: Rows
-    sources: Annotated[dict[str, SourceConfig], Field(min_length=1)]
-    packing: Literal["best_fit", "concat", "none"] = "best_fit"
-    seed: Seed = 0
-    shuffle: bool = True
-    num_steps: Count | Literal["first_exhausted", "all_exhausted"] | None = None
-    on_exhausted: Literal["error", "drop", "stop"] | None = None
-    temperature: Temperature | None = None
-    last_batch: Literal["drop", "pad"] | None = None
-    stages: tuple[StageConfig, ...] = ()
-    skip_steps: tuple[tuple[Step, Step], ...] = ()
-    cross_document_targets: bool = False
+    what: ClassVar[str] = "plan"
+    sequence_length: Annotated[int, integer(1, MOST_LENGTH)]
+    global_batch_size: Annotated[int, _ROWS]
+    sources: Annotated[dict[str, SourceConfig], dict_of(SourceConfig.check, at_least_one=True)]
+    packing: Annotated[Literal["best_fit", "concat", "none"], one_of("best_fit", "concat", "none")] = "best_fit"
+    seed: Annotated[int, integer(-(1 << 127), 1 << 127)] = 0
+    shuffle: Annotated[bool, flag] = True
+    num_steps: Annotated[int | Literal["first_exhausted", "all_exhausted"] | None, optional(_check_num_steps)] = None
+    on_exhausted: Annotated[Literal["error", "drop", "stop"] | None, optional(one_of("error", "drop", "stop"))] = None
+    temperature: Annotated[Decimal | None, optional(decimal("1", "100", places=2))] = None
+    last_batch: Annotated[Literal["drop", "pad"] | None, optional(one_of("drop", "pad"))] = None
+    stages: Annotated[tuple[StageConfig, ...], list_of(StageConfig.check)] = ()
+    skip_steps: Annotated[tuple[tuple[int, int], ...], list_of(_SKIPPED)] = ()
+    cross_document_targets: Annotated[bool, flag] = False
 
     def __init__(self, /, **fields: Unpack[PlanFields]):
-        given: dict[str, Any] = {**fields}
-        try:
-            super().__init__(**given)
-        except ValidationError as error:
-            raise ConfigError("plan: " + explain(error.errors(include_url=False), _fields_at)) from None
+        super().__init__(**fields)
+        if wrong := self._contradictions():
+            raise ConfigError("plan: " + "; ".join(wrong))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -193,18 +224,14 @@ class PlanConfig(_Frozen):
         except ConfigError as error:
             raise ConfigError(f"{error} ({path})") from None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        wrong = [
+    def _contradictions(self) -> list[str]:
+        return [
             *self._wrong_names(),
             *self._wrong_pools(),
             *self._wrong_weights(),
             *self._wrong_steps(),
             *self._wrong_words(),
         ]
-        if wrong:
-            raise ValueError("; ".join(wrong))
-        return self
 
     @property
     def drawn_sources(self) -> tuple[str, ...]:
@@ -300,15 +327,6 @@ class PlanConfig(_Frozen):
         if any(a[1] > b[0] for a, b in pairwise(ranges)):
             wrong.append("skip_steps: ranges overlap; merge them")
         return wrong
-
-
-def _fields_at(place: Sequence[int | str]) -> tuple[str, ...]:
-    """Names of the fields allowed at a place: those of the plan, of a source or of a stage."""
-    if not place:
-        return tuple(PlanConfig.model_fields)
-    models: dict[str, type[BaseModel]] = {"sources": SourceConfig, "stages": StageConfig}
-    model = models.get(str(place[0])) if len(place) == 2 else None
-    return tuple(model.model_fields) if model else ()
 
 
 def _found(source: SourceConfig) -> str:

@@ -1,5 +1,6 @@
 """Plan: the pure function batch = f(step, rank), and the questions it answers by arithmetic."""
 
+import copy
 import operator
 import pickle
 import threading
@@ -7,6 +8,7 @@ import warnings
 import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from itertools import count
 from pathlib import Path
@@ -69,7 +71,7 @@ class Plan:
             TokenStoreError: a store that cannot be opened.
         """
         config = PlanConfig.load(config) if isinstance(config, str | Path) else config
-        self.config = config = config.model_copy(deep=True)  # what was asked for stays what it was
+        self.config = config = copy.deepcopy(config)
         self.allow_links = None if allow_links is None else Path(allow_links).absolute()
         self.stores = open_stores(config, self.allow_links)
         check_stores(self.stores)
@@ -118,10 +120,12 @@ class Plan:
         return cls(config, allow_links)
 
     def __reduce__(self) -> tuple[Callable[[bytes], "Plan"], tuple[bytes]]:
-        found = {name: {"path": str(store.path), "version": store.version} for name, store in self.stores.items()}
-        sources = {name: source.model_copy(update=found.get(name, {})) for name, source in self.config.sources.items()}
+        found: dict[str, dict[str, Any]] = {
+            name: {"path": str(store.path), "version": store.version} for name, store in self.stores.items()
+        }
+        sources = {name: replace(source, **found.get(name, {})) for name, source in self.config.sources.items()}
         digests = {name: store.digest for name, store in self.stores.items()}
-        config, links = self.config.model_copy(update={"sources": sources}), self.allow_links
+        config, links = replace(self.config, sources=sources), self.allow_links
         packed = zlib.compress(pickle.dumps((config, digests, links)))
         return _reopen, (packed,)  # small also with hundreds of sources: it goes to every worker
 

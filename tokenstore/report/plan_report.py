@@ -136,7 +136,7 @@ def _first_middle_last(plan: Plan, steps: int) -> Iterator[int]:
 
 
 def _settled(plan: Plan) -> dict[str, Any]:
-    config = plan.config.model_dump(mode="json", exclude_defaults=True)
+    config = plan.config.as_json()
     for name, store in plan.stores.items():
         config["sources"][name].update(path=store.path.name, version=store.version)  # it may grow
     return config

@@ -1,10 +1,11 @@
 """Epochs of a source against steps of a plan, by arithmetic."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil
+from typing import Any
 
 from tokenstore.errors import ConfigError
 from tokenstore.planning.plan import Plan
@@ -55,8 +56,8 @@ def _steps(plan: Plan, source: str, epochs: Decimal) -> int | None:
 
 
 def _endless(plan: Plan) -> Plan:
-    sources = {name: source.model_copy(update={"max_epochs": None}) for name, source in plan.config.sources.items()}
-    changes = {"num_steps": None, "on_exhausted": None, "skip_steps": (), "sources": sources}
+    sources = {name: replace(source, max_epochs=None) for name, source in plan.config.sources.items()}
+    changes: dict[str, Any] = {"num_steps": None, "on_exhausted": None, "skip_steps": (), "sources": sources}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Plan(plan.config.model_copy(update=changes), plan.allow_links)
+        return Plan(replace(plan.config, **changes), plan.allow_links)
