@@ -58,7 +58,7 @@ def test_an_append_exits_0_and_tells_what_there_is_now(make: Make, jsonl: Callab
         assert [text for text in shown if text not in done.stdout] == []
     again = run(*command)
     assert (again.returncode, again.stderr) == (0, "")
-    assert "was there already; nothing done" in again.stdout
+    assert "already complete; nothing done" in again.stdout
 
 
 def test_json_is_one_object_on_standard_output(make: Make, jsonl: Callable[..., Path]) -> None:

@@ -134,7 +134,7 @@ def test_other_options_than_those_of_the_store_exit_2(jsonl: Callable[..., Path]
     assert run_here(*command).returncode == 0
     again = run_here(*command)
     assert again.returncode == 0
-    assert "was there already; nothing done" in again.stdout
+    assert "already complete; nothing done" in again.stdout
     other = run_here(*command, "--no-eos")
     assert other.returncode == 2
     assert "options.eos was True, is False" in other.stderr

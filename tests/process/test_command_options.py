@@ -2,15 +2,19 @@
 
 import inspect
 import json
+import multiprocessing
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
 from tests.support.processes.command_lines import ROOT, run_here
 from tokenstore.builder import BuildOptions, append_store
-from tokenstore.commands.app import EXIT_CODES
+from tokenstore.builder.documents.chat_templates import BUILT_IN
+from tokenstore.commands import build as build_command
+from tokenstore.commands.app import EXIT_CODES, app, run
 from tokenstore.commands.append import append
 from tokenstore.commands.build import build
 from tokenstore.commands.index import index
@@ -23,42 +27,81 @@ from tokenstore.commands.verify import verify
 COMMANDS = {each.__name__: each for each in (build, append, index, verify, inspect_store, plan, trace, report)}
 
 
+RENAMED = {
+    "eos": "--add-eos",
+    "eos_token": "--eos",
+    "max_record_bytes": "--max-record-size",
+    "shard_bytes": "--shard-size",
+}
+
+
 def options_of(command: Callable) -> dict[str, object]:
     """Options of a command's function and their defaults."""
     found = inspect.signature(command).parameters.values()
     return {each.name: each.default for each in found if each.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
+def flag(option: str) -> str:
+    return RENAMED.get(option, "--json" if option == "as_json" else "--" + option.replace("_", "-"))
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_help_names_and_explains_every_option(name: str) -> None:
-    """--help exits 0 and has every option of the function, with a sentence on it, and a command to copy."""
+    """--help exits 0, lists every option of the function with an explanation, and shows a command to copy."""
     done = run_here(name, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     shown = set(re.findall(r"--[a-z][a-z-]*", done.stdout))
-    wanted = {
-        "--json" if option == "as_json" else "--" + option.replace("_", "-") for option in options_of(COMMANDS[name])
-    }
+    wanted = {flag(option) for option in options_of(COMMANDS[name]) if (name, option) != ("build", "options")}
     assert wanted - shown == set()
-    assert {"--no-eos", "--no-origins"} <= shown or name != "build"
     described = re.findall(r"^(\w+)\n    \S", inspect.getdoc(COMMANDS[name]), re.MULTILINE)
     assert described == [*inspect.signature(COMMANDS[name]).parameters]
     assert f"tokenstore {name} " in done.stdout
     assert "Exit codes: 0 done; 1 failed; 2 wrong usage" in done.stdout
 
 
-def test_the_defaults_of_build_are_those_of_its_options() -> None:
-    """Left out on the command line is left out in Python; but for the workers, which are as many as there are cores."""
-    command, options = options_of(build), {field.name: field.default for field in fields(BuildOptions)}
-    command["max_record_bytes"] = command.pop("max_record_size") << 20
-    command["shard_bytes"] = command.pop("shard_size") << 20
-    assert (command.pop("workers"), options.pop("workers")) == (None, 1)
-    command["eos_token"], command["eos"] = command.pop("eos"), not command.pop("no_eos")
-    assert (command.pop("dry_run"), command.pop("as_json")) == (False, False)
-    required = {name for name, default in options.items() if default is MISSING}
-    assert required == {"inputs", "output", "tokenizer"}
-    assert {name for name, default in command.items() if default is inspect.Parameter.empty} == required - {"inputs"}
-    found = {name: () if default == [] else default for name, default in command.items() if name not in required}
-    assert found == {name: default for name, default in options.items() if name not in required}
+def test_help_of_build_explains_every_field_of_its_options() -> None:
+    """Each field of BuildOptions has an option, its text and its default."""
+    shown = " ".join(re.sub("[│╭╮╰╯─`]", " ", run_here("build", "--help").stdout).split())
+    described = inspect.getdoc(BuildOptions).partition("Raises:")[0].replace("`", "")
+    texts = dict(re.findall(r"^ {4}(\w+): (\S+ \S+ \S+)", described, re.MULTILINE))
+    assert texts.keys() == {field.name for field in fields(BuildOptions)}
+    in_mebibytes = {"max_record_bytes": "in MiB", "shard_bytes": "in MiB"}
+    for field in fields(BuildOptions):
+        if field.name != "inputs":
+            assert re.search(
+                rf"{flag(field.name)} .*{re.escape(in_mebibytes.get(field.name, texts[field.name]))}", shown
+            )
+            if isinstance(field.default, str):
+                assert re.search(rf"{flag(field.name)} [^\]]*(\[choices[^\]]*\] )?\[default: {field.default}\]", shown)
+    assert re.search(r"--max-record-size [^\[]*\[default: 32\].*--workers [^\[]*\[default: one per core\]", shown)
+    assert {"--no-eos", "--no-origins", "-o"} <= set(shown.split())
+
+
+def test_the_built_in_chat_templates_are_listed_by_help() -> None:
+    """All of them, in their order."""
+    assert ", ".join(BUILT_IN) in " ".join(inspect.getdoc(BuildOptions).split())
+
+
+def test_options_omitted_on_the_command_line_have_the_defaults_of_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Except for the workers, one per core."""
+    made: list[BuildOptions] = []
+    monkeypatch.setattr(build_command, "preview_build", lambda options: made.append(options))
+    monkeypatch.setattr(build_command, "print_preview", lambda preview, as_json: None)
+    line = ["build", "a.txt", "b.txt", "-o", "x", "--tokenizer", "bytes", "--dry-run"]
+    assert run(app, line) == 0
+    plain = BuildOptions(("a.txt", "b.txt"), Path("x"), "bytes", workers=multiprocessing.cpu_count())
+    assert made == [plain]
+    more = "--no-eos --eos end --max-record-size 3 --shard-size 7 --text-endings .py .md --no-origins --workers 5"
+    assert run(app, [*line, *more.split()]) == 0
+    changed = {"eos": False, "eos_token": "end", "max_record_bytes": 3 << 20, "shard_bytes": 7 << 20, "origins": False}
+    assert made[1] == replace(plain, **changed, text_endings=(".py", ".md"), workers=5)
+
+
+@pytest.mark.parametrize("option", ["--max-record-size", "--shard-size"])
+def test_a_size_that_is_no_number_is_a_usage_error(option: str, capsys: pytest.CaptureFixture) -> None:
+    """Named with its value, exit code 2."""
+    assert run(app, ["build", "a.txt", "-o", "x", "--tokenizer", "bytes", option, "big"]) == 2
+    assert re.match(rf'error: Invalid value.*{option}.*"?big"?', capsys.readouterr().err)
 
 
 def test_the_defaults_of_append_are_those_of_its_function() -> None:

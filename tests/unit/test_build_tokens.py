@@ -278,7 +278,7 @@ def test_a_table_without_the_field_is_refused_by_name(tmp_path: Path, ending: st
 
 def test_a_mask_is_only_for_tokens(tmp_path: Path) -> None:
     """An option without a meaning is refused, and not passed over."""
-    with pytest.raises(ConfigError, match="mask_field: expected it only where records are tokens, found text"):
+    with pytest.raises(ConfigError, match="mask_field: only for records=tokens, found records=text"):
         build_stores(tmp_path / "store", tmp_path, mask_field="labels")
 
 

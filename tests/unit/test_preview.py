@@ -175,7 +175,7 @@ def test_a_stream_too_large_to_read_is_said_to_be_read_in_part(
     assert row["num_tokens"] == pytest.approx(sum(len(text) + 1 for text in texts), rel=0.1)
     assert row["read_in_part"] == 1
     assert run(app, line) == 0
-    assert "1 input is large and was read only in part" in capsys.readouterr().out
+    assert "only the beginning of 1 large input was read" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])

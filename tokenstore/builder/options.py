@@ -1,4 +1,4 @@
-"""What a build is asked for, what it reports on the way and at the end."""
+"""The options of a build: their types, defaults and texts, from which the command line is made too."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -14,60 +14,74 @@ DocumentStart = Literal["none", "eos", "bos"]
 SpecialText = Literal["plain", "special", "error"]
 Engine = Literal["auto", "reference", "fast"]
 Dedup = Literal["none", "exact"]
-# Options that a manifest does not record, or records in another place
+# Options that the manifest's `options` do not hold: they do not decide the bytes, or it records them elsewhere
 APART = ("inputs", "output", "tokenizer", "pattern", "special_tokens", "engine", "chat_template", "workers", "max_bad", "overwrite")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """A build. All but `inputs`, `output`, `workers`, `max_bad`, `engine` and `overwrite` decides the store's bytes.
+    """The options of a build. `tokenstore build --help` shows these texts and defaults.
+
+    The store's bytes depend on all of them but `output`, `engine`, `workers`, `max_bad` and `overwrite`.
 
     Attributes:
-        inputs: files, folders and globs; see `inputs.find_inputs` for the order.
-        output: the store's directory, which must not exist yet (or be the store of an earlier, equal build). With `split`
-            a folder of stores, one a split.
-        tokenizer: `bytes`, or the path of a tokenizer.json, a tiktoken rank file or a sentencepiece model.
-        pattern: of a tiktoken rank file, the name of its split pattern, or that pattern.
-        special_tokens: of a tiktoken rank file, `name=id`, or a name that is given the next free id.
-        add_special_tokens: let the tokenizer.json's own post-processing add its special tokens.
-        engine: `fast` tokenizes by gigatoken, checked against the `reference`; `auto` if it can. The tokens are the same.
-        records: what a record holds: a text, `tokens` made elsewhere, or a conversation.
-        text_endings: endings of files that are read like .txt, such as ".py".
-        text_field: the field of a record that holds the text; `a.b` is field b of object a.
-        tokens_field: the field that holds tokens.
-        mask_field: the field that says which tokens are in the loss: `labels` (-100: not) or a mask of 0 and 1.
-            None: `loss_mask` or `labels`, if the first record has it.
-        id_field: the field that holds the document's own id, a string or integer, to be kept in the store.
-        origins: keep the record number of every document, so that it can be traced to its input.
-        chat_template: a built-in name or the path of a Jinja template; None: the tokenizer's own.
-        chat_date: what a chat template that prints today's date gets to print, as 2025-01-31.
-        train_on: what is in the loss of a conversation: what the assistant says, its last turn, or all.
-        eos: append the end-of-text token to every document.
-        eos_token: which token that is; None: the one the tokenizer's files name.
-        document_start: token put before each document: none, the end-of-text or the beginning-of-text token.
-        special_text: special-token strings inside a text stay text, become special tokens, or make the record bad.
-        keep_empty: keep documents without text (they then hold their special tokens only).
-        min_tokens, max_tokens: documents with fewer or more tokens, those put before and after not counted, are left out.
-        max_record_bytes: records longer than this are bad.
-        filter, map: `module:function` of the user's own code; see `hooks`.
-        split: such as `train=0.99,validation=0.01`; documents fall into them by a hash of their content.
-        dedup: `exact` keeps the first of equal documents only.
-        shard_bytes: target size of a shard file.
-        workers: processes that tokenize. The store's bytes do not depend on it.
-        max_bad: bad records allowed; one more and there is no store.
-        overwrite: replace a store, or an unfinished build, made with other options.
+        inputs: Files, folders and glob patterns, in the order in which their documents are stored.
+        output: Folder of the new store; with a split, of one store per split.
+        tokenizer: `bytes` (needs no file), or the path of a Hugging Face tokenizer.json, a tiktoken rank file or a
+            SentencePiece model.
+        records: What a record holds: a `text`; `tokens`, a list of token ids; or a `chat`, which is messages, ShareGPT
+            conversations, instruction and output, prompt and completion, or question and answer.
+        text_field: Field or column that holds the text. `a.b` is field b inside field a.
+        text_endings: Endings of other files to read like .txt, such as `.py`.
+        tokens_field: Field or column that holds the token ids.
+        mask_field: Field or column that says which tokens are in the loss: labels (-100 is not) or a mask of 0 and 1.
+            Default: `loss_mask` or `labels`, if the first record has one.
+        id_field: Field or column that holds the document's own id, a string or integer, which the store then keeps.
+        origins: Keep the record number of every document, 8 bytes each, so that it can be traced to its input.
+        chat_template: A Jinja file or a built-in template: chatml, plain, alpaca, qwen2.5, qwen3, qwen3-2507, llama3,
+            llama3.1, llama3.2, gemma, gemma3, mistral-v1, mistral-v3, mistral-v3-tekken, mistral-v7-tekken, deepseek-v3,
+            deepseek-r1, deepseek-v3.1, phi3, phi3.5, phi4, phi4-mini. Default: the template next to the tokenizer. If it does
+            not mark the assistant's turns, they are found with a built-in template that writes the same text.
+        chat_date: Date for templates that print today's date (YYYY-MM-DD). Without it they are refused, as the store would
+            depend on the day it is built.
+        train_on: What is in the loss of a conversation: the turns of the `assistant`, its `last` turn, or `all` text.
+        eos: Append the end-of-text token to every document.
+        eos_token: The end-of-text token, such as `<|endoftext|>`. Default: the one named in the tokenizer_config.json next to
+            the tokenizer, else the only usual one in the vocabulary; the build prints it. The one named for a chat model may
+            end a turn, such as `<|im_end|>`: for plain text, give the base model's.
+        document_start: Token to put before every document.
+        special_text: Special-token strings inside a text: keep them as `plain` text, encode them as `special` tokens, or
+            reject the record (`error`).
+        add_special_tokens: Let the post-processor in the tokenizer.json add its special tokens to every text.
+        engine: `fast` tokenizes with gigatoken and checks samples against the `reference`; `auto` does so where possible. The
+            tokens are the same.
+        pattern: Split pattern of a tiktoken rank file, which does not contain it: a name (gpt2, cl100k_base, o200k_base,
+            llama3, qwen2, ...) or the pattern itself.
+        special_tokens: Special tokens of a tiktoken rank file: `name=id`, or a name, which gets the next free id.
+        keep_empty: Keep documents without text, which are dropped and counted by default.
+        min_tokens: Drop documents with fewer tokens, special tokens added by the build not counted.
+        max_tokens: Drop documents with more tokens, counted in the same way.
+        filter: Your own function, `module:function`. It gets a record, a dict, and returns whether to keep it.
+        map: Your own function, `module:function`. It gets a record, a dict, and returns the record to use, or None to drop it.
+        dedup: `exact` keeps only the first of equal documents.
+        split: Names and shares, such as `train=0.99,validation=0.01`. Makes one store per split; equal documents go to the same one.
+        max_record_bytes: Length in bytes above which a record is bad.
+        max_bad: Bad records allowed; one more fails the build. OUTPUT.tokenstore/rejects.jsonl lists them.
+        shard_bytes: Target size of a shard file, in bytes.
+        workers: Processes that tokenize. The store's bytes are the same for any number.
+        overwrite: Replace a store or an unfinished build that was made with other options. Anything other than a store is
+            refused.
+
+    Raises:
+        ConfigError: options that are out of range or contradict each other, all in one message.
     """
 
     inputs: tuple[str, ...]
     output: Path
     tokenizer: str
-    pattern: str | None = None
-    special_tokens: tuple[str, ...] = ()
-    add_special_tokens: bool = False
-    engine: Engine = "auto"
     records: Records = "text"
-    text_endings: tuple[str, ...] = ()
     text_field: str = "text"
+    text_endings: tuple[str, ...] = ()
     tokens_field: str = "input_ids"
     mask_field: str | None = None
     id_field: str | None = None
@@ -79,17 +93,21 @@ class BuildOptions:
     eos_token: str | None = None
     document_start: DocumentStart = "none"
     special_text: SpecialText = "plain"
+    add_special_tokens: bool = False
+    engine: Engine = "auto"
+    pattern: str | None = None
+    special_tokens: tuple[str, ...] = ()
     keep_empty: bool = False
     min_tokens: int = 0
     max_tokens: int | None = None
-    max_record_bytes: int = MAX_RECORD_BYTES
     filter: str | None = None
     map: str | None = None
-    split: str | None = None
     dedup: Dedup = "none"
+    split: str | None = None
+    max_record_bytes: int = MAX_RECORD_BYTES
+    max_bad: int = 0
     shard_bytes: int = 1 << 30
     workers: int = 1
-    max_bad: int = 0
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -133,18 +151,18 @@ class BuildOptions:
             "train_on": ("chat", "assistant"),
         }
         return [
-            f"{name}: expected it only where records are {records}, found {self.records}"
+            f"{name}: only for records={records}, found records={self.records}"
             for name, (records, default) in defaults.items()
             if getattr(self, name) != default and self.records != records
         ]
 
     def recorded(self) -> dict[str, Any]:
-        """The options that decide the bytes, for the manifest; the tokenizer's identity is recorded apart."""
+        """The options for the manifest: those that decide the bytes. The manifest records the tokenizer in another place."""
         options = {name: value for name, value in asdict(self).items() if name not in APART}
         return {**options, "text_endings": list(self.text_endings)}
 
 
-_MOST = 1 << 50  # of any number; C libraries cannot take all that Python can
+_MOST = 1 << 50  # upper limit of every number, as C libraries do not take all of Python's
 _FIELDS = ("text_field", "tokens_field", "mask_field", "id_field", "filter", "map", "chat_template")
 _CHOICES: dict[str, Any] = {
     "records": Records,

@@ -1,302 +1,152 @@
-"""`tokenstore build`, in a clone `python -m tools.build_store`."""
+"""`tokenstore build`, in a clone `python -m tools.build_store`.
 
-import json
+The options are the fields of `BuildOptions`, with the same names, types, defaults and texts. Only what the command line needs
+besides is here: groups, short names, and options that have another unit or default.
+"""
+
 import multiprocessing
-import sys
+import operator
 import time
-from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Callable
+from dataclasses import asdict, field, fields, make_dataclass
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token, convert
 from rich.console import Console
 
-from tokenstore.builder import BuildOptions, BuildPreview, BuildProgress, BuildResult, build_store, preview_build
-from tokenstore.builder.documents.loss_spans import TrainOn
-from tokenstore.builder.options import Dedup, DocumentStart, Engine, Records, SpecialText
-from tokenstore.builder.reading.records import MAX_RECORD_BYTES
+from tokenstore.builder import BuildOptions, BuildProgress, BuildResult, build_store, preview_build
+from tokenstore.builder.result import Note, Progress
 from tokenstore.commands.progress_bar import meter
-from tokenstore.errors import counted
+from tokenstore.commands.screen import write_json
+from tokenstore.commands.show_build import print_preview, print_result
 from tokenstore.views.text import safe
 
-CONTENT = Group("What a record holds", sort_key=1)
-TOKENS = Group("Tokens", sort_key=2)
-CHOICE = Group("Which documents", sort_key=3)
-FLAG = Parameter(negative=())
-LIST = Parameter(consume_multiple=True, negative=())
+
+def _mebibytes(_: type, tokens: tuple[Token, ...]) -> int:
+    """The number of bytes in as many MiB as are given."""
+    mebibytes: int = convert(int, tokens)
+    return mebibytes << 20
+
+
+_GROUPS = {  # the options of each group of --help; those in none are at the top
+    "Records": "records text_field text_endings tokens_field mask_field id_field origins",
+    "Conversations (--records chat)": "chat_template chat_date train_on",
+    "Tokens": "eos eos_token document_start special_text add_special_tokens engine pattern special_tokens",
+    "Selecting documents": "filter map keep_empty min_tokens max_tokens dedup split",
+    "Bad records": "max_record_bytes max_bad",
+    "Running": "workers overwrite dry_run as_json",
+}
+_GROUP = {name: Group(group, sort_key=i) for i, (group, names) in enumerate(_GROUPS.items()) for name in names.split()}
+_FLAG = Parameter(negative=(), show_default=False)
+_LIST = Parameter(consume_multiple=True, negative=(), show_default=False)
+_IN_MEBIBYTES = Parameter(converter=_mebibytes, show_default=lambda num_bytes: num_bytes >> 20)
+_SPECIAL: dict[str, tuple[Parameter, ...]] = {
+    "output": (Parameter(alias="-o"),),
+    "eos": (Parameter(name="--add-eos", negative="--no-eos"),),
+    "eos_token": (Parameter(name="--eos"),),
+    "text_endings": (_LIST,),
+    "special_tokens": (_LIST,),
+    "add_special_tokens": (_FLAG,),
+    "keep_empty": (_FLAG,),
+    "overwrite": (_FLAG,),
+    "max_record_bytes": (
+        _IN_MEBIBYTES,
+        Parameter(name="--max-record-size", help="Length in MiB above which a record is bad."),
+    ),
+    "shard_bytes": (_IN_MEBIBYTES, Parameter(name="--shard-size", help="Target size of a shard file, in MiB.")),
+    "workers": (Parameter(show_default=lambda _: "one per core"),),
+}
+
+
+def _arguments() -> type:
+    """A dataclass with the fields of BuildOptions but `inputs`, annotated for the command line.
+
+    It checks nothing: the errors of BuildOptions are those of a function, not of a command line.
+    """
+    types = get_type_hints(BuildOptions)
+    made: list[tuple[str, Any, Any]] = []
+    for each in fields(BuildOptions):
+        if each.name != "inputs":
+            default = multiprocessing.cpu_count() if each.name == "workers" else each.default
+            grouped = Parameter(group=_GROUP[each.name]) if each.name in _GROUP else Parameter()
+            annotated = operator.getitem(Annotated, (types[each.name], grouped, *_SPECIAL.get(each.name, ())))
+            made.append((each.name, annotated, field(default=default)))
+    return make_dataclass("BuildArguments", made, namespace={"__doc__": BuildOptions.__doc__, "__module__": __name__})
+
+
+if TYPE_CHECKING:
+    BuildArguments = BuildOptions
+else:
+    BuildArguments = _arguments()
 
 
 def build(
     inputs: Annotated[list[str], Parameter(name="INPUTS", negative=())],
     /,
     *,
-    output: Annotated[Path, Parameter(alias="-o")],
-    tokenizer: str,
-    records: Annotated[Records, Parameter(group=CONTENT)] = "text",
-    text_field: Annotated[str, Parameter(group=CONTENT)] = "text",
-    text_endings: Annotated[list[str], LIST, Parameter(group=CONTENT)] = [],  # noqa: B006  # cyclopts copies
-    tokens_field: Annotated[str, Parameter(group=CONTENT)] = "input_ids",
-    mask_field: Annotated[str | None, Parameter(group=CONTENT)] = None,
-    id_field: Annotated[str | None, Parameter(group=CONTENT)] = None,
-    origins: Annotated[bool, Parameter(group=CONTENT)] = True,
-    chat_template: Annotated[str | None, Parameter(group=CONTENT)] = None,
-    chat_date: Annotated[str | None, Parameter(group=CONTENT)] = None,
-    train_on: Annotated[TrainOn, Parameter(group=CONTENT)] = "assistant",
-    engine: Annotated[Engine, Parameter(group=TOKENS)] = "auto",
-    eos: Annotated[str | None, Parameter(group=TOKENS)] = None,
-    no_eos: Annotated[bool, FLAG, Parameter(group=TOKENS)] = False,
-    document_start: Annotated[DocumentStart, Parameter(group=TOKENS)] = "none",
-    special_text: Annotated[SpecialText, Parameter(group=TOKENS)] = "plain",
-    add_special_tokens: Annotated[bool, FLAG, Parameter(group=TOKENS)] = False,
-    pattern: Annotated[str | None, Parameter(group=TOKENS)] = None,
-    special_tokens: Annotated[list[str], LIST, Parameter(group=TOKENS)] = [],  # noqa: B006
-    keep_empty: Annotated[bool, FLAG, Parameter(group=CHOICE)] = False,
-    min_tokens: Annotated[int, Parameter(group=CHOICE)] = 0,
-    max_tokens: Annotated[int | None, Parameter(group=CHOICE)] = None,
-    filter: Annotated[str | None, Parameter(group=CHOICE)] = None,
-    map: Annotated[str | None, Parameter(group=CHOICE)] = None,
-    dedup: Annotated[Dedup, Parameter(group=CHOICE)] = "none",
-    split: Annotated[str | None, Parameter(group=CHOICE)] = None,
-    max_bad: Annotated[int, Parameter(group=CHOICE)] = 0,
-    max_record_size: Annotated[int, Parameter(group=CHOICE)] = MAX_RECORD_BYTES >> 20,
-    shard_size: int = 1024,
-    workers: int | None = None,
-    overwrite: Annotated[bool, FLAG] = False,
-    dry_run: Annotated[bool, FLAG] = False,
-    as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
+    options: Annotated[BuildArguments, Parameter(name="*")],
+    dry_run: Annotated[bool, _FLAG, Parameter(group=_GROUP["dry_run"])] = False,
+    as_json: Annotated[bool, _FLAG, Parameter(name="--json", group=_GROUP["as_json"])] = False,
 ) -> int:
-    """Tokenize files into a token store.
+    """Build a token store from texts, tables or conversations.
 
-    Inputs are .txt files (a file is a document), .jsonl, .csv and .tsv (a line or row is one), each also as .gz or .zst;
-    .parquet and .arrow (also folders of Hugging Face save_to_disk); folders (all such files below them) and globs.
-    Documents come in the order of the arguments, inside a folder or glob sorted by path.
-    Neither sequence length nor shuffle is baked in.
+    Inputs are .txt files (a document each), .jsonl, .csv and .tsv files (a document per line or row), all of them also as
+    .gz or .zst; .parquet and .arrow files, also folders written by Hugging Face save_to_disk; folders, for all such files
+    below them; and glob patterns. Documents are stored in the order of the arguments. Within a folder or pattern, files are
+    sorted by path.
+    A store fixes neither the sequence length nor the order of training: the plan does.
 
-    Killed at any moment, a build leaves no store, and the same command resumes it. A finished store is left alone: its
-    inputs are compared by name, size and bytes. Of inputs of more than 1 GiB together OUTPUT.tokenstore/inputs.json keeps size,
-    inode and times, and only those are read again of which one of these changed. Work in
-    progress and lists of bad records are in the folder OUTPUT.tokenstore; one that tokenstore did not make is refused.
+    A build may be killed at any time. It leaves no store, and the same command resumes it. If the store is already complete,
+    the same command changes nothing; it compares the inputs with those of the store by name, size and content. If they exceed
+    1 GiB in total, their sizes, inodes and times are kept in OUTPUT.tokenstore/inputs.json, and only files that differ in one of
+    these are read again. The folder OUTPUT.tokenstore also holds unfinished work and the list of bad records. If a folder of
+    that name exists that tokenstore did not make, the build is refused.
 
     **Examples:**
 
     ```text
     tokenstore build data/*.jsonl.zst --output stores/web --tokenizer tokenizer.json --workers 8
     tokenstore build src/ --output stores/code --tokenizer bytes --text-endings .py .md
-    tokenstore build web.parquet -o stores/web --tokenizer gpt2.tiktoken --pattern gpt2 --dedup exact --split train=0.99,validation=0.01
+    tokenstore build web.parquet -o stores/web --tokenizer gpt2.tiktoken --pattern gpt2 --dedup exact
+    tokenstore build web.jsonl -o stores/web --tokenizer tokenizer.json --split train=0.99,validation=0.01
     tokenstore build web.jsonl -o stores/web --tokenizer Qwen3-8B/tokenizer.json --eos '<|endoftext|>'
     tokenstore build chats.jsonl -o stores/sft --tokenizer Qwen3-8B/tokenizer.json --records chat
-    tokenstore build chats.jsonl -o stores/sft --tokenizer tokenizer.json --records chat --chat-template llama3 --train-on last
+    tokenstore build chats.jsonl -o stores/sft --tokenizer tokenizer.json --records chat --chat-template llama3
+    tokenstore build web.jsonl -o stores/web --tokenizer tokenizer.json --dry-run
     ```
 
     Parameters
     ----------
     inputs
-        Files, folders and globs (quote a glob to have it expanded here, in sorted order).
-    output
-        The store's directory, which the build creates. With --split a folder of stores, one a split.
-    tokenizer
-        `bytes` (no file needed), or the path of a Hugging Face tokenizer.json, a tiktoken rank file or a sentencepiece model.
-    records
-        What a record holds: a text; `tokens` made elsewhere, a list of ids; or a conversation: messages, ShareGPT
-        conversations, instruction and output, prompt and completion.
-    text_field
-        Field of a record, or column, that holds the text; `a.b` is field b of a.
-    text_endings
-        Endings of other files that are read like .txt.
-    tokens_field
-        Field that holds tokens.
-    mask_field
-        Field that says which tokens are in the loss: labels (-100: not) or a mask of 0 and 1.
-        Left out: loss_mask or labels, if the first record has it.
-    id_field
-        Field that holds the document's own id, to be kept in the store.
-    origins
-        Keep every document's record number, 8 bytes each, so that it can be traced to its input.
-    chat_template
-        A Jinja file, or a built-in template: chatml, plain, alpaca, qwen2.5, qwen3, qwen3-2507, llama3, llama3.1, llama3.2,
-        gemma, gemma3, mistral-v1, mistral-v3, mistral-v3-tekken, mistral-v7-tekken, deepseek-v3, deepseek-r1,
-        deepseek-v3.1, phi3, phi3.5, phi4, phi4-mini. Default: the template beside the tokenizer.json; if it does not
-        mark what the assistant says, the marks of the built-in one that writes the same text are used.
-    chat_date
-        What a chat template that prints today's date gets to print, as 2025-01-31: a build must not depend on the day.
-    train_on
-        What is trained on in a conversation: the assistant's turns, its last turn (also where the user speaks after it), or all.
-    engine
-        Fast tokenizes by gigatoken, checked against the reference; auto if it can. The tokens are the same.
-    eos
-        The end-of-text token, such as '<|endoftext|>', which is appended to every document. Default: the one named in the
-        tokenizer_config.json beside the tokenizer, else the only usual one in the vocabulary. The summary shows it.
-        A chat model's may end a turn, as <|im_end|> does: for plain text name the base model's.
-    no_eos
-        Append no end-of-text token.
-    document_start
-        Token put before every document.
-    special_text
-        Special-token strings inside a text: stay text, become special tokens, or make the record bad.
-    add_special_tokens
-        Let the tokenizer.json's own post-processing add its special tokens to every text.
-    pattern
-        Of a tiktoken rank file, which does not say it: the name of its split pattern (gpt2, cl100k_base, o200k_base, llama3,
-        qwen2, ...), or the pattern.
-    special_tokens
-        Of a tiktoken rank file: name=id, or a name, which is given the next free id.
-    keep_empty
-        Keep documents without text, instead of dropping and counting them.
-    min_tokens
-        Leave out documents with fewer tokens, those put before and after not counted.
-    max_tokens
-        Leave out documents with more tokens.
-    filter
-        module:function of your own; given a record, a dict, it says whether to keep it.
-    map
-        module:function of your own; given a record, a dict, it returns the one to take, or None to leave it out.
-    dedup
-        Exact: of equal documents only the first is kept.
-    split
-        Names and shares, such as train=0.99,validation=0.01. Equal documents fall in the same split.
-    max_bad
-        Bad records allowed before the build fails with exit code 3. They are listed in OUTPUT.tokenstore/rejects.jsonl.
-    max_record_size
-        Records longer than this many MiB are bad.
-    shard_size
-        Target size of a shard file in MiB.
-    workers
-        Processes that tokenize; default: one per core. The store's bytes are the same for any number.
-    overwrite
-        Replace a store or an unfinished build that was made with other options. A folder that holds anything else than a
-        store is refused.
+        Files, folders and glob patterns. A quoted pattern is expanded by this command, in sorted order.
+    options
+        See `BuildOptions`.
     dry_run
-        Show the inputs, the tokens to expect from a sample spread over them, with its uncertainty, and the disk needed;
-        write nothing. Fails with exit code 3 where all records of the sample are bad.
+        Write nothing. Show the inputs, the number of tokens to expect, estimated with its uncertainty from a sample of the
+        inputs, and the disk space needed. Exit code 3 if all records of the sample are bad.
     as_json
         Print the result as one JSON object.
     """
-    options = _options(**locals())
+    chosen = BuildOptions(**{**vars(options), "inputs": tuple(inputs)})
     if dry_run:
-        _print_preview(preview_build(options), as_json)
+        print_preview(preview_build(chosen), as_json)
         return 0
+    return run_build("building", as_json, lambda progress, note: build_store(chosen, progress, note))
+
+
+def run_build(label: str, as_json: bool, make: Callable[[Progress, Note], BuildResult]) -> int:
+    """Run a build or append with a progress bar, its notes on standard error, and print its result; return the exit code."""
     errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     start = time.monotonic()
-    with meter("building", quiet=as_json) as shown:
+    with meter(label, quiet=as_json) as shown:
 
         def progress(at: BuildProgress) -> None:
             shown.show(at.num_bytes, at.total_bytes, (at.num_tokens, " tokens"), (at.num_bytes, "B of input"))
 
-        result = build_store(options, progress, lambda text: errors.print(f"note: {safe(text)}"))
+        result = make(progress, lambda text: errors.print(f"note: {safe(text)}"))
     seconds = time.monotonic() - start
     if as_json:
-        sys.stdout.write(json.dumps({**asdict(result), "seconds": round(seconds, 3)}, default=str) + "\n")
+        write_json({**asdict(result), "seconds": round(seconds, 3)})
     else:
         print_result(result, seconds)
     return 0
-
-
-def _options(
-    dry_run: bool,
-    as_json: bool,
-    workers: int | None,
-    max_record_size: int,
-    shard_size: int,
-    eos: str | None,
-    no_eos: bool,
-    **same: Any,
-) -> BuildOptions:
-    """The command's arguments as options: those of other units, and the others as they are."""
-    others: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in same.items()}
-    return BuildOptions(
-        workers=multiprocessing.cpu_count() if workers is None else workers,
-        max_record_bytes=max_record_size << 20,
-        shard_bytes=shard_size << 20,
-        eos_token=eos,
-        eos=not no_eos,
-        **others,
-    )
-
-
-def _print_preview(preview: BuildPreview, as_json: bool) -> None:
-    if as_json:
-        sys.stdout.write(json.dumps(asdict(preview)) + "\n")
-        return
-    over = ", ".join(f"{number} {ending}" for ending, number in sorted(preview.passed_over.items()))
-    rows = [(ending, f"{counted(number, 'file')}, {_size(size)}") for ending, number, size in preview.files]
-    rows += [("skipped", f"other endings: {over}")] if over else []
-    rows += [
-        ("work", f"{counted(preview.num_units, 'unit')}; a killed build keeps those that are done"),
-        ("tokenizer", preview.tokenizer),
-        ("ids", f"{preview.dtype}, as the vocabulary has {preview.vocab_size:,} ids (uint16 holds 65,536)"),
-        ("expected", _expected(preview)),
-        ("store", f"about {_size(preview.store_bytes)}"),
-        ("disk", f"about {_size(preview.disk_bytes)} while building, {_size(preview.free_bytes)} free"),
-    ]
-    if preview.read_in_part:
-        what = (
-            "inputs are large and were read only in part"
-            if preview.read_in_part > 1
-            else "input is large and was read only in part"
-        )
-        rows.append(("uncertain", f"{preview.read_in_part:,} {what}; the rest is assumed to be like its beginning"))
-    if preview.num_bad:
-        rows.append(("bad records", f"{preview.num_bad:,} in the sample"))
-    if preview.disk_bytes > preview.free_bytes:
-        rows.append(("warning", "there is not enough room; the build would stop, and resume once there is"))
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    for name, value in [*rows, ("dry run", "nothing was written; run without --dry-run to build")]:
-        console.print(safe(f"{name:<13}{value}"))
-
-
-def _expected(preview: BuildPreview) -> str:
-    what = f"{counted(preview.num_tokens, 'token')} in {counted(preview.num_documents, 'document')}"
-    if preview.is_exact:
-        return f"{what} (all inputs were tokenized)"
-    return f"about {what} (tokens within {max(preview.error * 100, 0.1):.1f} %, estimated from a sample)"
-
-
-def _size(num_bytes: float) -> str:
-    for unit in ("B", "KB", "MB", "GB"):
-        if num_bytes < 1000:
-            return f"{num_bytes:.3g} {unit}"
-        num_bytes /= 1000
-    return f"{num_bytes:.3g} TB"
-
-
-_WHY = {
-    "empty": "without text",
-    "filtered": "removed by --filter or --map",
-    "short": "shorter than --min-tokens",
-    "long": "longer than --max-tokens",
-    "duplicates": "equal to an earlier one",
-}
-
-
-def print_result(result: BuildResult, seconds: float) -> None:
-    """Print a table of what is there now."""
-    counts = result.counts
-    left_out = ", ".join(f"{counts[name]:,} {why}" for name, why in _WHY.items() if counts.get(name))
-    rows = [
-        ("store", str(result.path) + (" (was there already; nothing done)" if result.was_there else "")),
-        ("documents", f"{result.num_documents:,} from {counted(counts.get('input files', 0), 'file')}"),
-        *([("left out", left_out)] if left_out else []),
-        (
-            "tokens",
-            f"{result.num_tokens:,} as {result.dtype} (vocabulary of {result.vocab_size:,}), {counted(result.num_shards, 'shard')}",
-        ),
-        ("end of text", f"{result.eos_token!r} ({result.eos_id})" if result.eos_id is not None else "none appended"),
-        *[
-            (
-                f"  {part.path.name}",
-                f"{counted(part.num_documents, 'document')}, {counted(part.num_tokens, 'token')}, digest {part.digest}",
-            )
-            for part in result.splits
-        ],
-        ("bad records", f"{counts.get('bad', 0):,}" + (f", listed in {result.rejects}" if result.rejects else "")),
-        *([("digest", result.digest)] if result.digest else []),
-    ]
-    if not result.was_there:
-        if result.new_documents < result.num_documents:
-            rows.append(
-                ("added", f"{counted(result.new_documents, 'document')}, {counted(result.new_tokens, 'token')}")
-            )
-        rows.append(("time", f"{seconds:.1f} s, {result.new_tokens / max(seconds, 1e-9):,.0f} tokens/s"))
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    for name, value in rows:  # no table: it would cut a long path to the width of the terminal
-        console.print(safe(f"{name:<13}{value}"))

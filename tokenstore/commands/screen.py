@@ -40,9 +40,9 @@ def screen() -> Console:
 
 
 def write_json(value: Any) -> None:
-    """One JSON object on a line, ASCII; a dataclass is its fields."""
+    """One JSON object on a line, ASCII; a dataclass is its fields, a path a string."""
     try:
-        sys.stdout.write(json.dumps(_plain(value)) + "\n")
+        sys.stdout.write(json.dumps(_plain(value), default=str) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:  # as rich does it for a reader that has seen enough
         Console().on_broken_pipe()
