@@ -199,8 +199,12 @@ class Checked:
         made._fill(value, f"{place}.", mistakes)
         return made
 
+    def _declared(self) -> dict[str, tuple[Check, Any]]:
+        cls: Any = type(self)
+        return _fields_of(cls)
+
     def _fill(self, given: Mapping[Any, Any], prefix: str, mistakes: Mistakes) -> None:
-        known = _fields_of(type(self))
+        known = self._declared()
         for name, (check, default) in known.items():
             if name in given:
                 object.__setattr__(self, name, check(given[name], prefix + name, mistakes))
@@ -214,7 +218,7 @@ class Checked:
 
     def as_json(self) -> dict[str, Any]:
         """The fields that differ from their defaults, as values of JSON: a Decimal is a string."""
-        found = {name: (getattr(self, name), default) for name, (_, default) in _fields_of(type(self)).items()}
+        found = {name: (getattr(self, name), default) for name, (_, default) in self._declared().items()}
         return {name: _as_json(value) for name, (value, default) in found.items() if value != default}
 
 
