@@ -1,4 +1,4 @@
-"""Reads pages of `tokenstore report` back; and stores and plans with hostile texts."""
+"""Pages of `tokenstore report` read back, and stores and plans of texts that try to get out of them."""
 
 import base64
 import hashlib
@@ -42,7 +42,7 @@ VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
 def is_harmless(text: str) -> bool:
-    """Whether the text has no control or format character that could move, hide or reverse text."""
+    """No character in it that moves, hides or turns others around."""
     return not [
         c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") and c not in KEPT
     ]
@@ -53,7 +53,7 @@ def is_harmless(text: str) -> bool:
 
 @dataclass
 class Box:
-    """The tokens of an excerpt: the number of the first; ids, text and classes of each element."""
+    """The tokens of an excerpt: the number of the first, and of each element ids, text and classes."""
 
     start: int
     label: str
@@ -68,15 +68,14 @@ class Box:
 
 
 class Page(HTMLParser):
-    """A parsed page. Every element is closed.
+    """A page: every element closed, and what stands in it.
 
     Attributes:
         elements: [(tag, attributes)].
-        scripts: texts of the scripts that run.
-        data: content of the JSON scripts.
-        boxes: the token boxes.
+        scripts, data: texts of scripts that run, and of those that only hold data, from JSON.
+        boxes: of tokens.
         pres: texts of <pre>.
-        text: all text; `shown` is the same with single spaces.
+        text: all that is shown; `shown` with spaces as one.
     """
 
     def __init__(self, page: str):
@@ -95,7 +94,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
-        assert len(given) == len(attrs), "an attribute is repeated"
+        assert len(given) == len(attrs), "an attribute that stands twice"
         self.elements.append((tag, given))
         if tag not in VOID:
             self.open.append((tag, given))
@@ -132,7 +131,7 @@ class Page(HTMLParser):
 
 
 def check_page(source: str) -> Page:
-    """Parse a page and check that it is inert: one script, ours; no address, no handler, no odd character."""
+    """The page, when nothing of what it shows can act: one script, ours; no address, no handler, no odd character."""
     page = Page(source)
     assert is_harmless(source)
     assert source.encode().decode() == source
@@ -156,11 +155,11 @@ def check_page(source: str) -> Page:
     return page
 
 
-# ---- stores and plans for pages
+# ---- what pages are made of
 
 
 def hostile_store(folder: Path) -> Path:
-    """A store with hostile texts, ids, input names and path; its documents have origins and ids."""
+    """A store of the attacks, as texts, ids, names of input files and its own; its documents have origins and ids."""
     source = folder / "in\x1b[5m <b>\u202e"
     source.mkdir(parents=True)
     for part, name in enumerate(["<script>window.pwned=11<!--.jsonl", "b\x07\n\u2066 '\"onload=x.jsonl"]):
@@ -172,7 +171,7 @@ def hostile_store(folder: Path) -> Path:
 
 
 def texts_store(path: Path, texts: Sequence[str], kind: Kind | None = None, masked: bool = True) -> Path:
-    """A store of texts as bytes; if `masked`, every second word is not in the loss."""
+    """A store of texts as bytes; of every second word no token is in the loss, if `masked`."""
     documents = []
     for number, text in enumerate(texts):
         tokens = list(text.encode())
@@ -184,7 +183,7 @@ def texts_store(path: Path, texts: Sequence[str], kind: Kind | None = None, mask
 
 
 def make_plan(sources: dict[str, dict], **fields: Any) -> Plan:
-    """A plan of 16 tokens per sequence, 4 sequences per step and 40 steps by default, without its warnings."""
+    """A plan of 16 tokens a sequence, 4 sequences a step and 40 steps, unless told otherwise, without its warnings."""
     given = {"sequence_length": 16, "global_batch_size": 4, "num_steps": 40, "sources": sources, **fields}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -196,7 +195,7 @@ def page_of(store: Store, samples: int = 100, max_tokens: int = 30_000) -> Page:
 
 
 def facts(page: Page) -> dict[str, str]:
-    """The names and values listed on a page."""
+    """The names and values that are listed on a page."""
     found = {}
     for part in page.source.split("<dt>")[1:]:
         name, rest = part.split("</dt><dd><bdi>", 1)
