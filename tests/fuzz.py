@@ -129,7 +129,7 @@ def ask_plan(plan: tokenstore.Plan) -> None:
         with told():
             assert all(0 <= piece.document < len(store) for row in plan.documents(step) for piece in row)
         with told():
-            list(trace_rows(plan, Decoder(None, "not wanted"), step))
+            list(trace_rows(plan, Decoder(None, store.vocab_size, "not wanted"), step))
     with told():
         next(plan.find(next(iter(plan.stores)), 3), None)
 
