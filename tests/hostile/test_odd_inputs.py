@@ -135,7 +135,7 @@ def test_the_same_by_the_command_of_a_clone(tmp_path: Path) -> None:
     folder = write_all(tmp_path / "in", {"a.jsonl": joined([b"\n"], b"\n")})
     check_built(run_outside, folder, tmp_path / "store", records_of("a.jsonl"))
     write_all(folder, {"b.jsonl.zst": zstd(GOOD["jsonl"])[:-1]})
-    check_refused(run_outside, folder, tmp_path / "none", 1, "expected a whole .zst file", options=["--max-bad", 99])
+    check_refused(run_outside, folder, tmp_path / "none", 1, ".zst is damaged or incomplete", options=["--max-bad", 99])
 
 
 SPECIAL = ["<|endoftext|>", "between <|user|>", "<|endoftext", "<|padding|> is none of this tokenizer's"]
@@ -212,7 +212,7 @@ def test_a_damaged_compressed_file_is_no_shorter_corpus(
     name = f"bad.{ending}{kind}"
     data = DAMAGES[damage](COMPRESS[kind](GOOD[ending]))
     folder = write_all(tmp_path / "in", {"a.jsonl": GOOD["jsonl"], name: data, "z.jsonl": GOOD["jsonl"]})
-    parts = (f"error: input: expected a whole {kind} file", str(folder / name), "fetch it again or leave it out")
+    parts = (f"error: input: {folder / name} is damaged or incomplete", "fetch it again or omit it")
     check_refused(command, folder, tmp_path / "store", 1, *parts, options=["--max-bad", 9])
 
 

@@ -70,13 +70,13 @@ def test_tabs_between_fields_and_rows_over_the_limit(command: Run, tmp_path: Pat
 
 
 REFUSED_CSV = {
-    "an open quote": (b'text,id\na,1\n"b,2\nc,3\n', "expected rows of a .csv file, found unexpected end of data after"),
+    "an open quote": (b'text,id\na,1\n"b,2\nc,3\n', "is not valid CSV: unexpected end of data after"),
     "a letter behind a quote": (
         b'text,id\n"a"b,1\nc,2\n',
-        "expected rows of a .csv file, found ',' expected after '\"'",
+        "is not valid CSV: ',' expected after '\"'",
     ),
     "no such column": (b"id,body\n1,a\n", "b.csv; its columns are 'id', 'body'; name one with --text-field"),
-    "a column twice": (b"text,text\na,b\n", "field: 2 columns have the name 'text'"),
+    "a column twice": (b"text,text\na,b\n", "field: 2 columns are named 'text'"),
     "0 bytes": (b"", "field: there is no column 'text'"),
     "no header in UTF-8": (b"t\xe9xt\na\n", "its columns are 't\\udce9xt'"),
 }
@@ -184,7 +184,7 @@ def test_values_that_python_has_none_for_are_bad_rows(
     for unit, values in times.items():
         table = pa.table({"text": ["a", "b", "c"], "at": pa.array(values, pa.timestamp(unit))})
         files[f"{unit}.parquet"] = lambda path, table=table: parquet.write_table(table, path)
-    bad = Bad("no such value in Python: ")
+    bad = Bad("a value that Python cannot represent: ")
     records = [*numbered("ns.parquet", [bad, "b", "c"]), *numbered("us.parquet", ["a", bad, "c"])]
     folder = write_all(tmp_path / "in", files)
     check_built(command, folder, tmp_path / "store", records, "--filter", "all_columns:keep")
@@ -221,7 +221,7 @@ def test_a_damaged_table_is_no_shorter_corpus(command: Run, tmp_path: Path, kind
     whole, other = (bytes_of(make(pa.array([text] * 9)), tmp_path / "x") for text in ("one", "two"))
     ending = ".parquet" if kind == "parquet" else ".arrow"
     folder = write_all(tmp_path / "in", {"a.txt": b"sound", f"b{ending}": cut(whole, other)})
-    parts = (f"expected a whole {ending} file", str(folder / f"b{ending}"), "fetch it again or leave it out")
+    parts = (f"input: {folder}/b{ending} is damaged or incomplete", "fetch it again or omit it")
     check_refused(command, folder, tmp_path / "store", 1, *parts, options=["--max-bad", 99])
 
 
@@ -230,7 +230,7 @@ def test_a_column_twice_or_not_at_all_is_refused(command: Run, tmp_path: Path) -
     table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"])
     makers = {"a.parquet": lambda path: parquet.write_table(table, path), "b.parquet": lambda path: parquet.write_table(pa.table({"body": ["a"]}), path)}  # fmt: skip
     found = {
-        "a.parquet": "2 columns have the name 'text' ({})",
+        "a.parquet": "2 columns are named 'text' ({})",
         "b.parquet": "there is no column 'text' in {}; its columns are 'body'",
     }
     for name, make in makers.items():
@@ -238,7 +238,7 @@ def test_a_column_twice_or_not_at_all_is_refused(command: Run, tmp_path: Path) -
         check_refused(command, folder, tmp_path / "store", 1, "field: " + found[name].format(folder / name))
     with pa.OSFile(str(tmp_path / "c.arrow"), "wb") as raw, pa.ipc.new_stream(raw, table.schema) as out:
         out.write_table(table)
-    check_refused(command, tmp_path / "c.arrow", tmp_path / "store", 1, "2 columns have the name 'text'")
+    check_refused(command, tmp_path / "c.arrow", tmp_path / "store", 1, "2 columns are named 'text'")
 
 
 def saved(folder: Path, splits: dict[str, list[str]]) -> dict[str, object]:
@@ -267,13 +267,13 @@ def test_a_listed_file_that_is_lost_is_told(command: Run, tmp_path: Path) -> Non
     folder = write_all(tmp_path / "set", saved(tmp_path, {"train": ["a", "b"], "test": ["c", "d"]}))
     lost = folder / "test" / "data-00001-of-00002.arrow"
     lost.unlink()
-    check_refused(command, folder, tmp_path / "store", 2, f"input: expected a file, found nothing ({lost})")
+    check_refused(command, folder, tmp_path / "store", 2, f"input: {lost} is missing")
     for path in (folder / "test").glob("*.arrow"):
         path.unlink()
-    check_refused(command, folder, tmp_path / "store", 2, f"input: expected a file, found nothing ({lost})")
+    check_refused(command, folder, tmp_path / "store", 2, f"input: {lost} is missing")
     (folder / "test" / "state.json").write_text('{"step": 7}')  # of a training run
     (folder / "train" / "state.json").write_text("[")
-    check_refused(command, folder, tmp_path / "store", 2, "expected a table's state.json, found", "train/state.json")
+    check_refused(command, folder, tmp_path / "store", 2, "train/state.json is not the state of a saved data set")
 
 
 @pytest.mark.deep

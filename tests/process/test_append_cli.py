@@ -117,7 +117,7 @@ def test_what_fails_exits_1(make: Make, jsonl: Callable[..., Path], tmp_path: Pa
     for arguments, message in (
         ([tmp_path / "nowhere", new], "found nothing"),
         ([store, jsonl("in/empty.jsonl", [""])], "documents: expected at least one, found none"),
-        ([store, tmp_path / "in/cut.jsonl.gz"], "input: expected a whole .gz file"),
+        ([store, tmp_path / "in/cut.jsonl.gz"], "cut.jsonl.gz is damaged or incomplete"),
     ):
         done = run_here("append", *arguments)
         assert (done.returncode, done.stdout) == (1, "")

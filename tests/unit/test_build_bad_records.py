@@ -89,7 +89,7 @@ def test_a_damaged_input_is_an_error_and_no_store(build: Build, tmp_path: Path) 
     corpus = mixed_corpus(tmp_path / "in")
     whole = (corpus / "d.txt.gz").read_bytes()
     (corpus / "d.txt.gz").write_bytes(whole[:-9])
-    with pytest.raises(BuildError, match=r"expected a whole \.gz file.*d\.txt\.gz"):
+    with pytest.raises(BuildError, match=r"d\.txt\.gz is damaged or incomplete"):
         build(corpus, max_bad=3)
     assert not (tmp_path / "store").exists()
     (corpus / "d.txt.gz").write_bytes(whole)

@@ -89,7 +89,7 @@ def test_a_value_that_python_cannot_hold_makes_its_row_bad_and_no_other(tmp_path
     assert texts_of(result.path) == list("acegh")
     rejects = json_lines(result.rejects)
     assert [(row["file"], row["record"]) for row in rejects] == [("a.parquet", 2), ("a.parquet", 4), ("b.parquet", 2)]
-    assert all(row["reason"].startswith("no such value in Python: ") for row in rejects)
+    assert all(row["reason"].startswith("a value that Python cannot represent: ") for row in rejects)
 
 
 FAILING = {

@@ -63,7 +63,7 @@ def test_a_misnamed_input_is_recognized(tmp_path: Path, name: str, data: bytes, 
     done = run_here("build", tmp_path / name, "-o", tmp_path / "s", "--tokenizer", "bytes", "--max-bad", 99)
     assert done.returncode == 1
     assert done.stderr == (
-        f"error: input: cannot be read as {Path(name).suffix}: this is {message} ({tmp_path / name})\n"
+        f"error: input: {tmp_path / name} cannot be read as {Path(name).suffix}: this is {message}\n"
     )
 
 
@@ -99,7 +99,7 @@ def test_a_column_that_is_there_twice_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,text\na,b\n")
     done = run_here("build", tmp_path / "a.csv", "-o", tmp_path / "s", "--tokenizer", "bytes")
     assert done.returncode == 1
-    assert f"2 columns have the name 'text' ({tmp_path / 'a.csv'}); rename all but one" in done.stderr
+    assert f"2 columns are named 'text' ({tmp_path / 'a.csv'}); rename all but one" in done.stderr
 
 
 def test_an_append_reports_what_it_added(tmp_path: Path) -> None:

@@ -107,11 +107,11 @@ def test_text_endings_are_read_like_txt(tree: Callable[..., Path]) -> None:
     [
         ("none", "none does not exist"),
         ("none/*.txt", "no file matches "),
-        ("empty", "found none"),
-        ("only_others", "found none"),
-        ("only_others/a.pdf", r"found 'a\.pdf'"),
-        ("only_others/*", r"found 'a\.pdf'"),
-        ("pipe", "found something else"),
+        ("empty", "holds no files with a known ending"),
+        ("only_others", "holds no files with a known ending"),
+        ("only_others/a.pdf", r"a\.pdf has no known ending"),
+        ("only_others/*", r"a\.pdf has no known ending"),
+        ("pipe", "is neither a file nor a folder"),
     ],
 )
 def test_an_argument_that_gives_no_input_is_refused_by_name(

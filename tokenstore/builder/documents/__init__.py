@@ -1,6 +1,7 @@
 """Rows -> documents -> tokens.
 
-hooks, convert         the user's functions; a row as text, as tokens or as a conversation
-chat, templates, template_families, loss_spans   conversations, and which part of them is in the loss
-collect, encode        documents in batches for the tokenizer, and their tokens
+hooks, convert         the user's functions; a row -> a document: text, tokens or a conversation
+chat, templates        a conversation's messages; chat templates, and the text they write
+template_families, loss_spans   which part of that text is in the loss
+collect, encode        documents in batches large enough for the tokenizer; their tokens
 """

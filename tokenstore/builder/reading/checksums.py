@@ -1,9 +1,9 @@
-"""The checksum of an input's bytes: what tells an edited input from the one a store was made of.
+"""Checksums of inputs, which show whether an input changed after the store was built.
 
-A store records it in inputs.jsonl (FMT-4). When a command is run again, an input of the same name and size is the same if
-its checksum is. Reading terabytes for that would take hours, so a large build keeps in its work folder what each input was
-when its checksum was taken: size, inode, and times of the last change of its bytes and of the file itself. A user can set
-the first time back, but not the second. Only where one of these is another are the bytes read.
+A store records them in inputs.jsonl (FMT-4). When a command is repeated, inputs of the same name, size and checksum are the
+same. Computing the checksums of terabytes would take hours. So a large build keeps in its work folder, for each input, what the
+file system said when the checksum was computed: size, inode, modification time and inode change time. A user can set the
+modification time, but not the inode change time. Only inputs for which one of the four differs are read again.
 """
 
 import contextlib
@@ -20,16 +20,16 @@ from tokenstore.store.files import read_bytes
 from tokenstore.store.work import Work
 from tokenstore.store.writing import write_atomically
 
-BLOCK = 4 << 20  # bytes; the checksum is that of the checksums of the blocks, so that parts of a file can be read apart
-_CHEAP = 1 << 30  # bytes of inputs that are read again in about a second
+BLOCK = 4 << 20  # bytes. A file's checksum is that of its blocks' checksums, so that slices can be hashed separately
+_CHEAP = 1 << 30  # inputs with fewer bytes in total are read again, which takes about a second
 _MAX_KNOWN_BYTES = 1 << 28
 _PIECE = 1 << 20
 
-Stamp = list[int]  # size, inode, time of change of the bytes and of the file, in nanoseconds
+Stamp = list[int]  # size in bytes, inode, modification time and inode change time in nanoseconds
 
 
 def block_hashes(path: Path, start: int, stop: int) -> bytes:
-    """The checksums of the blocks of a file that begin in bytes [start, stop)."""
+    """The checksums, 16 bytes each, of the blocks of a file that begin in bytes [start, stop)."""
     found = []
     with open(path, "rb", buffering=0) as file:
         for first in range(-(-start // BLOCK) * BLOCK, stop, BLOCK):
@@ -43,30 +43,30 @@ def block_hashes(path: Path, start: int, stop: int) -> bytes:
 
 
 def hashes_of(data: bytes) -> bytes:
-    """The checksums of the blocks of a whole file."""
+    """The checksums, 16 bytes each, of the blocks of a file with the content `data`."""
     return b"".join(xxhash.xxh3_128_digest(data[at : at + BLOCK]) for at in range(0, len(data), BLOCK))
 
 
 def hashes_bytes(num_bytes: int) -> int:
-    """At most so many bytes of checksums belong to so many bytes of an input; one block more where these begin inside one."""
+    """An upper bound on the bytes of checksums for a slice of `num_bytes`, which may begin and end inside a block."""
     return (num_bytes // BLOCK + 2) * xxhash.xxh3_128().digest_size
 
 
 def checksum_of_blocks(hashes: bytes) -> str:
-    """The checksum of a file, from those of all its blocks."""
+    """The checksum of a file, in hex, from those of all its blocks."""
     return xxhash.xxh3_128_hexdigest(hashes)
 
 
 def stamp_of(path: Path) -> Stamp:
-    """What a file is now, without reading it."""
+    """The state of a file according to the file system, without reading it."""
     found = path.stat()
     return [found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns]
 
 
 class KnownChecksums:
-    """Checksums of inputs, from the work folder of a store where the files are what they were, else by reading them.
+    """Checksums of inputs: from the work folder of a store if the files did not change, else by reading them.
 
-    What is kept there only saves time. The store is there when it is written, so a failure to write it is no failure.
+    The file in the work folder only saves time. It is written after the store is finished, so failing to write it is ignored.
     """
 
     def __init__(self, work: Work):
@@ -77,10 +77,10 @@ class KnownChecksums:
             if isinstance(known, dict):
                 self._known = {path: each for path, each in known.items() if _is_known(each)}
         except (OSError, CorruptionError, ValueError, RecursionError):
-            pass  # as if nothing were known
+            pass  # all inputs are read
 
     def checksum(self, file: InputFile) -> str:
-        """The checksum of an input as it is now."""
+        """The checksum of an input as it is now; OSError if it cannot be read."""
         before = stamp_of(file.path)
         stamp, checksum = self._known.get(str(file.path), (None, ""))
         if stamp == before:
@@ -91,17 +91,17 @@ class KnownChecksums:
         return found
 
     def add(self, files: Sequence[InputFile], checksums: Sequence[str]) -> None:
-        """Take over the checksums of inputs that were just read, except of those that changed since."""
+        """Add checksums of inputs that were just read, except for inputs that changed since."""
         if not self._known and sum(file.num_bytes for file in files) < _CHEAP:
-            return  # they would not be kept
+            return  # `keep` would not write them
         for file, checksum in zip(files, checksums, strict=True):
-            with contextlib.suppress(OSError):  # removed since
+            with contextlib.suppress(OSError):  # the file was removed
                 stamp = stamp_of(file.path)
                 if (stamp[0], stamp[2]) == (file.num_bytes, file.modified_ns):
                     self._known[str(file.path)] = [stamp, checksum]
 
     def keep(self) -> None:
-        """Keep what is known, where reading the inputs again would take long."""
+        """Write the checksums to the work folder, if reading the inputs again would take long."""
         if sum(stamp[0] for stamp, _ in self._known.values()) >= _CHEAP:
             with contextlib.suppress(OSError):
                 write_atomically(self._path, json.dumps(self._known).encode())
@@ -115,6 +115,6 @@ def _is_known(entry: object) -> bool:
 
 
 def changed(known: KnownChecksums, files: Iterable[InputFile], there: Mapping[str, str | None]) -> list[InputFile]:
-    """The inputs whose bytes are not those of the checksum that a store records for their names."""
+    """The inputs whose checksum differs from the one that a store records for their name in `there`, if it records one."""
     recorded = ((file, there[file.name]) for file in files)
     return [file for file, checksum in recorded if checksum is not None and known.checksum(file) != checksum]

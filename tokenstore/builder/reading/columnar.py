@@ -1,6 +1,6 @@
-"""Rows of tables: .parquet, Arrow streams and files (.arrow, as Hugging Face `save_to_disk` writes them), .csv and .tsv.
+"""Reads the rows of tables: .parquet; .arrow (streams and files, also of Hugging Face `save_to_disk`); .csv and .tsv.
 
-Only the columns asked for are read. Every row is a record, also one without text.
+Only the columns asked for are read. Every row is a record, even without text.
 """
 
 import csv
@@ -14,8 +14,8 @@ from tokenstore.builder.reading.decompress import Stream
 from tokenstore.builder.reading.units import Slice
 from tokenstore.errors import BuildError
 
-_BATCH_ROWS, _BATCH_BYTES = 256, 8 << 20  # at once, whichever is less
-_MOST_CHARACTERS = 1 << 27  # of a field of .csv that is read to its end, so that the row behind it is found
+_BATCH_ROWS, _BATCH_BYTES = 256, 8 << 20  # rows are read in batches that exceed neither
+_MOST_CHARACTERS = 1 << 27  # a field of .csv up to this length is read to its end, so that the next row can be found
 _FILE_START = b"ARROW1\x00\x00"
 _NOT_UTF8 = "Invalid UTF8"
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
@@ -29,11 +29,17 @@ def table_rows(
     """The rows of a .parquet or .arrow file.
 
     Args:
-        part: of a .parquet file the row groups whose places are in its bytes, of another the whole file.
-        columns: columns, or `a.b` for field b of column a, which is then given as {"a": {"b": value}}.
-        done: called with how many bytes of the slice are read, about.
-    Returns: a row, or a ValueError for one whose text is not UTF-8.
-    Raises: BuildError: a damaged file, or no such column.
+        path: the file.
+        ending: `.parquet` or `.arrow`.
+        part: the slice to read: of a .parquet file the row groups placed in it, otherwise the whole file.
+        columns: columns, or `a.b` for field b of column a, which is then returned as {"a": {"b": value}}.
+        done: called with the approximate number of bytes of the slice read so far.
+
+    Yields:
+        A row, or a ValueError for a row whose text is not UTF-8 or whose values Python cannot represent.
+
+    Raises:
+        BuildError: the file is damaged, or has no such column.
     """
     import pyarrow
 
@@ -42,11 +48,11 @@ def table_rows(
         for batch in batches(path, part, columns, done):
             yield from _rows(batch)
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:  # a name of a column need not be UTF-8
-        raise _damaged(ending, error, path) from error
+        raise damaged(path, error) from error
 
 
 def first_bytes(path: Path, count: int) -> bytes:
-    """How a file begins; nothing where it cannot be read, which is reported where it is read."""
+    """The first `count` bytes of a file; b"" if it cannot be read, which is reported when its rows are read."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(count)
@@ -54,13 +60,14 @@ def first_bytes(path: Path, count: int) -> bytes:
         return b""
 
 
-def _damaged(ending: str, error: Exception, path: Path) -> BuildError:
+def damaged(path: Path, error: Exception) -> BuildError:
+    """The error for an input that its library cannot read to the end."""
     text = " ".join(str(error).split())[:200]
-    return BuildError(f"input: expected a whole {ending} file, found {text} ({path}); fetch it again or leave it out")
+    return BuildError(f"input: {path} is damaged or incomplete ({text}); fetch it again or omit it")
 
 
 def column_names(path: Path, ending: str) -> list[str]:
-    """Names of the columns of a .parquet or .arrow file."""
+    """Names of the columns of a .parquet or .arrow file; raises pyarrow's errors for a damaged one."""
     from pyarrow import parquet
 
     if ending == ".parquet":
@@ -71,7 +78,7 @@ def column_names(path: Path, ending: str) -> list[str]:
 
 
 def group_slices(path: Path) -> list[tuple[Slice, int]]:
-    """The row groups of a .parquet file as slices, and how many rows each has; BuildError for a damaged file."""
+    """The row groups of a .parquet file as slices, with the number of rows of each; BuildError for a damaged file."""
     import pyarrow
     from pyarrow import parquet
 
@@ -79,7 +86,7 @@ def group_slices(path: Path) -> list[tuple[Slice, int]]:
         with parquet.ParquetFile(path) as file:
             groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
     except (pyarrow.ArrowException, OSError) as error:
-        raise _damaged(".parquet", error, path) from error
+        raise damaged(path, error) from error
     size = path.stat().st_size
     places = _places(groups, size)
     bounds = zip(pairwise([*places, size]), groups, strict=True)
@@ -89,7 +96,7 @@ def group_slices(path: Path) -> list[tuple[Slice, int]]:
 def _parquet_batches(path: Path, part: Slice, columns: Columns, done: Callable[[int], None]) -> Iterator[Any]:
     from pyarrow import parquet
 
-    # One column chunk of a row group lies in memory at most, not all of a file
+    # With these settings at most one column chunk of a row group is in memory
     with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False, buffer_size=1 << 20) as file:
         _check_columns(columns, file.schema_arrow, path)
         groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
@@ -110,7 +117,10 @@ def _parquet_batches(path: Path, part: Slice, columns: Columns, done: Callable[[
 
 
 def _places(groups: Sequence[Any], size: int) -> list[int]:
-    """A byte of the file for each row group, in order; by their sizes, as an offset in a damaged file may be anything."""
+    """A byte position in the file for each row group, in order, that says to which slice the group belongs.
+
+    Computed from the groups' sizes, as offsets in a damaged file may be anything.
+    """
     sizes = [max(group.total_byte_size, 0) + 1 for group in groups]
     total = max(sum(sizes), 1)
     return [size * before // total for before in accumulate(sizes[:-1], initial=0)] if sizes else []
@@ -134,7 +144,7 @@ def _arrow_batches(path: Path, part: Slice, columns: Columns, done: Callable[[in
         listed = None
         if raw.read(len(_FILE_START)) == _FILE_START:
             listed = pyarrow.ipc.open_file(raw).num_record_batches
-            raw.seek(len(_FILE_START))  # a file is a stream with an index behind it
+            raw.seek(len(_FILE_START))  # an Arrow file is a stream followed by an index
         else:
             _check_stream_end(raw)
         reader = pyarrow.ipc.open_stream(raw)
@@ -145,12 +155,12 @@ def _arrow_batches(path: Path, part: Slice, columns: Columns, done: Callable[[in
             batch = batch if wanted is None else batch.select(wanted)
             _check_batch(batch)
             yield batch
-        if listed is None and raw.tell() != raw.size():  # as in streams put together, of which pyarrow reads the first
+        if listed is None and raw.tell() != raw.size():  # of concatenated streams pyarrow reads only the first
             raise pyarrow.ArrowInvalid(f"{raw.size() - raw.tell()} bytes after the end of the stream")
 
 
 def _check_stream_end(raw: Any) -> None:
-    """ArrowInvalid for a stream that was cut, be it between two batches, where pyarrow takes it for whole."""
+    """ArrowInvalid for a truncated stream. One that ends between two batches looks complete to pyarrow."""
     import pyarrow
 
     raw.seek(max(raw.size() - len(_STREAM_END), 0))
@@ -160,7 +170,7 @@ def _check_stream_end(raw: Any) -> None:
 
 
 def _counted(reader: Any, listed: int) -> Iterator[Any]:
-    """The batches of a file. Its index, where pyarrow finds them, may be damaged and list fewer than there are."""
+    """The batches of an Arrow file, read as a stream and counted: a damaged index may list fewer than there are."""
     import pyarrow
 
     found = 0
@@ -169,14 +179,14 @@ def _counted(reader: Any, listed: int) -> Iterator[Any]:
             found += 1
             yield batch
     except (pyarrow.ArrowException, OSError):
-        if found != listed:  # else only the mark of the stream's end is missing, which not all writers write
+        if found != listed:  # if all were found, only the end-of-stream mark is missing, which some writers omit
             raise
     if found != listed:
         raise pyarrow.ArrowInvalid(f"{found} batches and an index of {listed}")
 
 
 def _check_batch(batch: Any) -> None:
-    """ArrowInvalid for a damaged batch: pyarrow reads whatever its numbers point at, also outside of memory."""
+    """ArrowInvalid for a damaged batch. Without this check pyarrow follows its offsets, even outside of memory."""
     import pyarrow
 
     try:
@@ -184,7 +194,7 @@ def _check_batch(batch: Any) -> None:
     except pyarrow.ArrowInvalid as error:
         if _NOT_UTF8 not in str(error) or batch.num_rows == 0:
             raise
-        if batch.num_rows > 1:  # one row is bad; whether the others are sound is not known
+        if batch.num_rows > 1:  # a row is not UTF-8, which makes it a bad record; check the others one by one
             for i in range(batch.num_rows):
                 _check_batch(batch.slice(i, 1))
 
@@ -215,7 +225,7 @@ def _is_there(schema: Any, field: str) -> bool:
 
 def _no_column(field: str, names: Sequence[str], path: Path) -> BuildError:
     if (number := names.count(field)) > 1:
-        return BuildError(f"field: {number} columns have the name {field!r} ({path}); rename all but one")
+        return BuildError(f"field: {number} columns are named {field!r} ({path}); rename all but one")
     there = f"its columns are {', '.join(map(repr, names))}" if names else "it has none"
     return BuildError(
         f"field: there is no column {field!r} in {path}; {there}; name one with --text-field or the field's option"
@@ -223,19 +233,19 @@ def _no_column(field: str, names: Sequence[str], path: Path) -> BuildError:
 
 
 def _rows(batch: Any) -> Iterator[dict[str, Any] | ValueError]:
-    """The rows of a batch: a string column need not hold UTF-8, and one bad row must not stop the others."""
+    """The rows of a batch. A row that cannot be converted, for example without UTF-8, does not affect the others."""
     for first in range(0, batch.num_rows, _BATCH_ROWS):
         some = batch.slice(first, _BATCH_ROWS)
         try:
             yield from some.to_pylist()
-        except (ValueError, OverflowError):  # also a time that Python has no value for
+        except (ValueError, OverflowError):  # not UTF-8, or a time outside the range of Python's datetime
             for i in range(some.num_rows):
                 try:
                     yield from some.slice(i, 1).to_pylist()
                 except UnicodeDecodeError as error:
                     yield ValueError(f"not UTF-8: {error.reason} at byte {error.start}")
                 except (ValueError, OverflowError) as error:
-                    yield ValueError(f"no such value in Python: {error}"[:200])
+                    yield ValueError(f"a value that Python cannot represent: {error}"[:200])
 
 
 def csv_rows(
@@ -243,10 +253,22 @@ def csv_rows(
 ) -> Iterator[dict[str, str] | ValueError]:
     """The rows of a .csv or .tsv file with a header line.
 
-    A ValueError for one of another width, with fields of more than `max_bytes` together, or that is not UTF-8.
+    Args:
+        stream: the file's bytes, decompressed.
+        delimiter: between fields.
+        columns: names of the columns to read; None for all.
+        path: for messages.
+        max_bytes: rows with more bytes than this in their fields are bad.
+
+    Yields:
+        A row, or a ValueError for a bad one: too long, not UTF-8, or with another number of fields than the header.
+
+    Raises:
+        BuildError: the file is not valid CSV, or a column is missing.
     """
     csv.field_size_limit(max(max_bytes, _MOST_CHARACTERS))
-    # A mark before a quote would make it no quote; bytes that are not UTF-8 stay as they are, so that only their row is bad
+    # utf-8-sig: a byte order mark before a quote would hide the quote. surrogateescape: bytes that are not UTF-8 must not
+    # stop the reader, so that only their row is bad.
     text = io.TextIOWrapper(stream, "utf-8-sig", errors="surrogateescape", newline="")
     rows = csv.reader(text, delimiter=delimiter, strict=True)
     try:
@@ -267,14 +289,14 @@ def csv_rows(
                 yield _csv_row({name: row[at] for name, at in places})
     except csv.Error as error:
         raise BuildError(
-            f"input: expected rows of a .csv file, found {error} after line {rows.line_num} ({path}); mend it or leave it out"
+            f"input: {path} is not valid CSV: {error} after line {rows.line_num}; fix or omit it"
         ) from error
     finally:
-        text.detach()  # whoever opened the stream closes it
+        text.detach()  # leave the stream open: the caller closes it
 
 
 def longer_than(max_bytes: int) -> str:
-    """Why a record is too long."""
+    """The reason given for a record that is too long."""
     return f"longer than {max_bytes} bytes; --max-record-size allows more"
 
 

@@ -1,6 +1,7 @@
-"""Compressed files as streams of bytes. A damaged or truncated one is an EOFError or the library's error, never a shorter file.
+"""Compressed files as streams of bytes. Damage or truncation raises EOFError or the library's error, never shortens the data.
 
-`zstandard`'s own readers end silently in the middle of a frame, so the frames are walked by hand and the last must be whole.
+The readers of `zstandard` end silently in the middle of a truncated frame. So frames are decompressed one by one here, and
+the last must be complete.
 """
 
 import gzip
@@ -10,14 +11,22 @@ from typing import Any
 import zstandard
 
 CHUNK = 1 << 20
-_PIECE = 4096  # decompressed at once: 4 bytes can stand for 128 KB
-_MAX_WINDOW = 1 << 31  # files made with `zstd --long=31`
+_PIECE = 4096  # bytes decompressed at once; small, as 4 bytes can decompress to 128 KB
+_MAX_WINDOW = 1 << 31  # for files made with `zstd --long=31`
 
 Stream = io.BufferedReader | gzip.GzipFile
 
 
 def decompressed(raw: io.BufferedReader, compression: str) -> Stream:
-    """The bytes of `raw`, a buffered file: all members of a ".gz", all frames of a ".zst", as it is for ""."""
+    """A stream of the decompressed bytes of `raw`.
+
+    Args:
+        raw: a buffered file.
+        compression: ".gz" (all members), ".zst" (all frames), or "", which returns `raw`.
+
+    Raises:
+        EOFError: an empty .gz file; while reading, a truncated file.
+    """
     if compression == ".gz":
         return gzip.GzipFile(fileobj=_NotEmpty(raw), mode="rb")
     if compression == ".zst":
@@ -26,7 +35,7 @@ def decompressed(raw: io.BufferedReader, compression: str) -> Stream:
 
 
 class _NotEmpty(io.RawIOBase):
-    """`gzip` reads a file of 0 bytes as an empty text; no gzip file has 0 bytes."""
+    """Refuses an empty file, which `gzip` would read as an empty text though no gzip file is empty."""
 
     def __init__(self, raw: io.BufferedReader):
         self._raw = raw
@@ -34,11 +43,12 @@ class _NotEmpty(io.RawIOBase):
             raise EOFError("0 bytes")
 
     def read(self, size: int = -1) -> bytes:
+        """Read as the file does."""
         return self._raw.read(size)
 
 
 class _ZstdStream(io.RawIOBase):
-    """All frames of a zstd file, one after the other; EOFError if the last is cut short."""
+    """All frames of a zstd file, one after the other; EOFError if the last is truncated."""
 
     def __init__(self, raw: io.BufferedReader):
         self._raw = raw
@@ -48,9 +58,11 @@ class _ZstdStream(io.RawIOBase):
         self._input, self._output = b"", memoryview(b"")
 
     def readable(self) -> bool:
+        """Always true."""
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Fill `buffer` with the next bytes; return how many, 0 at the end."""
         while not self._output:
             if not self._input:
                 self._input = self._raw.read(_PIECE)
@@ -58,7 +70,7 @@ class _ZstdStream(io.RawIOBase):
                     if self._in_frame:
                         raise EOFError("the end in the middle of a frame")
                     return 0
-            self._output = memoryview(self._next())  # its rest is cut off again and again: no copies
+            self._output = memoryview(self._next())  # a view, as it is consumed in many small steps
         size = min(len(buffer), len(self._output))
         buffer[:size] = self._output[:size]
         self._output = self._output[size:]

@@ -1,4 +1,4 @@
-"""Which input files there are, and in which order: the order of documents in the store follows from it."""
+"""Finds the input files and puts them in order, which is the order of their documents in the store."""
 
 import glob
 import json
@@ -11,18 +11,27 @@ from tokenstore.errors import ConfigError
 from tokenstore.outside import MAX_RECIPE_BYTES, read_file
 from tokenstore.paths import entries_of, is_file, is_folder, is_there
 
-TABLES = (".parquet", ".arrow")  # compressed inside, so never a .gz or .zst of their own
+TABLES = (".parquet", ".arrow")  # compressed internally, so never with an ending of COMPRESSIONS
 FORMATS = (".jsonl", ".txt", ".csv", ".tsv", *TABLES)
 COMPRESSIONS = (".gz", ".zst")
 _STATE = "state.json"
-_HINT = "; --text-endings .py reads other files as text"
+_HINT = "; to read other files as text, name their ending, such as --text-endings .py"
 _MOST_SHOWN, _SHOWN = 5, 200
-_HIDDEN = ""  # in the place of an ending, where hidden files are counted
+_HIDDEN = ""  # key under which hidden files are counted, where other files have their ending
 
 
 @dataclass(frozen=True)
 class InputFile:
-    """One input. `name` is its path below the folder all inputs share: it does not change when that folder moves."""
+    """One input file.
+
+    Attributes:
+        path: absolute; links in it are not resolved.
+        name: its path below the folder that all inputs share, so that it stays the same if that folder moves.
+        format: one of FORMATS, as which the file is read.
+        compression: one of COMPRESSIONS, or "".
+        num_bytes: size on disk.
+        modified_ns: modification time, in nanoseconds.
+    """
 
     path: Path
     name: str
@@ -34,12 +43,13 @@ class InputFile:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files in order, and what was not read.
+    """The input files, and what was skipped.
 
     Attributes:
-        passed_over: files of folders with other endings, by ending.
-        num_hidden: files and folders below folders whose names begin with a dot.
-        num_repeated: how often a file was named that had been named before; it is read once.
+        files: in order.
+        passed_over: number of files with other endings in the folders named, by ending.
+        num_hidden: number of files and folders there whose names begin with a dot.
+        num_repeated: how many times a file was named again; it is read once.
     """
 
     files: tuple[InputFile, ...]
@@ -49,21 +59,27 @@ class Inputs:
 
 
 def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), written: Sequence[Path] = ()) -> Inputs:
-    """The input files, in the order of the arguments; inside a folder or glob sorted by path, folder by folder.
+    """Find the input files, in the order of the arguments; within a folder or glob pattern, sorted by path.
 
-    A folder gives all its files of the known formats at any depth; hidden ones are passed over, and so are plain .json files,
-    which are settings more often than data, .arrow files that a `save_to_disk` folder does not list, and links to folders.
-    A file named twice is taken once, at its first place. Files that end in one of `text_endings` (".py") are read like
-    .txt. What lies at or below one of `written` (absolute paths: what the build itself writes) is never an input.
-    Raises: ConfigError: an argument that names nothing, a file of no known format or that is no file, a folder that
-        cannot be read, a file that `save_to_disk` lists and that is not there; all of them at once.
+    A folder stands for all files with known endings below it. Skipped there are hidden files, links to folders, .json files
+    (more often settings than data) and .arrow files that a `save_to_disk` folder does not list. A file named twice is read
+    once, at its first place.
+
+    Args:
+        arguments: files, folders and glob patterns.
+        text_endings: other endings to read like .txt, such as ".py".
+        written: absolute paths that the build itself writes; they and all below them are never inputs.
+
+    Raises:
+        ConfigError: an argument names nothing, a file has no known ending or is no regular file, a folder cannot be read, or
+            a file that `save_to_disk` lists is missing; the first five of these, one per line.
     """
     formats = (
         {ending: ending for ending in FORMATS}
         | {".json": ".jsonl"}
         | {ending.lower(): ".txt" for ending in text_endings}
     )
-    known = f"{', '.join(formats)}, or with {' or '.join(COMPRESSIONS)} behind it"
+    known = f"{', '.join(formats)}, or one of these followed by {' or '.join(COMPRESSIONS)}"
     found: dict[Path, None] = {}
     passed_over: Counter[str] = Counter()
     num_named = 0
@@ -78,28 +94,28 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
             num_named += len(named)
             found.update(dict.fromkeys(named))
         if not found and not wrong:
-            wrong.append(f"input: expected files, found none but what the build itself wrote ({', '.join(arguments)})")
+            wrong.append(f"input: {', '.join(arguments)} holds only files that the build itself wrote; name others")
         if not wrong:
             num_hidden = passed_over.pop(_HIDDEN, 0)
             files = tuple(_describe(list(found), formats))
             return Inputs(files, dict(passed_over), num_hidden, num_named - len(found))
     except OSError as error:
         place = str(error.filename or ", ".join(arguments))[:_SHOWN]
-        wrong.append(f"input: expected to find it, found {error.strerror} ({place}); check its name and permissions")
-    more = f"\nand {len(wrong) - _MOST_SHOWN} more like these" if len(wrong) > _MOST_SHOWN else ""
+        wrong.append(f"input: {place} cannot be read ({error.strerror}); check its name and permissions")
+    more = f"\nand {len(wrong) - _MOST_SHOWN} more errors like these" if len(wrong) > _MOST_SHOWN else ""
     raise ConfigError("\n".join(wrong[:_MOST_SHOWN]) + more)
 
 
 def _nothing(argument: str, known: str) -> str:
     if is_folder(Path(argument)):
-        return f"input: expected files ({known}), found none ({argument}){_HINT}"
+        return f"input: {argument} holds no files with a known ending ({known}){_HINT}"
     if glob.has_magic(argument):
         return f"input: no file matches {argument}; check the pattern"
     return f"input: {argument} does not exist; check the path"
 
 
 def _named_by(argument: str, formats: dict[str, str], written: Sequence[Path], passed_over: Counter[str]) -> list[Path]:
-    """The files an argument names, or what stands in the place of one."""
+    """The paths an argument names; not all of them need be files."""
     path = Path(argument)
     if is_folder(path):
         return _of_folder(path, formats, written, passed_over)
@@ -122,12 +138,12 @@ def _of_folder(folder: Path, formats: dict[str, str], written: Sequence[Path], p
 
 
 def _walk(folder: Path, written: Sequence[Path], passed_over: Counter[str]) -> Iterator[Path]:
-    """What is below a folder and is no folder, sorted by the parts of its path; nothing hidden, nothing of `written`.
+    """All paths below a folder that are not folders, sorted by their parts; without hidden ones and those in `written`.
 
-    Links to folders are not followed: one may lead back here.
+    Links to folders are not followed, as one may lead back here.
     """
     place = _absolute(folder)
-    own = {path.name for path in written if path.parent == place}  # what is deeper is in a folder of this name
+    own = {path.name for path in written if path.parent == place}  # deeper ones are found when their folder is walked
     for name, is_a_folder, is_link in entries_of(folder):
         if name.startswith("."):
             passed_over[_HIDDEN] += 1
@@ -142,18 +158,18 @@ def _walk(folder: Path, written: Sequence[Path], passed_over: Counter[str]) -> I
 
 
 def _fault(path: Path, formats: dict[str, str], known: str) -> str:
-    """Why this is no input; "" if it is one."""
+    """Why this path cannot be an input; "" if it can."""
     if is_file(path):
-        return "" if _format_of(path, formats) else f"input: expected {known}, found {path.name!r} ({path}){_HINT}"
-    if not is_there(path):
-        link = path.is_symlink()
-        found, do = ("a link to nothing", "mend or remove it") if link else ("nothing", "fetch its folder again")
-        return f"input: expected a file, found {found} ({path}); {do}"
-    return f"input: expected a file or folder, found something else ({path}); write what it gives into a file"
+        return "" if _format_of(path, formats) else f"input: {path} has no known ending ({known}){_HINT}"
+    if is_there(path):
+        return f"input: {path} is neither a file nor a folder; copy its content to a file"
+    if path.is_symlink():
+        return f"input: {path} is a link to nothing; fix or remove it"
+    return f"input: {path} is missing, though its data set lists it; fetch the folder again"
 
 
 def _absolute(path: Path) -> Path:
-    """One spelling a file, so that its name does not depend on the working directory. Links keep their names."""
+    """One spelling per file, independent of the working directory. Links are not resolved, so a file keeps its name."""
     return path.parent.resolve() / path.name if ".." in path.parts else path.absolute()
 
 
@@ -182,25 +198,29 @@ def _format_of(path: Path, formats: dict[str, str]) -> tuple[str, str] | None:
 
 
 def _is_wanted(path: Path, formats: dict[str, str]) -> bool:
-    """Whether a folder gives this file."""
+    """Whether a file found in a folder is an input."""
     return _format_of(path, formats) is not None and path.suffix.lower() != ".json" and _is_listed(path)
 
 
 def _is_listed(path: Path) -> bool:
-    """Whether a `save_to_disk` folder lists this .arrow file as data: there may be caches of other tables beside it."""
+    """Whether a `save_to_disk` folder lists this .arrow file as data. Caches of other tables may be in the same folder."""
     if path.suffix != ".arrow" or not is_file(state := path.parent / _STATE):
         return True
     try:
         listed = _listed(state)
     except ValueError as error:
         raise ConfigError(
-            f"input: expected a table's state.json, found {error} ({state}); mend it or name the files"
+            f"input: {state} is not the state of a saved data set ({error}); fix it, or name the .arrow files themselves"
         ) from error
     return listed is None or path.name in listed
 
 
 def _listed(state: Path) -> list[str] | None:
-    """Names of the files that a `save_to_disk` folder consists of; None if this is the state of something else."""
+    """Names of the files of a `save_to_disk` folder; None if `state` belongs to something else.
+
+    Raises:
+        ValueError: it is not the JSON that `save_to_disk` writes.
+    """
     try:
         listed = json.loads(read_file(state, MAX_RECIPE_BYTES)).get("_data_files")
         return None if listed is None else [str(each["filename"]) for each in listed]
@@ -209,11 +229,11 @@ def _listed(state: Path) -> list[str] | None:
 
 
 def _lost(state: Path) -> list[Path]:
-    """Files that are listed and not there; without them the corpus would be smaller, and nobody would know."""
+    """Files that are listed but missing. Ignoring them would silently build a smaller store."""
     try:
         return [path for name in _listed(state) or () if not is_file(path := state.parent / name)]
     except ValueError:
-        return []  # the state of something else, as no .arrow file lies beside it
+        return []  # the state of something else; if .arrow files are next to it, `_is_listed` reports it
 
 
 def _sorted(paths: Iterable[Path]) -> list[Path]:

@@ -1,12 +1,12 @@
-"""What a file is by its first bytes, for one whose name says something else."""
+"""Recognises a file by its first bytes, to report one with the wrong ending."""
 
 from tokenstore.builder.reading.inputs import TABLES, InputFile
 
 MAGIC_BYTES = 8
-_KINDS = (  # first bytes, what begins so, and the ending it should have or what to do with it
+_KINDS = (  # first bytes, the kind of file, and the ending it should have or what to do with it
     (b"\x1f\x8b\x08", "gzip data", ".gz"),
     (b"\x28\xb5\x2f\xfd", "zstd data", ".zst"),
-    (b"PAR1\x15", "a Parquet file", ".parquet"),  # a text may begin with PAR1, but not go on with a byte of 0x15
+    (b"PAR1\x15", "a Parquet file", ".parquet"),  # a text may begin with PAR1, but not with PAR1 and a byte 0x15
     (b"ARROW1\x00\x00", "an Arrow file", ".arrow"),
     (b"\xff\xff\xff\xff", "an Arrow stream", ".arrow"),
     (b"\xfd7zXZ\x00", "xz data", "unpack it first"),
@@ -18,7 +18,7 @@ _KINDS = (  # first bytes, what begins so, and the ending it should have or what
 
 
 def misnamed(start: bytes, file: InputFile) -> str | None:
-    """Why a file that begins with `start` cannot be read as its name says, and what to do; None where it may be."""
+    """Why a file that begins with `start` cannot be what its ending says, and what to do; None if it can."""
     ending = file.compression or (file.format if file.format in TABLES else "")
     for magic, kind, right in _KINDS:
         if not start.startswith(magic):

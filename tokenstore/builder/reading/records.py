@@ -1,4 +1,4 @@
-"""The records of an input file as rows, good and bad, each with its number. To add a format: a reader here."""
+"""Reads the records of an input file as numbered rows, good and bad. A new format gets its reader here."""
 
 import gzip
 import io
@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import zstandard
 
-from tokenstore.builder.reading.columnar import csv_rows, first_bytes, longer_than, table_rows
+from tokenstore.builder.reading.columnar import csv_rows, damaged, first_bytes, longer_than, table_rows
 from tokenstore.builder.reading.decompress import CHUNK, Stream, decompressed
 from tokenstore.builder.reading.inputs import TABLES, InputFile
 from tokenstore.builder.reading.magic import MAGIC_BYTES, misnamed
@@ -20,12 +20,12 @@ from tokenstore.errors import BuildError
 
 _BOM = b"\xef\xbb\xbf"
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
-MAX_RECORD_BYTES = 32 << 20  # the reference tokenizer may take 90 bytes of memory for a byte: 3 GB
+MAX_RECORD_BYTES = 32 << 20  # the reference tokenizer may take 90 bytes of memory per byte of text: 3 GB
 
 
 @dataclass(frozen=True)
 class Bad:
-    """Why a record was rejected, and how it begins."""
+    """A rejected record: the reason, and the first 200 bytes as text."""
 
     reason: str
     start: str
@@ -33,9 +33,12 @@ class Bad:
 
 @dataclass(frozen=True)
 class Reading:
-    """What is read of a record: the columns of a table (None: all), and where the text of a .txt file goes.
+    """What to read of a record.
 
-    A record of more than `max_bytes` is bad, and is passed over without holding it in memory.
+    Attributes:
+        columns: columns of a table, or `a.b` for field b of column a; None for all.
+        text_field: name of the field that holds the text of a .txt file.
+        max_bytes: longer records are bad. They are skipped without holding them in memory.
     """
 
     columns: tuple[str, ...] | None
@@ -50,19 +53,28 @@ Record = tuple[
 
 
 class SliceReader:
-    """Iterates over the records of one slice. `num_bytes` tells how much of the file is read, `num_lines` is final at the end."""
+    """Iterates over the records of one slice of an input file.
+
+    Attributes:
+        num_lines: lines or rows read so far; empty lines count.
+        line: byte positions (start, stop) of the last record in a .jsonl file.
+        whole: all bytes of the file, once iteration has begun, if it is at most 1 MiB; else None.
+
+    Raises (while iterating):
+        BuildError: the file cannot be read, is damaged, or is not of the format that its ending says.
+    """
 
     def __init__(self, file: InputFile, part: Slice, reading: Reading):
         self.file, self.part, self.reading = file, part, reading
         self.num_lines = 0
-        self.line = (0, 0)  # of .jsonl: first byte of the last record, and the one after it
-        self.whole: bytes | None = None  # the file's bytes, where it is small
+        self.line = (0, 0)
+        self.whole: bytes | None = None
         self._raw: io.BufferedReader = io.BufferedReader(io.BytesIO())
         self._table_bytes = 0
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of the slice read so far, as they lie on the disk."""
+        """Bytes of the slice read so far, counted as they are on disk: compressed."""
         if self.file.format in TABLES:
             return self._table_bytes
         size = slice_bytes(self.part, self.file)
@@ -80,9 +92,7 @@ class SliceReader:
                 with decompressed(self._raw, self.file.compression) as stream:
                     yield from self._of(stream)
         except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
-            raise BuildError(
-                f"input: expected a whole {self.file.compression} file, found {error} ({self.file.path}); fetch it again or leave it out"
-            ) from error
+            raise damaged(self.file.path, error) from error
         except OSError as error:
             raise BuildError(
                 f"input: {self.file.path} cannot be read ({error.strerror or error}); fix the cause and run the same command"
@@ -92,14 +102,14 @@ class SliceReader:
     def _open(self) -> io.BufferedReader:
         if self.file.num_bytes > CHUNK or self.part.start or self.part.stop is not None:
             return io.BufferedReader(io.FileIO(self.file.path), CHUNK)
-        with open(self.file.path, "rb") as file:  # a million small files need not a megabyte each
-            self.whole = file.read(self.file.num_bytes + 1)  # one more shows that it has grown
+        with open(self.file.path, "rb") as file:  # a buffer of 1 MiB each would be slow for a million small files
+            self.whole = file.read(self.file.num_bytes + 1)  # one byte more, to notice that the file has grown
         return io.BufferedReader(io.BytesIO(self.whole))
 
     def _misnamed(self, wrong: str) -> Iterator[Record]:
-        """A file that is not what its name says: one bad record where a file is a record, else no input at all."""
+        """A file whose content does not match its ending: a .txt file is one bad record, others are an error."""
         if self.file.format != ".txt":
-            raise BuildError(f"input: cannot be read as {self.file.path.suffix}: {wrong} ({self.file.path})")
+            raise BuildError(f"input: {self.file.path} cannot be read as {self.file.path.suffix}: {wrong}")
         self.num_lines = 1
         yield 1, Bad(wrong, "")
 
@@ -137,7 +147,9 @@ class SliceReader:
 
     def _lines(self, stream: Stream) -> Iterator[Record]:
         at, stop = self.part.start, self.part.stop
-        if at:  # a line that began before the slice belongs to the slice before
+        # A line belongs to the slice in which it begins, so that slices read by different workers make every line once.
+        # Reading starts one byte early: if that byte is a newline, a line begins exactly at the slice's start.
+        if at:
             stream.seek(at - 1)
             at += _skip_line(stream, None if stop is None else stop - at + 1) - 1
         most = self.reading.max_bytes + 1
@@ -159,7 +171,7 @@ class SliceReader:
 
 
 def _skip_line(stream: Stream, enough: int | None) -> int:
-    """Read to the end of the line, whatever its length, or at least `enough` bytes; return how many."""
+    """Read to the end of the line, or at least `enough` bytes if that comes first; return the number of bytes read."""
     size = 0
     while (enough is None or size < enough) and (chunk := stream.readline(CHUNK)):
         size += len(chunk)
@@ -169,7 +181,7 @@ def _skip_line(stream: Stream, enough: int | None) -> int:
 
 
 def line_start(path: Path, place: int, most: int) -> int:
-    """Where the line begins that byte `place` of a file is in; `place` where that is more than `most` bytes before it."""
+    """The first byte of the line that contains byte `place` of a file; `place` if that is over `most` bytes earlier."""
     last = place
     with open(path, "rb") as file:
         while last > 0:
@@ -184,7 +196,7 @@ def line_start(path: Path, place: int, most: int) -> int:
 
 
 def decoded(data: bytes) -> str | Bad:
-    """Bytes as text, or why they are none."""
+    """`data` as text, or Bad if it is not UTF-8."""
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -192,7 +204,7 @@ def decoded(data: bytes) -> str | Bad:
 
 
 def parse_record(line: bytes) -> Row | Bad:
-    """One line of JSON as a row, or why it is none."""
+    """A line of JSON as a row, or Bad if it is not a JSON object."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
@@ -203,5 +215,5 @@ def parse_record(line: bytes) -> Row | Bad:
 
 
 def shown(data: bytes) -> str:
-    """How bytes begin, for people."""
+    """The first 200 bytes as text, for messages."""
     return data[:200].decode("utf-8", "replace").rstrip("\r\n")

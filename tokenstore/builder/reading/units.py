@@ -1,19 +1,25 @@
-"""Inputs -> units of work, the same whatever the number of workers: a unit is what one worker tokenizes into one part."""
+"""Cuts inputs into units of work, independent of the number of workers. A worker tokenizes a unit into a part."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tokenstore.builder.reading.inputs import InputFile
 
-MIN_UNIT_BYTES, MAX_UNIT_BYTES = 4 << 20, 16 << 20  # seconds of tokenizing: little is lost when killed
-_MANY_UNITS = 64  # if there is enough for so many, so that all workers have some
+MIN_UNIT_BYTES, MAX_UNIT_BYTES = 4 << 20, 16 << 20  # some seconds of tokenizing, so that a killed build loses little
+_MANY_UNITS = 64  # aimed for, so that all workers have some
 UNIT_FILES = 4096
 _CUTTABLE = (".jsonl", ".parquet")
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The lines of input `file_number` that begin in bytes [start, stop), or row groups placed there; stop None: to the end."""
+    """A part of an input: the lines that begin in bytes [start, stop), or the row groups placed there.
+
+    Attributes:
+        file_number: index of the input.
+        start: first byte.
+        stop: byte after the last; None for the end of the file.
+    """
 
     file_number: int
     start: int = 0
@@ -24,18 +30,21 @@ Unit = tuple[Slice, ...]
 
 
 def slice_bytes(part: Slice, file: InputFile) -> int:
-    """Bytes of `file` that belong to its slice `part`."""
+    """Number of bytes of `file` in its slice `part`."""
     return (file.num_bytes if part.stop is None else part.stop) - part.start
 
 
 def unit_size(files: Sequence[InputFile]) -> int:
-    """Bytes of a unit: a power of two, so that a little more input leaves the other units, and their parts, as they are."""
+    """Bytes per unit: a power of two, so that adding a little input leaves most units, and their parts, unchanged."""
     wanted = sum(file.num_bytes for file in files) // _MANY_UNITS
     return min(max(1 << (wanted - 1).bit_length(), MIN_UNIT_BYTES), MAX_UNIT_BYTES)
 
 
 def cut_units(files: Sequence[InputFile], unit_bytes: int | None = None) -> list[Unit]:
-    """Cut `files` into units, in order: small files together, a large plain .jsonl or .parquet by byte ranges, others whole."""
+    """Cut `files` into units, in order.
+
+    Small files are grouped, large .jsonl (not compressed) and .parquet files cut by byte ranges, other large ones kept whole.
+    """
     unit_bytes = unit_size(files) if unit_bytes is None else unit_bytes
     units: list[Unit] = []
     group: list[Slice] = []
