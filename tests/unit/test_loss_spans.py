@@ -146,9 +146,9 @@ def test_tools_and_tool_calls_are_written_and_learned() -> None:
     first = '\n<tool_call>{"name": "clock", "arguments": {"zone": "MEZ"}}</tool_call><|im_end|>'
     assert parts(styles.QWEN_MARKED, said)[0].endswith(first)
     assert len(parts(styles.QWEN_MARKED, said)) == 2
-    with pytest.raises(ValueError, match="tools: expected a template that writes them, found one that leaves them out"):
+    with pytest.raises(ValueError, match="tools: the chat template does not write them"):
         parts(BUILT_IN["chatml"], said)
-    with pytest.raises(ValueError, match="message 2: expected a template that writes tool_calls"):
+    with pytest.raises(ValueError, match="message 2: the chat template does not write tool_calls"):
         parts(BUILT_IN["chatml"], Conversation(said.messages))
     with pytest.raises(ValueError, match="message 2: expected a template that writes reasoning_content"):
         parts(BUILT_IN["chatml"], dialogue("2+2?", "4", thinking="zwei und zwei"))
@@ -162,7 +162,7 @@ def test_two_answers_in_a_row() -> None:
     with pytest.raises(ValueError, match="the template fails: roles must alternate"):
         parts(styles.MISTRAL, said)
     sparse = "{% for m in messages %}{{ m.content ~ ('' if loop.last and add_generation_prompt else '|') }}{% endfor %}"
-    with pytest.raises(ValueError, match="expected the parts to train on one after the other, found some that overlap"):
+    with pytest.raises(ValueError, match="the generation marks of the chat template overlap"):
         parts(sparse, said)
 
 
@@ -181,7 +181,7 @@ def test_an_answer_of_weight_0_is_not_learned() -> None:
         (styles.MISTRAL_MOVES, SYSTEM, "message 3: the template writes it differently when other messages follow"),
         (styles.MISTRAL, SYSTEM, "the template fails: roles must alternate"),
         (styles.GEMMA, SYSTEM, "the template fails: no system messages"),
-        (styles.DEEPSEEK, TURNS, "message 2: the template begins an answer in another way than it writes one"),
+        (styles.DEEPSEEK, TURNS, "message 2: the template begins a prompted answer differently from a given one"),
         (styles.ALWAYS_BEGINS, TURNS, "message 2: the template writes it differently when other messages follow"),
         (styles.ALWAYS_BEGINS, dialogue("a", "b"), "message 2: the template ignores add_generation_prompt"),
         (styles.CHATML, dialogue("nur eine Frage"), "nothing to train on: expected an assistant message, found none"),
@@ -241,13 +241,13 @@ def test_marks_may_be_several_in_a_message() -> None:
 )
 def test_marks_whose_place_is_not_known_are_refused(template: str) -> None:
     """The engine gives wrong places for marks in parts whose text is made apart."""
-    with pytest.raises(ConfigError, match="outside of macros, calls, filters, recursive loops"):
+    with pytest.raises(ConfigError, match="inside a macro, call, filter, recursive loop"):
         Renderer(template, TOKENS)
 
 
 def test_a_template_without_a_date_is_refused_or_given_one() -> None:
     """What prints today's date makes another store every day."""
-    with pytest.raises(ConfigError, match=r"prints the date \(strftime_now\); give the date"):
+    with pytest.raises(ConfigError, match=r"prints today's date \(strftime_now\).*; give a date"):
         Renderer(styles.LLAMA, TOKENS)
     with pytest.raises(ConfigError, match="chat date: expected a date like 2025-01-31, found 'today'"):
         Renderer(styles.LLAMA, TOKENS, date="today")
@@ -260,15 +260,15 @@ def test_a_template_without_a_date_is_refused_or_given_one() -> None:
 @pytest.mark.parametrize("template", ["{{ lipsum() }}", "{{ messages | random }}"])
 def test_a_template_that_draws_is_refused(template: str) -> None:
     """The same build gives the same bytes."""
-    with pytest.raises(ConfigError, match="found one that draws at random"):
+    with pytest.raises(ConfigError, match="its text depends on chance"):
         Renderer(template, TOKENS)
 
 
 def test_a_special_token_the_tokenizer_lacks_is_told() -> None:
     """It would be an empty text, and the model would never learn to stop."""
-    with pytest.raises(ConfigError, match="expected a tokenizer with bos_token, eos_token, which the template writes"):
+    with pytest.raises(ConfigError, match="writes bos_token, eos_token, which the tokenizer does not have"):
         Renderer(styles.MISTRAL, {})
-    with pytest.raises(ConfigError, match="expected a tokenizer with eos_token, which"):
+    with pytest.raises(ConfigError, match="writes eos_token, which"):
         Renderer(BUILT_IN["plain"], {"bos_token": "<s>"})
     guarded = "{% if bos_token is defined %}{{ bos_token }}{% endif %}x"
     assert parts(guarded, TURNS, "all") == ["<s>x"]
@@ -279,7 +279,7 @@ def test_a_special_token_the_tokenizer_lacks_is_told() -> None:
 @pytest.mark.parametrize("template", ["{% if %}", "{% generation %}x", "{{ 'x' | nonsense }}", "{% for %}"])
 def test_what_is_not_jinja_is_refused(template: str) -> None:
     """A mistake in a template is told before any conversation is read."""
-    with pytest.raises(ConfigError, match=r"chat template: expected Jinja, found .* \(line 1\)"):
+    with pytest.raises(ConfigError, match=r"chat template: not valid Jinja: .* \(line 1\)"):
         Renderer(template, TOKENS)
 
 
@@ -325,14 +325,15 @@ def test_templates_are_found(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"name one with --chat-template: chatml, plain, alpaca, .* or a .jinja file"):
         find_template(None, None)
     with pytest.raises(
-        ConfigError, match=r"'x.jinja' is no built-in template and no file \(No such .*chatml, plain, alpaca"
+        ConfigError,
+        match=r"'x.jinja' is neither a built-in template nor a readable file \(No such .*chatml, plain, alpaca",
     ):
         find_template("x.jinja", "own")
     path.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="codec can't decode"):
         find_template(str(path), None)
     path.write_bytes(b"\n")
-    with pytest.raises(ConfigError, match="found an empty file"):
+    with pytest.raises(ConfigError, match="is empty; use another"):
         find_template(str(path), None)
 
 
@@ -344,7 +345,7 @@ def test_a_missing_library_is_told_and_torch_is_not_imported() -> None:
     assert (done.stdout, done.stderr) == ("('x', [(0, 1)]) False\n", "")
     hide = "import sys; sys.modules['transformers'] = None"
     done = subprocess.run([sys.executable, "-c", f"{hide}; {use}"], capture_output=True, text=True)
-    assert "ConfigError: chat template: expected the libraries transformers and jinja2, found" in done.stderr
+    assert "ConfigError: chat template: the libraries transformers and jinja2 are needed (" in done.stderr
     assert "pip install -e '.[chat]'" in done.stderr
 
 

@@ -1,14 +1,14 @@
-"""Conversations of fine-tuning data: a record, in any of the shapes users have, becomes a list of messages.
+"""Conversations for fine-tuning: turns records of the usual shapes into lists of messages.
 
     {"messages": [{"role": "user", "content": "Hi"}, ...]}              also with tools, tool_calls, reasoning_content
     {"conversations": [{"from": "human", "value": "Hi"}, ...]}          or with role and content
-    {"instruction": "Sum up:", "input": "A text.", "output": "A."}      the user says instruction, empty line, input
+    {"instruction": "Sum up:", "input": "A text.", "output": "A."}      the user's message: instruction, empty line, input
     {"prompt": "Hi", "completion": "Hello"}                             or two lists of messages
     {"question": "How many?", "answer": "Four."}
 
-The first shape in this order whose fields are there is taken. The text of a `system` field becomes the first message.
-An assistant's message with `weight` 0 is not trained on; one inside a `prompt` is, like any other. An assistant's message
-may be empty: then the end of its turn is trained on.
+The first of these shapes whose fields are present is used. The text of a `system` field becomes the first message. An
+assistant's message is trained on unless its `weight` is 0, even inside a `prompt`. It may be empty: then only the end of its
+turn is trained on.
 """
 
 import re
@@ -41,7 +41,12 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Conversation:
-    """Messages, each with a role and a content or tool calls, no value of them None; and schemas of tools, or None."""
+    """A conversation.
+
+    Attributes:
+        messages: each has a role, and content or tool calls; no value is None.
+        tools: JSON schemas of the tools, or None.
+    """
 
     messages: tuple[Message, ...]
     tools: list[Any] | None = None
@@ -51,11 +56,11 @@ def read_conversation(row: dict[str, Any], table: bool = False) -> Conversation:
     """The conversation of one record.
 
     Args:
-        row: a JSON object, or a row of a table, where a field may be None.
-        table: nulls inside tool calls and tools are missing fields too: a table fills its structs with them.
+        row: a JSON object, or a row of a table. Fields that are None count as missing.
+        table: whether nulls inside tool calls and tools count as missing too, as tables fill structs with them.
 
     Raises:
-        ValueError: why it is none, in a few words: `message 3: expected a role, found null`.
+        ValueError: it is no conversation; a short reason such as `message 3: expected a role, found null`.
     """
     row = {name: value for name, value in row.items() if value is not None}
     shape = next((shape for shape in _SHAPES if row.keys() >= set(shape)), None)
@@ -68,7 +73,7 @@ def read_conversation(row: dict[str, Any], table: bool = False) -> Conversation:
 
 
 def _listed(row: dict[str, Any], shape: tuple[str, ...]) -> list[Any]:
-    """The messages of a record as they are, each under the names role and content."""
+    """The messages of a record, unchecked, with their text under `role` and `content`."""
     if shape == ("messages",):
         return _list(row["messages"], "messages")
     if shape == ("conversations",):
@@ -82,7 +87,7 @@ def _listed(row: dict[str, Any], shape: tuple[str, ...]) -> list[Any]:
 
 
 def _said(role: str, value: Any, name: str) -> list[Any]:
-    """A field that holds a text, or messages as they are."""
+    """The messages of a field that holds a text or a list of messages."""
     if isinstance(value, list):
         return _list(value, name)
     if not _text(value, name).strip() and role != "assistant":
@@ -96,7 +101,7 @@ def _with_system(messages: list[Any], system: Any) -> list[Any]:
     first = messages[0] if isinstance(messages[0], dict) else {}
     if first.get("role") == "system":
         if first.get("content") != system:
-            raise ValueError("system: expected one system message, found a field and a first message that differ")
+            raise ValueError("system: the field and the first message differ")
         return messages
     return [*_said("system", _text(system, "system"), "system"), *messages]
 
@@ -129,7 +134,7 @@ def _message(message: Any, where: str, table: bool) -> Message:
 
 
 def _check(message: Message, where: str) -> None:
-    """There is a content, though it may be empty, or there are tool calls."""
+    """ValueError unless the message has content, which may be empty, or tool calls, and its other fields are valid."""
     if "content" not in message and "tool_calls" not in message:
         raise ValueError(f"{where}: expected content, found null")
     for name in REASONING:
@@ -140,7 +145,7 @@ def _check(message: Message, where: str) -> None:
 
 
 def _content(value: Any, where: str) -> str:
-    """A text, or the text parts of a list one after the other."""
+    """A text, or the concatenated text parts of a list."""
     if not isinstance(value, list):
         return _text(value, f"{where}: content")
     texts = []
@@ -159,7 +164,7 @@ def _calls(value: Any, where: str, table: bool) -> list[Any]:
 
 
 def _tools(value: Any, table: bool) -> list[Any] | None:
-    """Schemas of tools: a list of objects, or JSON of one; None for none."""
+    """Schemas of tools: a list of objects, or the JSON of such a list; None if there are none."""
     tools = _parsed(value) if isinstance(value, str) and value.strip() else value
     if not tools and not isinstance(tools, dict):  # null, "", []
         return None
@@ -177,7 +182,7 @@ def _parsed(text: str) -> Any:
 
 
 def _filled(value: Any) -> Any:
-    """A value without the nulls in its objects."""
+    """`value` without the nulls in its objects, at any depth."""
     if isinstance(value, dict):
         return {name: _filled(one) for name, one in value.items() if one is not None}
     return [_filled(one) for one in value] if isinstance(value, list) else value
@@ -205,11 +210,12 @@ def _shown(value: Any) -> str:
 
 
 def special_in_content(conversation: Conversation, special_tokens: Sequence[str]) -> str | None:
-    """Why a conversation cannot be taken as it is: one of its own strings holds a special token.
+    """Find a special token in the strings of a conversation, where it could end a turn or begin another one.
 
-    Rendered, such a string would end a turn or begin another. Names of fields count too, since tool calls print them.
+    Names of fields count too, as tool calls print them.
 
-    Returns: `message 2: expected text, found the special token '<|im_end|>' in content`, or None: there is none.
+    Returns:
+        A message such as `message 2: special token '<|im_end|>' in content`; None if there is none.
     """
     pattern = _pattern(tuple(special_tokens))
     places = [(f"message {i}", message) for i, message in enumerate(conversation.messages, 1)]
@@ -217,7 +223,7 @@ def special_in_content(conversation: Conversation, special_tokens: Sequence[str]
         for field, inside in value.items():
             for text in (field, *_strings(inside)):
                 if found := pattern.search(text):
-                    return f"{where}: expected text, found the special token {found[0]!r} in {field}"
+                    return f"{where}: special token {found[0]!r} in {field}"
     return None
 
 

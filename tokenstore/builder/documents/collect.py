@@ -1,6 +1,7 @@
-"""The documents of a unit in batches that are large enough for a tokenizer, across its inputs, and its records counted by slice.
+"""Collects the documents of a unit into batches for the tokenizer, and counts what became of its records.
 
-Calling an engine costs up to a millisecond: batches that ended with every input would make small files 20 times as slow.
+Batches span inputs. A call of a tokenizer engine costs up to a millisecond, so a batch per input would make small files 20
+times as slow.
 """
 
 import json
@@ -24,7 +25,15 @@ _BATCH_DOCUMENTS = 1024
 
 @dataclass(frozen=True)
 class SliceSummary:
-    """What was in one slice: lines, documents, how many records gave none, by reason, and its blocks' checksums in hex."""
+    """What was found in one slice.
+
+    Attributes:
+        num_lines: lines or rows.
+        num_documents: documents encoded.
+        dropped: number of records that gave no document, by reason.
+        num_bad: number of bad records.
+        hashes: checksums of the input's blocks that begin in the slice, in hex; see `checksums`.
+    """
 
     num_lines: int
     num_documents: int
@@ -38,11 +47,12 @@ class Batch:
     """Documents to encode together.
 
     Attributes:
-        documents: of one or more slices of the unit.
-        slices, records: of each document, the place of its slice in the unit and its record number in it.
-        num_chars: of all texts, or token ids.
-        num_bytes: how much of the inputs was read since the batch before.
-        starts_source: whether an input begins here whose text need not be like that of the batch before.
+        starts_source: whether the text may differ in kind from that of the previous batch, as another input begins.
+        documents: from one or more slices of the unit.
+        slices: for each document, the index of its slice in the unit.
+        records: for each document, its record number in the slice.
+        num_chars: characters of all texts, or number of token ids.
+        num_bytes: bytes of the inputs read since the previous batch.
     """
 
     starts_source: bool
@@ -54,14 +64,16 @@ class Batch:
 
 
 class UnitBatches:
-    """Iterates over the batches of a unit; afterwards, or where it stopped early, `summaries` has what was in each slice.
-
-    Args:
-        unit: the slices to read, all of `files`.
-        bad_out: where bad records are written: slice, number in it, reason, how it begins.
-        check: called with every input that was read to the end of its slice.
+    """Iterates over the batches of a unit; afterwards `summaries` says what was found in each slice.
 
     It stops early as soon as the unit alone has more bad records than allowed.
+
+    Args:
+        unit: the slices to read.
+        files: their inputs, by number.
+        reader: makes documents of records.
+        bad_out: bad records are written here as JSON lines: slice, record number in it, reason, start of the record.
+        check: called with every input whose slice was read to its end.
     """
 
     def __init__(
@@ -85,7 +97,7 @@ class UnitBatches:
         was_large = False
         for place, part in enumerate(self.unit):
             file = self.files[part.file_number]
-            # Small inputs are one source together; a large one is a source of its own
+            # Small inputs together count as one source, a large one is a source of its own
             is_large = slice_bytes(part, file) >= _BATCH_CHARS
             if (is_large or was_large) and self._batch.documents:
                 yield self._take(starts_source=True)
@@ -105,7 +117,7 @@ class UnitBatches:
             yield self._take(starts_source=False)
 
     def _slice(self, place: int, records: SliceReader) -> Iterator[Batch]:
-        """The batches that become full in a slice; what is left of it stays for the next."""
+        """Yield the batches that become full within a slice. The rest stays in `_batch` for the next slice."""
         done = 0
         of_table = records.file.format in TABLES
         for number, row in records:
@@ -139,7 +151,7 @@ class UnitBatches:
         self.bad_out.write(json.dumps([place, number, bad.reason, bad.start]).encode() + b"\n")
 
     def count(self, batch: Batch, encoded: Encoded) -> None:
-        """Count what became of the documents of a batch."""
+        """Count the documents of an encoded batch by slice: kept, or dropped for a reason."""
         slices = np.array(batch.slices, np.int64)
         np.add.at(self._documents, slices[encoded.why == KEPT], 1)
         for reason, name in enumerate(REASONS):
@@ -147,7 +159,7 @@ class UnitBatches:
                 self._dropped[place][name] += 1
 
     def summaries(self) -> tuple[SliceSummary, ...]:
-        """What was in each slice that was read."""
+        """A summary of each slice that was read, in order."""
         return tuple(
             SliceSummary(lines, int(self._documents[i]), dict(self._dropped[i]), self._bad[i], hashes.hex())
             for i, (lines, hashes) in enumerate(zip(self._lines, [*self._hashes, b""], strict=False))

@@ -1,4 +1,4 @@
-"""A record -> a document to encode: by the user's functions, then as text, as tokens made elsewhere, or as a conversation."""
+"""Record -> document: applies the user's functions, then reads the record as a text, as tokens or as a conversation."""
 
 import dataclasses
 import reprlib
@@ -28,15 +28,15 @@ _NO_IDS = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Document:
-    """What will be encoded: a text, with the characters in the loss of a conversation, or ids that are there already.
+    """A document before encoding: a text, or token ids.
 
     Attributes:
-        text: "" for ids.
-        in_loss: spans of characters of `text`, half-open.
-        ids: int64[n], each below the vocabulary's size; none for a text.
-        mask: bool[n], which ids are in the loss; None: all.
-        name: the record's own id; "" without.
-        content: two words of a hash, where documents are split or compared; else zeros.
+        text: the text; "" for token ids.
+        in_loss: of a conversation, the half-open spans of characters of `text` that are in the loss.
+        ids: int64[n], token ids, each below the vocabulary's size; empty for a text.
+        mask: bool[n], which of `ids` are in the loss; None for all.
+        name: the record's own id; "" if it has none.
+        content: hash of the content, two uint64 words; zeros if the build neither splits nor removes duplicates.
     """
 
     text: str = ""
@@ -48,12 +48,20 @@ class Document:
 
     @property
     def size(self) -> int:
-        """Characters of the text, or ids."""
+        """Number of characters, or of token ids."""
         return len(self.text) + len(self.ids)
 
 
 class DocumentReader:
-    """Rows -> documents, as `options` say; loaded once a process."""
+    """Makes documents of rows, as the build's options say. Made once per process.
+
+    Args:
+        options: of the build.
+        tokenizer: for its vocabulary, special tokens and chat template.
+
+    Raises:
+        ConfigError: a function or the chat template cannot be loaded.
+    """
 
     def __init__(self, options: BuildOptions, tokenizer: Tokenizer):
         self.options = options
@@ -67,9 +75,12 @@ class DocumentReader:
             self.renderer = renderer_of(options, tokenizer)
 
     def document(self, row: Row, of_table: bool = False) -> Document | Bad | None:
-        """The document of a row; why it has none; None if the user's functions leave it out.
+        """The document of a row, Bad with the reason if there is none, None if the user's functions drop the row.
 
-        `of_table`: a field that is None is one that is missing, as a table has all fields in all rows.
+        With `of_table`, fields that are None count as missing, as every row of a table has every field.
+
+        Raises:
+            BuildError: a function of the user tried to end the process.
         """
         try:
             if self.keep is not None and not _called(self.keep, row, f"--filter {self.options.filter}"):
@@ -82,7 +93,7 @@ class DocumentReader:
                     return Bad(f"map: expected a dict or None, found {type(row).__name__}", "")
         except BuildError:
             raise
-        except Exception as error:  # the user's code may raise anything; interrupts go on
+        except Exception as error:  # the user's code may raise anything; interrupts are not caught
             text = f"{type(error).__name__} in the filter or map: {error}"[:_SHOWN]
             return Bad(text.encode("utf-8", "replace").decode(), _start(row))  # a lone surrogate cannot be printed
         try:
@@ -106,7 +117,7 @@ class DocumentReader:
 
     def _text(self, row: Row, name: str) -> Document:
         text = _checked_text(field(row, self.options.text_field), self.options.text_field)
-        if len(text) > self.options.max_record_bytes:  # of a table; a line or a .txt never comes so far
+        if len(text) > self.options.max_record_bytes:  # of a table: other readers reject long records themselves
             raise ValueError(f"longer than {self.options.max_record_bytes} bytes; --max-record-size allows more")
         for token in self.refused:
             if token in text:
@@ -139,7 +150,11 @@ class DocumentReader:
 
 
 def renderer_of(options: BuildOptions, tokenizer: Tokenizer) -> "Renderer":
-    """What writes the conversations of a build as text. Raises ConfigError: no template, or one that cannot be used."""
+    """The renderer that writes the conversations of a build as text.
+
+    Raises:
+        ConfigError: there is no chat template, or it cannot be used.
+    """
     from tokenstore.builder.documents.loss_spans import Renderer
     from tokenstore.builder.documents.templates import find_template
 
@@ -148,12 +163,12 @@ def renderer_of(options: BuildOptions, tokenizer: Tokenizer) -> "Renderer":
 
 
 def _called(function: Hook, row: Row, name: str) -> Any:
-    """What the user's function returns; BuildError where it would end the process, as by `sys.exit`."""
+    """Call the user's function. BuildError if it tries to end the process, for example by `sys.exit`."""
     try:
         return function(row)
     except (Exception, KeyboardInterrupt):
         raise
-    except BaseException as error:  # a worker that ends looks like one that is done, and exit code 0 like a store
+    except BaseException as error:  # exit code 0 of a worker or of the command would look like success
         raise BuildError(
             f"{name}: the function raised {error!r}, which ends the program, at the record {_start(row)};"
             " let it return, or raise an Exception to make the record bad"
@@ -161,7 +176,7 @@ def _called(function: Hook, row: Row, name: str) -> Any:
 
 
 def reading(options: BuildOptions) -> Reading:
-    """What must be read of each record: all of it, where others than we look at its fields."""
+    """What to read of each record: the columns that the options name; all for conversations and the user's functions."""
     columns: tuple[str, ...] | None = None
     if options.records != "chat" and options.filter is None and options.map is None:
         wanted = [options.text_field] if options.records == "text" else [options.tokens_field, options.mask_field]
@@ -170,20 +185,24 @@ def reading(options: BuildOptions) -> Reading:
 
 
 def find_mask_field(rows: Iterable[tuple[int, Row | Bad]]) -> str | None:
-    """The field of the first good row that says which of its tokens are in the loss, if it has one."""
+    """`loss_mask` or `labels`, if the first good row has that field."""
     row = next((row for _, row in rows if not isinstance(row, Bad)), {})
     return next((name for name in ("loss_mask", "labels") if row.get(name) is not None), None)
 
 
 def field(row: Row, name: str) -> Any:
-    """The field of that name, or by its path: `a.b` is field b of a; ValueError if it is not there."""
+    """The value of a field: by its name or else its path, where `a.b` is field b inside field a.
+
+    Raises:
+        ValueError: there is no such field; the message lists those there are.
+    """
     value = row.get(name, _ABSENT)
     if value is not _ABSENT:
         return value
     value, above = row, "the record"
     for part in name.split("."):
         if value is None:
-            return None  # a null above is a null
+            return None  # a field inside null is null
         if not isinstance(value, dict) or part not in value:
             raise ValueError(f"no field {name!r}; {above} has {_fields_of(value)}")
         value, above = value[part], repr(part)
@@ -191,7 +210,7 @@ def field(row: Row, name: str) -> Any:
 
 
 def _fields_of(value: Any) -> str:
-    """Names of the fields there are, for people."""
+    """Names of the fields of `value`, for messages."""
     if not isinstance(value, dict):
         return f"no fields, it is {_kind(value)}"
     names = [repr(str(name))[:_SHOWN_NAME] for name in islice(value, _MOST_NAMES)]
@@ -230,7 +249,7 @@ def _listed(value: Any, name: str, rule: str) -> np.ndarray:
         raise ValueError(f"field {name!r}: expected {rule}, found {_kind(value)}")
     try:
         found = np.asarray(value)
-    except ValueError as error:  # lists of other lengths inside
+    except ValueError as error:  # it holds lists of different lengths
         raise ValueError(f"field {name!r}: expected {rule}, found lists inside") from error
     if found.ndim != 1:
         raise ValueError(f"field {name!r}: expected {rule}, found {'lists inside' if found.ndim else 'a number'}")
@@ -238,7 +257,7 @@ def _listed(value: Any, name: str, rule: str) -> np.ndarray:
 
 
 def _mask(row: Row, name: str, ids: np.ndarray) -> np.ndarray:
-    """bool[n] of `labels`, which are -100 or the token itself, or of a mask of zeros and ones."""
+    """bool[n] from `labels`, each -100 or the token itself, or from a mask of zeros and ones."""
     value = field(row, name)
     rule = f"a list of {ids.size} numbers, as many as tokens"
     found = _listed(value, name, rule)
@@ -262,7 +281,7 @@ def _mask(row: Row, name: str, ids: np.ndarray) -> np.ndarray:
 
 
 def _first_other(value: Any, *kinds: type) -> str:
-    """What there is in a list beside numbers of `kinds`."""
+    """The type of the first element that is no number of `kinds`."""
     others = (_kind(x) for x in value if not isinstance(x, kinds) or isinstance(x, bool))
     return next(others, "numbers too large")
 
@@ -272,12 +291,12 @@ def _kind(value: Any) -> str:
 
 
 def _start(row: Any) -> str:
-    """How a record begins, for people."""
+    """The beginning of a record, for messages."""
     import orjson
 
     try:
         return orjson.dumps(row, default=lambda value: repr(value)[:_SHOWN], option=orjson.OPT_NON_STR_KEYS)[
             :_SHOWN
         ].decode("utf-8", "ignore")
-    except Exception:  # nested too deep for it, or the user's code made anything of it
+    except Exception:  # nested too deeply, or an object of the user's code
         return reprlib.repr(row)[:_SHOWN]

@@ -1,11 +1,11 @@
-"""The user's own code in a build: `--filter module:function` and `--map module:function`.
+"""The user's own functions in a build: `--filter module:function` and `--map module:function`.
 
-A filter is given a record, a dict of its fields, and says whether to keep it. A map is given a record and returns one, or
-None to omit it. Both must depend on nothing but the record: units are made in any order, on any number of workers.
+A filter gets a record, a dict, and returns whether to keep it. A map gets a record and returns the record to use, or None to
+drop it. Both may depend only on the record, as units are processed in any order by any number of workers.
 
-A function runs only if its name is on the command line (or an argument of the call). What a store or an unfinished build
-records about one is information. Its module is found and hashed without running any of its code, nor that of the packages
-it is in, so that a changed module is refused before it is imported.
+A function runs only if the user names it, on the command line or as an argument. A store or an unfinished build that names
+one never makes it run. Modules are found and hashed without running their code or that of their packages, so that a changed
+module is refused before it is imported.
 """
 
 import hashlib
@@ -20,11 +20,15 @@ from tokenstore.errors import ConfigError
 from tokenstore.paths import is_folder
 
 Hook = Callable[[dict[str, Any]], Any]
-_loaded: dict[str, str] = {}  # hash of the source of every module in use, as it was when it was loaded
+_loaded: dict[str, str] = {}  # source file of each loaded module -> its hash at that time
 
 
 def load_hook(name: str) -> Hook:
-    """The function that `module:function` names; modules are also looked for in the working directory."""
+    """The function named by `module:function`. Modules are also searched in the working directory.
+
+    Raises:
+        ConfigError: the name is malformed, the module cannot be imported, or it has no such function.
+    """
     module_name, function_name = _parts(name)
     source, sha256 = _source(name)
     try:
@@ -41,7 +45,13 @@ def load_hook(name: str) -> Hook:
 
 
 def hook_sha256(name: str) -> str:
-    """Hash of the source of the module a hook is in, which is not imported: a build is not resumed with other code."""
+    """sha256, in hex, of the source of a hook's module. The module is not imported.
+
+    A build is resumed only with the same hash, hence the same code.
+
+    Raises:
+        ConfigError: there is no such module, or it changed since it was loaded.
+    """
     return _source(name)[1]
 
 
@@ -53,17 +63,15 @@ def _parts(name: str) -> tuple[str, str]:
 
 
 def _source(name: str) -> tuple[str, str]:
-    """The file of a hook's module, and its hash."""
+    """The source file of a hook's module, and its hash."""
     module_name, _ = _parts(name)
     source = _file_of(module_name, name)
     try:
         found = hashlib.sha256(Path(source).read_bytes()).hexdigest()
     except OSError as error:
         raise ConfigError(f"hook: {source} cannot be read ({name}): {error.strerror}; check its permissions") from error
-    if module_name in sys.modules and _loaded.setdefault(source, found) != found:  # what would run is the old code
-        raise ConfigError(
-            f"hook: expected the module as it was loaded, found it changed ({source}); start Python again"
-        )
+    if module_name in sys.modules and _loaded.setdefault(source, found) != found:  # the old code would run
+        raise ConfigError(f"hook: {source} changed since it was loaded; restart Python")
     return source, found
 
 
@@ -74,16 +82,16 @@ def _file_of(module_name: str, name: str) -> str:
         spec = _find(module_name, name)
         file = spec.origin if spec.has_location else None
     if file is None:
-        raise ConfigError(f"hook: expected a module with a file, found {module_name} ({name}); put it into a file")
+        raise ConfigError(f"hook: module {module_name} has no source file ({name}); put the function into a file")
     return file
 
 
 def _find(module_name: str, name: str) -> ModuleSpec:
-    """Where a module is, package by package. Not by importlib.util.find_spec, which imports the packages around it."""
+    """Find a module, package by package. `importlib.util.find_spec` would import the packages that contain it."""
     here = str(Path.cwd())
     if here not in sys.path:
-        sys.path.append(here)  # last: a module of that name that is installed stays what it is
-    importlib.invalidate_caches()  # the module may have been written just now
+        sys.path.append(here)  # last, so that installed modules take precedence
+    importlib.invalidate_caches()  # the module may have been written a moment ago
     path: list[str] | None = None
     parts = module_name.split(".")
     for number in range(1, len(parts) + 1):
@@ -99,11 +107,11 @@ def _find(module_name: str, name: str) -> ModuleSpec:
 
 
 def _find_in(whole: str, path: list[str] | None) -> ModuleSpec | None:
-    """As Python's import does it; the finders include those of packages installed in editable mode."""
+    """Find a module as Python's import does; the finders include those of packages installed in editable mode."""
     try:
         found = (finder.find_spec(whole, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
         return next((spec for spec in found if spec is not None), None)
-    except KeyError:  # for a namespace package inside another one, Python wants the outer one imported
+    except KeyError:  # a namespace package inside another one, of which Python expects the outer one to be imported
         spec = ModuleSpec(whole, None, is_package=True)
         folders = (Path(folder) / whole.rpartition(".")[2] for folder in path or ())
         spec.submodule_search_locations = [str(folder) for folder in folders if is_folder(folder)]
@@ -111,7 +119,7 @@ def _find_in(whole: str, path: list[str] | None) -> ModuleSpec | None:
 
 
 def _search_path(spec: ModuleSpec) -> list[str] | None:
-    """Where the modules of a package are; None for what is no package."""
+    """The folders of a package's modules; None if `spec` is not a package."""
     locations = spec.submodule_search_locations
     return None if locations is None else list(locations)
 

@@ -1,12 +1,12 @@
-"""Which part of a conversation's text is trained on: characters first, then tokens.
+"""Finds the part of a conversation's text that is in the loss: first as characters, then as tokens.
 
-A template with `{% generation %}` marks says it itself. Most families' own templates have none. For those:
+A template with `{% generation %}` marks says it itself. Most model families' own templates have no marks. For those:
 
-1. If a built-in template of the family (which has marks) writes the conversation as the very same text, its marks count.
-2. Else an assistant's message is what the text gains when the message is added: the text up to it, with the beginning of
-   an answer, against the text with it. Both must be beginnings of the whole text. Where they are not, the template writes
-   a turn differently once others follow (it removes earlier reasoning, moves the system message), no place in the text is
-   certain, and the conversation is refused.
+1. If a built-in template of the family, which has marks, writes exactly the same text for the conversation, its marks count.
+2. Otherwise two texts are compared: the messages before the assistant's, with the beginning of an answer, and the messages up
+   to and including it. What the second adds to the first is in the loss. Both must be prefixes of the whole text. If they are
+   not, the template writes a turn differently when others follow: it drops earlier reasoning or moves the system message. Then
+   no position in the text is certain, and the conversation is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ TrainOn = Literal["assistant", "last", "all"]
 
 
 class Renderer:
-    """Writes conversations as text and says which characters are in the loss. The same for the same conversation, anywhere."""
+    """Writes conversations as text and says which characters are in the loss; deterministic."""
 
     def __init__(
         self,
@@ -33,17 +33,17 @@ class Renderer:
         date: str | None = None,
         all_special: Sequence[str] = (),
     ):
-        """A renderer.
+        """Load the template.
 
         Args:
             template: Jinja, from `find_template`.
-            special_tokens: strings by the names templates know them by, such as {"eos_token": "</s>"}.
+            special_tokens: strings by the names that templates use, such as {"eos_token": "</s>"}.
             train_on: every assistant message, the last one, or the whole text.
-            date: what a template that prints today's date gets to print, as 2025-01-31.
-            all_special: special tokens of the vocabulary. White space after one that ends a turn is not trained on.
+            date: the date for a template that prints today's, as YYYY-MM-DD.
+            all_special: special tokens of the vocabulary. White space after one that ends a turn is not in the loss.
 
         Raises:
-            ConfigError: a template that cannot be used (see `load_template`), or an unknown `train_on`.
+            ConfigError: the template cannot be used (see `load_template`), or `train_on` is unknown.
         """
         if train_on not in get_args(TrainOn):
             raise ConfigError(f"train on: expected one of {', '.join(get_args(TrainOn))}, found {train_on!r}")
@@ -53,10 +53,10 @@ class Renderer:
         self.families = {} if self.template.has_marks else families_like(self.template, date)
 
     def render(self, conversation: Conversation) -> tuple[str, list[Span]]:
-        """The text of a conversation and its characters in the loss: half-open, in order, neither overlapping nor touching.
+        """The text of a conversation, and its spans of characters in the loss: in order, separated, not empty.
 
         Raises:
-            ValueError: the template fails on it, leaves something of it out, or does not say what is in the loss.
+            ValueError: the template fails on the conversation or omits a part of it, or the spans cannot be determined.
         """
         self._check_read(conversation)
         if self.train_on == "all":
@@ -86,18 +86,16 @@ class Renderer:
         return text, self._gained(text, conversation, wanted)
 
     def _check_read(self, conversation: Conversation) -> None:
-        """Jinja passes over what a template does not name: a lost tool call must not pass silently."""
+        """ValueError if the template never mentions tools, tool calls or reasoning that the conversation has."""
         if conversation.tools and not self.template.reads_tools:
-            raise ValueError("tools: expected a template that writes them, found one that leaves them out")
+            raise ValueError("tools: the chat template does not write them")
         for i, message in enumerate(conversation.messages, 1):
             for names in (("tool_calls",), REASONING):
                 if message.keys() & set(names) and not any(name in self.template.text for name in names):
-                    raise ValueError(
-                        f"message {i}: expected a template that writes {names[0]}, found one that leaves it out"
-                    )
+                    raise ValueError(f"message {i}: the chat template does not write {names[0]}")
 
     def _gained(self, text: str, conversation: Conversation, wanted: list[int]) -> list[Span]:
-        """What `text`, that of the whole conversation, gains with each wanted message."""
+        """The spans that each wanted message adds to `text`, the text of the whole conversation."""
         spans = []
         for i in wanted:
             before, _ = self.template.render(conversation.messages[:i], conversation.tools, prompt=True)
@@ -108,7 +106,7 @@ class Renderer:
                 )
             if not through.startswith(before):
                 raise ValueError(
-                    f"message {i + 1}: the template begins an answer in another way than it writes one, "
+                    f"message {i + 1}: the template begins a prompted answer differently from a given one, "
                     f"or rewrites earlier messages; {self._advice(last=False)}"
                 )
             if len(before) == len(through):
@@ -120,13 +118,16 @@ class Renderer:
         return spans
 
     def _advice(self, last: bool = True) -> str:
-        """What to do about a template that does not show what is trained on."""
+        """What to do about a template from which the spans in the loss cannot be determined."""
         like = next(iter(self.families), None)
         way = f"--chat-template {like}" if like else "a --chat-template with {% generation %} marks"
         return f"use {way}{', --train-on last' if last and self.train_on != 'last' else ''} or --train-on all"
 
     def _check_end(self, conversation: Conversation, before: str, through: str) -> None:
-        """Some templates begin an answer at every end, asked or not: it would be in the loss as part of the last message."""
+        """ValueError if the template always ends with the beginning of an answer.
+
+        That beginning would be in the loss, as a part of the last message.
+        """
         last = len(conversation.messages) - 1
         if self.template.render(conversation.messages[:last], conversation.tools)[0] == before:
             another = {"role": "user", "content": "?"}
@@ -140,7 +141,10 @@ class Renderer:
 def _marked(
     template: Template, conversation: Conversation, spoken: list[int], wanted: list[int]
 ) -> tuple[str, list[Span]]:
-    """The text by a template with marks, and the marked characters of the wanted messages; `spoken`: all assistant messages."""
+    """The text by a template with marks, and the marked spans of the wanted messages.
+
+    `spoken` and `wanted` are indices of messages: all of the assistant, and those in the loss.
+    """
     text, marks = template.render(conversation.messages, conversation.tools, marks=True)
     spans = []
     for i in wanted:
@@ -155,16 +159,16 @@ def _marked(
 
 
 def _num_marks(template: Template, conversation: Conversation, count: int) -> int:
-    """How many marks the first messages of a conversation have."""
+    """Number of marks in the text of the first `count` messages."""
     return len(template.render(conversation.messages[:count], conversation.tools, marks=True)[1]) if count else 0
 
 
 def _joined(spans: list[Span]) -> list[Span]:
-    """Spans in order, without empty ones, those that touch joined."""
+    """Spans without empty ones, adjacent ones joined; ValueError if they overlap or nothing is left."""
     joined: list[Span] = []
     for start, stop in spans:
         if joined and start < joined[-1][1]:
-            raise ValueError("expected the parts to train on one after the other, found some that overlap")
+            raise ValueError("the generation marks of the chat template overlap")
         if start == stop:
             continue
         if joined and start == joined[-1][1]:
@@ -176,13 +180,16 @@ def _joined(spans: list[Span]) -> list[Span]:
 
 
 def in_loss(token_spans: np.ndarray, spans: Sequence[Span]) -> np.ndarray:
-    """Which tokens are in the loss: those that lie wholly in one span. One without characters, or on an edge, is not.
+    """Which tokens are in the loss: those whose characters are all in one span.
+
+    A token without characters, or one that extends over the edge of a span, is not.
 
     Args:
-        token_spans: int64[n, 2], characters of each token, half-open.
-        spans: as `Renderer.render` gives them.
+        token_spans: int64[n, 2], the half-open span of characters of each token, in order.
+        spans: from `Renderer.render`.
 
-    Returns: bool[n].
+    Returns:
+        bool[n].
     """
     edges = np.array(spans, np.int64).reshape(-1, 2)
     if not len(edges):

@@ -1,4 +1,4 @@
-"""Which built-in template a family's own template is like, found by what both write for a few conversations."""
+"""Finds the built-in templates that resemble a given template, by the text both write for a few conversations."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class _Probe:
 _SYSTEM, _ASKED = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is 2 + 2?"}
 _ANSWERED, _AGAIN = {"role": "assistant", "content": "4"}, {"role": "user", "content": "And 3 + 3?"}
 _LAST = {"role": "assistant", "content": "6"}
-_PROBES = (  # the first three: what nearly every conversation is like
+_PROBES = (  # nearly every conversation is like one of the first three
     _Probe([_ASKED, _ANSWERED]),
     _Probe([_ASKED, _ANSWERED, _AGAIN, _LAST]),
     _Probe([_SYSTEM, _ASKED, _ANSWERED]),
@@ -32,16 +32,20 @@ _PROBES = (  # the first three: what nearly every conversation is like
 
 
 def families_like(template: Template, date: str | None) -> dict[str, Template]:
-    """Built-in templates by name that write some of the probes as `template` does, the most alike first; at most 3.
+    """Built-in templates, by name, that write some of the probes as `template` does: at most 3, the most similar first.
 
-    They are candidates only: whether one writes the conversation at hand alike must be looked at.
+    They are only candidates: for each conversation it must be checked that the text is the same.
+
+    Args:
+        template: usually a model family's own.
+        date: as in `load_template`.
     """
     theirs = [_written(template, probe) for probe in _PROBES]
     alike: list[tuple[int, str, Template]] = []
     for name in may_be_like(template.text):
         try:
             family = load_template(BUILT_IN[name], template.special_tokens, date)
-        except ConfigError:  # a special token or a date that this family writes is not given
+        except ConfigError:  # this family writes a special token or date that is not given
             continue
         same = [text is not None and text == _written(family, p) for text, p in zip(theirs, _PROBES, strict=True)]
         if any(same[:3]):

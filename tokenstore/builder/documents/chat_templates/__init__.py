@@ -1,7 +1,8 @@
 """The built-in chat templates, all with generation marks.
 
-Each writes conversations byte for byte as its family's own template does, or refuses what that one would omit or this one
-does not write. What each was compared with (`python -m tools.compare_templates`, the conversations of the tests):
+Each writes a conversation byte for byte as its family's own template does, or refuses it, where the family's own would omit
+something or the built-in one does not support it. Each was compared (`python -m tools.compare_templates`, with the
+conversations of the tests) with:
 
     qwen3, llama3, gemma3, deepseek-v3     the family's own template and vocabulary, by text and by token
     qwen2.5, qwen3-2507, llama3.1, llama3.2, gemma, deepseek-r1, deepseek-v3.1, phi3, phi3.5, phi4, phi4-mini
@@ -10,8 +11,8 @@ does not write. What each was compared with (`python -m tools.compare_templates`
                                            templates that axolotl ships, and the texts of mistral-common
     mistral-v7-tekken                      a template that axolotl ships
 
-Not tested: Llama 3.3 (as llama3.1 but for its date), Gemma 2 (as gemma), Mistral's v2 (as v3). Tools and tool calls are
-written by qwen*, llama3.1 and llama3.2, reasoning by qwen3; the other templates refuse conversations that have them.
+Not tested: Llama 3.3 (like llama3.1 except for its date), Gemma 2 (like gemma), Mistral's v2 (like v3). qwen*, llama3.1 and
+llama3.2 write tools and tool calls, qwen3 writes reasoning; the other templates refuse conversations that have them.
 """
 
 from pathlib import Path
@@ -20,7 +21,7 @@ _FOLDER = Path(__file__).parent
 _CHATML_END, _LLAMA_END, _GEMMA_END, _MISTRAL_END = "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "[/INST]"
 _DEEPSEEK_END, _PHI_END = "<｜end▁of▁sentence｜>", "<|end|>"
 
-# By name: the file, what is put before its text, and a string that any template of the family holds ("": none has it).
+# By name: the file, a setting written before its text, and a string found in every template of the family ("": none).
 _SOURCES = {
     "chatml": ("chatml", "", _CHATML_END),
     "plain": ("plain", "", ""),
@@ -54,10 +55,10 @@ def _text(file: str, setting: str) -> str:
 
 BUILT_IN = {name: _text(file, setting) for name, (file, setting, _) in _SOURCES.items()}
 
-# By name, for templates whose turns end with a special token of the family: that token. Mistral's are text in v1.
+# The special token that ends the turns, by name of the template. Not for Mistral, whose v1 writes plain text.
 TURN_ENDS = {name: end for name, (_, _, end) in _SOURCES.items() if end not in ("", _MISTRAL_END)}
 
 
 def may_be_like(text: str) -> list[str]:
-    """Names of the built-in templates that another template, by its text, may be of the same family as."""
+    """Names of the built-in templates whose family another template may belong to, judged by its text."""
     return [name for name, (_, _, end) in _SOURCES.items() if end and end in text]
