@@ -150,7 +150,7 @@ def test_tools_and_tool_calls_are_written_and_learned() -> None:
         parts(BUILT_IN["chatml"], said)
     with pytest.raises(ValueError, match="message 2: the chat template does not write tool_calls"):
         parts(BUILT_IN["chatml"], Conversation(said.messages))
-    with pytest.raises(ValueError, match="message 2: expected a template that writes reasoning_content"):
+    with pytest.raises(ValueError, match="message 2: the chat template does not write reasoning_content"):
         parts(BUILT_IN["chatml"], dialogue("2+2?", "4", thinking="zwei und zwei"))
 
 
