@@ -49,6 +49,7 @@ CONTENTS = {
         "contributing",
     ],
 }
+NO_SEARCH = ("changelog.md", "contributing.md", "benchmarks.md")  # they hold every word, and answer few questions
 _LINK = re.compile(r"\]\((?P<target>(?!https?:)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 _FILL_IN = re.compile(r"^```\{(?P<kind>[\w-]+)\} ?(?P<argument>[\w.]*)\n```$", re.MULTILINE)
 _NOT_RUN = re.compile(r"^<!-- not run: .*? -->\n", re.MULTILINE)
@@ -68,7 +69,8 @@ def stage(folder: Path) -> None:
         text = _FILL_IN.sub(lambda match: GENERATED[match["kind"]](match["argument"]), text)
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text + (_contents() if name == "index.md" else ""))
+        head = "---\nnosearch: true\n---\n" if name in NO_SEARCH else ""
+        target.write_text(head + text + (_contents() if name == "index.md" else ""))
     shutil.copy(ROOT / "docs" / "conf.py", folder)
 
 

@@ -60,6 +60,7 @@ def escaped(line: str) -> str:
 def commands(_: str = "") -> str:
     """What the commands' own --help says, a section per command."""
     text = app.generate_docs(output_format="markdown", heading_level=1)
+    text = re.sub(r"^(tokenstore \w+) -m \S+", r"\1", text, flags=re.MULTILINE)  # how this process was started
     return text[text.index("\n## tokenstore build") :].strip()
 
 

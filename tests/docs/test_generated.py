@@ -41,6 +41,7 @@ def test_every_field_of_a_plan_is_listed() -> None:
 
 def test_every_command_and_format_is_listed() -> None:
     assert re.findall(r"^## tokenstore (\w+)$", commands(), re.MULTILINE) == [each.__name__ for each in COMMANDS]
+    assert all(line.split()[2] != "-m" for line in commands().splitlines() if re.match(r"tokenstore \w+ \S", line))
     assert all(f"| `{name}` |" in formats() for name in FORMATS)
 
 
