@@ -16,7 +16,7 @@ from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.store.length_index import add_length_index
 from tokenstore.store.writer import StoreWriter
 
-for name, examples in ("quick", 25), ("thorough", 150):  # thorough: pytest --hypothesis-profile=thorough
+for name, examples in ("quick", 15), ("thorough", 150):  # CI also runs: pytest --hypothesis-profile=thorough
     settings.register_profile(
         name,
         derandomize=True,

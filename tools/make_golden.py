@@ -7,8 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.support.twins import order as naive
-from tests.support.twins import packing as naive_packing
+from tests.support.twins import order as order_twin
+from tests.support.twins import packing as packing_twin
 
 _Case = tuple[list[Any], dict[str, int], str]  # stages, limits, on_exhausted
 
@@ -91,8 +91,8 @@ def keys() -> list[Any]:
     rows = []
     for seed in SEEDS:
         for purpose, name in (("step", ""), ("sequence", "web"), ("offset", "wéb ☃")):
-            base = naive.base_key(seed, purpose, name)
-            rows.append([seed, purpose, name, base, [naive.counted_key(base, c) for c in (0, 1, 10**12)]])
+            base = order_twin.base_key(seed, purpose, name)
+            rows.append([seed, purpose, name, base, [order_twin.counted_key(base, c) for c in (0, 1, 10**12)]])
     return rows
 
 
@@ -100,9 +100,9 @@ def permutations() -> list[Any]:
     """[n, key, indices, images]."""
     rows = []
     for n in SIZES:
-        for key in (0, 1, 2**64 - 1, naive.base_key(7, "step")):
+        for key in (0, 1, 2**64 - 1, order_twin.base_key(7, "step")):
             indices = sorted({*range(min(n, 8)), n // 2, n - 1})
-            rows.append([n, key, indices, [naive.permute(i, n, key) for i in indices]])
+            rows.append([n, key, indices, [order_twin.permute(i, n, key) for i in indices]])
     return rows
 
 
@@ -110,20 +110,20 @@ def interleaves() -> list[Any]:
     """[weights, shares, sources of the first 200 slots as one string]."""
     rows = []
     for weights in WEIGHTS:
-        shares = naive.integer_shares(weights)
-        slots = naive.interleave(shares)[:200] if sum(shares.values()) < 10_000 else []
+        shares = order_twin.integer_shares(weights)
+        slots = order_twin.interleave(shares)[:200] if sum(shares.values()) < 10_000 else []
         rows.append([weights, shares, " ".join(slots)])
     return rows
 
 
 def streams() -> list[Any]:
     """[stages, limits, on_exhausted, stream]."""
-    return [[*case, naive.stream(*case, 60)] for case in STAGES]
+    return [[*case, order_twin.stream(*case, 60)] for case in STAGES]
 
 
 def continued_streams() -> list[Any]:
     """[stages, limits, on_exhausted, stream]; a stage of null continues the segment before it."""
-    return [[*case, naive.stream(*case, 60)] for case in CONTINUED]
+    return [[*case, order_twin.stream(*case, 60)] for case in CONTINUED]
 
 
 def windows() -> list[Any]:
@@ -138,7 +138,7 @@ def windows() -> list[Any]:
                 name,
                 num_tokens,
                 length,
-                [[k, naive.window_start(seed, name, num_tokens, length, k)] for k in numbers],
+                [[k, order_twin.window_start(seed, name, num_tokens, length, k)] for k in numbers],
             ]
         )
     return rows
@@ -151,7 +151,7 @@ def repeats() -> list[Any]:
         for count in (1, 5, 12):
             ranks = range(-(-count * p // q))
             epochs = (0, 1, 2, q - 1, q, 10**12)
-            positions = [[e, [naive_packing.position(k, e, count, p, q) for k in ranks]] for e in epochs]
+            positions = [[e, [packing_twin.position(k, e, count, p, q) for k in ranks]] for e in epochs]
             rows.append([p, q, count, positions])
     return rows
 
@@ -160,7 +160,7 @@ def sequence_numbers() -> list[Any]:
     """[length, [[class, slots], ...], number of sequences of best_fit]."""
     cases = [(length, counts) for length, counts, *_ in PACKINGS] + [(64, MANY), (63, {21: 1000}), (64, {33: 500})]
     return [
-        [length, sorted(counts.items()), naive_packing.num_sequences(counts, length, "best_fit")]
+        [length, sorted(counts.items()), packing_twin.num_sequences(counts, length, "best_fit")]
         for length, counts in cases
     ]
 
@@ -169,8 +169,8 @@ def packings() -> list[Any]:
     """[length, [[class, slots], ...], seed, name, epoch, shuffle, attempt, [[[class, slot], ...] of each bin]]."""
     rows = []
     for length, counts, seed, name, epoch, shuffle in PACKINGS:
-        n = naive_packing.num_sequences(counts, length, "best_fit")
-        bins, attempt = naive_packing.pack(counts, length, n, seed, name, epoch, shuffle)
+        n = packing_twin.num_sequences(counts, length, "best_fit")
+        bins, attempt = packing_twin.pack(counts, length, n, seed, name, epoch, shuffle)
         rows.append([length, sorted(counts.items()), seed, name, epoch, shuffle, attempt, bins])
     return rows
 
@@ -180,9 +180,9 @@ def packed() -> list[Any]:
     rows = []
     for case in PACKED:
         members, length, seed, name, packing, shuffle = case
-        count = naive_packing.classes_of(members, length, packing)[2]
+        count = packing_twin.classes_of(members, length, packing)[2]
         ks = [*range(min(2 * count, 12)), count - 1, count, 10**9 * count + 1]
-        pieces = [naive_packing.packed_sequence(members, length, seed, name, k, packing, shuffle) for k in ks]
+        pieces = [packing_twin.packed_sequence(members, length, seed, name, k, packing, shuffle) for k in ks]
         rows.append([*case, [list(each) for each in zip(ks, pieces, strict=True)]])
     return rows
 

@@ -16,8 +16,8 @@ from tests.support.calls import (
     unpermute,
     window_start,
 )
-from tests.support.twins import order as naive
-from tests.support.twins import packing as naive_packing
+from tests.support.twins import order as order_twin
+from tests.support.twins import packing as packing_twin
 from tokenstore.order import ORDER_VERSION
 from tokenstore.order.classes import LengthClasses, length_classes
 from tokenstore.order.interleave import interleave
@@ -37,9 +37,9 @@ def vectors(name: str) -> list:
 def test_keys(row: list) -> None:
     """Base and counted keys are those written down (ORD-1)."""
     seed, purpose, name, base, counted = row
-    assert naive.base_key(seed, purpose, name) == int(base_key(seed, purpose, name)) == base
+    assert order_twin.base_key(seed, purpose, name) == int(base_key(seed, purpose, name)) == base
     assert [key_of(base, c) for c in (0, 1, 10**12)] == counted
-    assert [naive.counted_key(base, c) for c in (0, 1, 10**12)] == counted
+    assert [order_twin.counted_key(base, c) for c in (0, 1, 10**12)] == counted
 
 
 @pytest.mark.parametrize("row", vectors("permutations"), ids=lambda row: f"{row[0]}-{row[1]}")
@@ -48,14 +48,14 @@ def test_permutations(row: list) -> None:
     n, key, indices, images = row
     assert permute(indices, n, key) == images
     assert unpermute(images, n, key) == indices
-    assert [naive.permute(i, n, key) for i in indices] == images
+    assert [order_twin.permute(i, n, key) for i in indices] == images
 
 
 @pytest.mark.parametrize("row", vectors("interleaves"), ids=lambda row: ",".join(row[0])[:30])
 def test_interleaves(row: list) -> None:
     """Shares and the first slots are those written down (ORD-3, ORD-4)."""
     weights, shares, slots = row
-    assert integer_shares(weights) == shares == naive.integer_shares(weights)
+    assert integer_shares(weights) == shares == order_twin.integer_shares(weights)
     names = sorted(shares)
     table = interleave(tuple(shares[name] for name in names))
     if slots:
@@ -67,7 +67,7 @@ def test_interleaves(row: list) -> None:
 def test_streams(row: list) -> None:
     """Stages, drops and stops give the sequence of (source, number) written down (ORD-5)."""
     stages, limits, on_exhausted, expected = row
-    assert [list(x) for x in naive.stream(stages, limits, on_exhausted, 60)] == expected
+    assert [list(x) for x in order_twin.stream(stages, limits, on_exhausted, 60)] == expected
     laid = lay_out([Stage(cursor, 1, shares) for cursor, shares in stages], limits, on_exhausted, 60)
     assert laid.end == len(expected)
     assert [list(laid.segments_in(n, n + 1)[0].at(n)) for n in range(laid.end)] == expected
@@ -77,7 +77,7 @@ def test_streams(row: list) -> None:
 def test_continued_streams(row: list) -> None:
     """A stage without shares of its own continues the segment: the run is the one written down (ORD-5)."""
     stages, limits, on_exhausted, expected = row
-    assert [list(x) for x in naive.stream(stages, limits, on_exhausted, 60)] == expected
+    assert [list(x) for x in order_twin.stream(stages, limits, on_exhausted, 60)] == expected
     laid_out = []
     for cursor, shares in stages:
         laid_out.append(Stage(cursor, 1, shares or laid_out[-1].shares, continues=shares is None))
@@ -92,7 +92,7 @@ def test_windows(row: list) -> None:
     seed, name, num_tokens, length, starts = row
     for k, start in starts:
         assert window_start(seed, name, num_tokens, length, k) == start
-        assert naive.window_start(seed, name, num_tokens, length, k) == start
+        assert order_twin.window_start(seed, name, num_tokens, length, k) == start
 
 
 @pytest.mark.parametrize("row", vectors("repeats"), ids=lambda row: f"{row[0]}/{row[1]}-{row[2]}")
@@ -102,7 +102,7 @@ def test_repeats(row: list) -> None:
     for epoch, expected in epochs:
         found = positions_of(range(len(expected)), epoch, p, q)
         assert [x if x < count else None for x in found] == expected
-        assert [naive_packing.position(k, epoch, count, p, q) for k in range(len(expected))] == expected
+        assert [packing_twin.position(k, epoch, count, p, q) for k in range(len(expected))] == expected
 
 
 def classes_of(counts: list, length: int) -> LengthClasses:
@@ -115,7 +115,7 @@ def test_sequence_numbers(row: list) -> None:
     """An epoch of best_fit has as many sequences as is written down (ORD-14)."""
     length, counts, expected = row
     assert num_best_fit(classes_of(counts, length)) == expected
-    assert naive_packing.num_sequences(dict(counts), length, "best_fit") == expected
+    assert packing_twin.num_sequences(dict(counts), length, "best_fit") == expected
 
 
 @pytest.mark.parametrize("row", vectors("packings"), ids=lambda row: f"{row[0]}-{len(row[1])}-{row[4]}-{row[6]}")
@@ -127,7 +127,7 @@ def test_packings(row: list) -> None:
     made = pack(classes, len(expected), base_key(seed, "jitter", name), epoch, shuffle)
     assert made.attempt == attempt
     assert bins(made, classes) == expected
-    assert naive_packing.pack(dict(counts), length, len(expected), seed, name, epoch, shuffle) == (expected, attempt)
+    assert packing_twin.pack(dict(counts), length, len(expected), seed, name, epoch, shuffle) == (expected, attempt)
 
 
 def test_packings_come_to_every_attempt() -> None:
@@ -142,14 +142,14 @@ def test_packed(row: list) -> None:
     ks = [k for k, _ in sequences]
     expected = [[tuple(piece) for piece in pieces] for _, pieces in sequences]
     assert packed_sequences(members, length, seed, name, ks, packing, shuffle) == expected
-    found = [naive_packing.packed_sequence(members, length, seed, name, k, packing, shuffle) for k in ks]
+    found = [packing_twin.packed_sequence(members, length, seed, name, k, packing, shuffle) for k in ks]
     assert found == expected
 
 
 def test_worked_examples_of_the_specification() -> None:
     """The examples in the order's docstring are true."""
-    assert naive.interleave({"a": 3, "b": 2}) == list("ababa")
-    assert naive.interleave({"a": 1, "b": 1, "c": 2}) == list("cabc")
+    assert order_twin.interleave({"a": 3, "b": 2}) == list("ababa")
+    assert order_twin.interleave({"a": 1, "b": 1, "c": 2}) == list("cabc")
     assert [[(8 + 3 * w + j) % 10 for j in range(3)] for w in range(3)] == [[8, 9, 0], [1, 2, 3], [4, 5, 6]]
     assert positions_of(range(3), 0, 1, 2) == [1, 3, 5]  # 5 documents: the third rank is empty
     assert positions_of(range(3), 1, 1, 2) == [0, 2, 4]

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.stores.written import all_files, build_stores, json_lines, rows_of, write_records
-from tests.support.twins.build import Built, naive_build
+from tests.support.twins.build import Built, build_twin
 from tokenstore.builder import BuildOptions, BuildResult, dedup, part, pipeline
 from tokenstore.builder.documents import collect as batches
 from tokenstore.builder.reading.units import cut_units
@@ -122,7 +122,7 @@ def test_a_build_is_its_twin(tmp_path_factory: pytest.TempPathFactory, files: di
     """P8, P9: whatever is asked for together: the documents, masks, ids, origins, counts and bad records one expects."""
     tmp_path = tmp_path_factory.mktemp("all")
     sources = write_all(tmp_path / "in", files)
-    expected = naive_build(files, BuildOptions(("unused",), Path("unused"), "bytes", **options))
+    expected = build_twin(files, BuildOptions(("unused",), Path("unused"), "bytes", **options))
     with pytest.MonkeyPatch.context() as patched:
         cut(patched, **sizes)
         if not all(expected.splits.values()):
@@ -142,7 +142,7 @@ def test_a_killed_build_goes_on_to_the_bytes_of_one_run(
     options = {**options, "split": None}
     tmp_path = tmp_path_factory.mktemp("killed")
     sources = write_all(tmp_path / "in", files)
-    expected = naive_build(files, BuildOptions(("unused",), Path("unused"), "bytes", **options))
+    expected = build_twin(files, BuildOptions(("unused",), Path("unused"), "bytes", **options))
     if not expected.splits[None]:
         return
     whole = build_stores(tmp_path / "whole", *sources, max_bad=99, **options)
@@ -198,7 +198,7 @@ def test_all_options_at_once_killed_and_resumed_by_other_workers(tmp_path: Path,
     """P8: hooks, splits, dedup, ids, lengths, long and bad records: killed after some parts, resumed, it is the twin's."""
     sources = write_all(tmp_path / "in", CORPUS)
     options = {**EVERYTHING, "max_bad": 99}
-    expected = naive_build(
+    expected = build_twin(
         {name: [_too_long(record) for record in rows] for name, rows in CORPUS.items()},
         BuildOptions(("unused",), Path("unused"), "bytes", **EVERYTHING),
     )

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from tests.support.stores.masked import Documents, Rows, random_masked, rows_by_hand, write_masked
-from tests.support.twins import order as naive
+from tests.support.twins import order as order_twin
 from tokenstore import Plan, PlanConfig, TokenDataset, TokenLoader
 
 BATCH = 12
@@ -127,7 +127,7 @@ def test_any_rank_and_any_resume_give_the_same(case: Case, data: st.DataObject) 
         given_to = [iter(loader) for loader in loaders]
         for n in range(done):
             for rank, batches in enumerate(given_to):
-                mine = naive.rank_rows(BATCH, rank, world, size)[n % parts * size :][:size]
+                mine = order_twin.rank_rows(BATCH, rank, world, size)[n % parts * size :][:size]
                 check_rows(rows[n // parts], next(batches), mine)
         state = loaders[0].state_dict()
         again = pickle.loads(pickle.dumps(plan)) if data.draw(st.booleans()) else plan
@@ -136,7 +136,7 @@ def test_any_rank_and_any_resume_give_the_same(case: Case, data: st.DataObject) 
             loader = TokenLoader(again, rank=rank, **options)
             loader.load_state_dict(state)
             for n, batch in zip(range(done, steps * parts), loader, strict=False):
-                mine = naive.rank_rows(BATCH, rank, world, size)[n % parts * size :][:size]
+                mine = order_twin.rank_rows(BATCH, rank, world, size)[n % parts * size :][:size]
                 check_rows(rows[n // parts], batch, mine)
             if steps == plan.num_steps:
                 assert loader.step == steps

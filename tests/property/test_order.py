@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.calls import permute, permute_consecutive, unpermute, window_start
-from tests.support.twins import order as naive
+from tests.support.twins import order as order_twin
 from tokenstore.order.interleave import interleave
 from tokenstore.order.keys import base_key
 from tokenstore.order.rows import locate_rows, segment_tables
@@ -56,7 +56,7 @@ class TestPermutation:
         """P6: production gives what plain integers give."""
         i = data.draw(st.integers(0, n - 1))
         image = permute([i], n, key)[0]
-        assert image == naive.permute(i, n, key)
+        assert image == order_twin.permute(i, n, key)
         assert unpermute([image], n, key) == [i]
 
     @given(st.integers(1, 70000), KEYS, st.data())
@@ -71,7 +71,7 @@ class TestPermutation:
         """Over many keys every order of a few elements comes equally often (chi2/df near 1)."""
         keys, counts = 20_000, {}
         for key in range(keys):
-            order = tuple(permute(list(range(n)), n, naive.mix(key)))
+            order = tuple(permute(list(range(n)), n, order_twin.mix(key)))
             counts[order] = counts.get(order, 0) + 1
         orders = int(np.prod(range(1, n + 1)))
         expected = keys / orders
@@ -101,7 +101,7 @@ class TestShares:
     def test_equal_the_twin_and_the_weights(self, weights: dict) -> None:
         """Shares are the twin's; exact when the common denominator allows it, else within one slot of 2**20."""
         shares = integer_shares(weights)
-        assert shares == naive.integer_shares(weights)
+        assert shares == order_twin.integer_shares(weights)
         total, period = sum(map(Fraction, weights.values())), sum(shares.values())
         assert 0 < period <= MAX_PERIOD
         if period < MAX_PERIOD:
@@ -127,7 +127,7 @@ class TestInterleave:
         """Slots, ranks and places are those of the plain rule."""
         named = {f"s{i:02d}": c for i, c in enumerate(shares)}
         table = interleave(tuple(shares))
-        slots = naive.interleave(named)
+        slots = order_twin.interleave(named)
         assert [f"s{i:02d}" for i in table.source] == slots
         assert table.rank.tolist() == [slots[:n].count(slots[n]) for n in range(len(slots))]
         for i, name in enumerate(named):
@@ -191,7 +191,7 @@ class TestSchedule:
             for stage in stages
             if stage.from_step < num_steps
         ]
-        expected = naive.stream(cursors, limits, on_exhausted, laid.cursor(num_steps))
+        expected = order_twin.stream(cursors, limits, on_exhausted, laid.cursor(num_steps))
         assert laid.end == len(expected)
         got = [laid.segments_in(n, n + 1)[0].at(n) for n in range(laid.end)]
         assert got == expected
@@ -214,7 +214,7 @@ class TestSchedule:
         """The kernel's rows of a step are the twin's permuted cursors (ORD-6)."""
         laid = lay_out(*case)
         names = {name: i for i, name in enumerate(sorted({n for stage in laid.stages for n in stage.shares}))}
-        key = naive.base_key(seed, "step")
+        key = order_twin.base_key(seed, "step")
         for step in range(laid.num_steps):
             cursor, size = laid.cursor(step), laid.stage(step).global_batch_size
             tables = segment_tables(laid.segments_in(cursor, cursor + size), names)
@@ -236,7 +236,7 @@ class TestSchedule:
                     tables.ranks,
                     out,
                 )
-                rows = naive.step_rows(seed, step, cursor, size, shuffle)
+                rows = order_twin.step_rows(seed, step, cursor, size, shuffle)
                 expected = [laid.segments_in(n, n + 1)[0].at(n) for n in rows]
                 assert out[0].tolist() == [[names[name], number] for name, number in expected]
 
@@ -284,5 +284,5 @@ class TestWindows:
         """P6, at any size."""
         length = min(length, num_tokens)
         for shuffle in (True, False):
-            expected = naive.window_start(seed, "näme", num_tokens, length, k, shuffle)
+            expected = order_twin.window_start(seed, "näme", num_tokens, length, k, shuffle)
             assert window_start(seed, "näme", num_tokens, length, k, shuffle) == expected

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.twins import order as naive
+from tests.support.twins import order as order_twin
 from tests.support.twins.packed_plans import SIZES, Stores, Twin, cases, limited, make_stores, plan_of, quietly
 from tokenstore import TokenLoader
 from tokenstore.errors import ConfigError
@@ -104,7 +104,7 @@ def test_any_split_over_ranks_gives_the_same_step(stores: Stores, case: dict, da
     whole, pieces = plan.batch(step), plan.documents(step)
     world, size = split(data, twin.size(step))
     for rank in range(world):
-        rows = naive.rank_rows(twin.size(step), rank, world, size)
+        rows = order_twin.rank_rows(twin.size(step), rank, world, size)
         mine = plan.batch(step, rank, world, size)
         assert len(rows) == twin.size(step) // world
         for field in ("input_ids", "targets"):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from benches.scenes import web_lengths
 from tests.support.calls import ADD, NEXT, REMOVE, bins, replay
-from tests.support.twins import packing as twin
+from tests.support.twins import packing as packing_twin
 from tests.support.twins.packings import (
     EPOCHS,
     SEEDS,
@@ -76,7 +76,7 @@ class TestNumSequences:
         """Best-fit decreasing by runs fills as many bins as piece by piece."""
         length, lengths = case
         classes = classes_of(lengths, length)
-        assert num_best_fit(classes) == twin.num_sequences(counts_of(classes), length, "best_fit")
+        assert num_best_fit(classes) == packing_twin.num_sequences(counts_of(classes), length, "best_fit")
 
     @pytest.mark.parametrize(
         ("lengths", "times", "expected"),
@@ -101,7 +101,7 @@ class TestNumSequences:
         """None below 32 bins, then a 200th, and a 1000th from 100,000 pieces on; half as much over best-fit decreasing."""
         classes = classes_of(lengths, 64, times)
         assert num_best_fit(classes) == expected
-        assert twin.num_sequences(counts_of(classes), 64, "best_fit") == expected
+        assert packing_twin.num_sequences(counts_of(classes), 64, "best_fit") == expected
 
 
 class TestBestFit:
@@ -121,7 +121,7 @@ class TestBestFit:
         """From as many as best-fit decreasing needs to one a piece: pieces that may not join go into empty bins."""
         length, lengths = case
         classes = classes_of(lengths, length)
-        least = twin.num_bins_best_fit_decreasing(counts_of(classes), length)
+        least = packing_twin.num_bins_best_fit_decreasing(counts_of(classes), length)
         num_bins = least + int(share * (classes.num_pieces - least))
         for shuffle in (True, False):
             assert_same_bins(classes, num_bins, seed, 3, shuffle)
@@ -134,7 +134,7 @@ class TestBestFit:
         lengths = rng.integers(1, 25, count) * (length // 16) + rng.integers(0, 2, count)
         classes = classes_of(lengths, length)
         num_bins = num_best_fit(classes)
-        assert num_bins == twin.num_sequences(counts_of(classes), length, "best_fit")
+        assert num_bins == packing_twin.num_sequences(counts_of(classes), length, "best_fit")
         assert_same_bins(classes, num_bins, seed, epoch, True)
         assert_same_bins(classes, (num_bins + classes.num_pieces) // 2, seed, epoch, True)
 
@@ -177,7 +177,7 @@ class TestBestFit:
         """One token, one document, all equal, documents of two million tokens, sub-entries one a class."""
         classes = classes_of(lengths, length)
         num_bins = num_best_fit(classes)
-        assert num_bins == twin.num_sequences(counts_of(classes), length, "best_fit")
+        assert num_bins == packing_twin.num_sequences(counts_of(classes), length, "best_fit")
         for epoch, shuffle in ((0, True), (1, True), (0, False)):
             assert_same_bins(classes, num_bins, 7, epoch, shuffle)
             assert_whole(pack(classes, num_bins, jitter(7), epoch, shuffle), classes, num_bins)
@@ -205,7 +205,7 @@ class TestBestFit:
         length, lengths = case
         classes = classes_of(lengths, length)
         made = pack_singles(classes)
-        assert bins(made, classes) == twin.singles(counts_of(classes), length)
+        assert bins(made, classes) == packing_twin.singles(counts_of(classes), length)
         assert_whole(made, classes, classes.num_pieces)
         assert_whole_by_groups(made, classes, classes.num_pieces)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from benches.scenes import web_lengths
 from tests.support.calls import entries_of, member, positions_of
-from tests.support.twins import packing as twin
+from tests.support.twins import packing as packing_twin
 from tests.support.twins.packings import EPOCHS, classes_of, counts_of, factors, pools
 from tokenstore.order.classes import MEMBER, PIECE, RANK, SLOT, length_classes, slot_of
 from tokenstore.order.repeats import ranks_of
@@ -24,7 +24,7 @@ class TestRepeats:
     def test_ranks_and_positions_equal_the_twin(self, num_documents: int, factor: tuple, epoch: int) -> None:
         """A rank has the twin's document, or none; a document's ranks are those that have it."""
         p, q = factor
-        expected = [twin.position(k, epoch, num_documents, p, q) for k in range(-(-num_documents * p // q))]
+        expected = [packing_twin.position(k, epoch, num_documents, p, q) for k in range(-(-num_documents * p // q))]
         found = positions_of(range(len(expected)), epoch, p, q)
         assert member([1] * num_documents, p, q).num_ranks == len(expected)
         assert [x if x < num_documents else None for x in found] == expected
@@ -44,7 +44,7 @@ class TestRepeats:
         p, q = factor
         x = int(share * (num_documents - 1))
         ranks = ranks_of(x, epoch, p, q)
-        assert len(ranks) == twin.given_before(epoch + x + 1, p, q) - twin.given_before(epoch + x, p, q)
+        assert len(ranks) == packing_twin.given_before(epoch + x + 1, p, q) - packing_twin.given_before(epoch + x, p, q)
         some = [*ranks[:3], *ranks[-3:]]
         assert positions_of(some, epoch, p, q) == [x] * len(some)
         rank = int(share * (-(-num_documents * p // q) - 1))
@@ -67,12 +67,12 @@ class TestClasses:
     def test_equal_the_twin(self, pool: tuple) -> None:
         """Counts are the twin's, entry_of finds the (member, rank, j) of every slot, slot_of leads back."""
         length, members = pool
-        expected = twin.slots(members, length)
+        expected = packing_twin.slots(members, length)
         classes = length_classes([member(*each) for each in members], length)
         assert counts_of(classes) == {v: len(places) for v, places in expected.items()}
         assert classes.num_pieces == sum(map(len, expected.values()))
         assert classes.num_tokens == sum(v * len(places) for v, places in expected.items())
-        rooms = [twin.ranks(*each) for each in members]
+        rooms = [packing_twin.ranks(*each) for each in members]
         for v, places in expected.items():
             entries = entries_of(classes, v, range(len(places)))
             for y, (at, entry) in enumerate(zip(places, entries, strict=True)):

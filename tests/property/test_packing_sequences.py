@@ -19,8 +19,8 @@ from tests.support.calls import (
     permute,
     permute_each,
 )
-from tests.support.twins import order as naive
-from tests.support.twins import packing as twin
+from tests.support.twins import order as order_twin
+from tests.support.twins import packing as packing_twin
 from tests.support.twins.packings import EPOCHS, KEYS, SEEDS, classes_of, documents, jitter, pools, sft_lengths
 from tokenstore.order.inverse import BinIndex, circle_offset, place_before
 from tokenstore.order.keys import base_key
@@ -72,10 +72,10 @@ class TestSequences:
         """P6: member, document and tokens of every piece, in the twin's order, in any epoch."""
         length, members = pool
         packing = data.draw(st.sampled_from(["best_fit", "best_fit", "none"]))
-        count = twin.classes_of(members, length, packing)[2]
+        count = packing_twin.classes_of(members, length, packing)[2]
         first = data.draw(st.integers(0, max(count - 20, 0)))
         ks = [e * count + i for e in {0, epoch} for i in range(first, min(first + 20, count))]
-        expected = [twin.packed_sequence(members, length, seed, name, k, packing, shuffle) for k in ks]
+        expected = [packing_twin.packed_sequence(members, length, seed, name, k, packing, shuffle) for k in ks]
         assert packed_sequences(members, length, seed, name, ks, packing, shuffle) == expected
 
     @given(
@@ -84,7 +84,7 @@ class TestSequences:
     def test_permuting_together_equals_one_by_one(self, domains: list[tuple], data: st.DataObject) -> None:
         """ORD-2, for small and large domains side by side."""
         numbers = [data.draw(st.integers(0, n - 1)) for n, _ in domains]
-        expected = [naive.permute(x, n, key) for x, (n, key) in zip(numbers, domains, strict=True)]
+        expected = [order_twin.permute(x, n, key) for x, (n, key) in zip(numbers, domains, strict=True)]
         assert permute_each([n for n, _ in domains], [key for _, key in domains], numbers) == expected
 
 
@@ -119,13 +119,13 @@ class TestInverse:
     ) -> None:
         """Under the counted key of ORD-1, and the counted key of that one where a class asks for it."""
         numbers = data.draw(st.lists(st.integers(0, size - 1), max_size=8))
-        key = naive.counted_key(base, counter)
-        key = key if inner < 0 else naive.counted_key(key, inner)
+        key = order_twin.counted_key(base, counter)
+        key = key if inner < 0 else order_twin.counted_key(key, inner)
         images = np.array(permute(numbers, size, key), np.int64)
         assert place_before(images, size, np.uint64(base), counter, inner).tolist() == numbers
 
     @given(st.integers(1, 2**61), SEEDS, EPOCHS)
     def test_circle_offset_equals_the_twin(self, num_tokens: int, seed: int, epoch: int) -> None:
         """ORD-7."""
-        expected = naive.counted_key(naive.base_key(seed, "offset", "a"), epoch) % num_tokens
+        expected = order_twin.counted_key(order_twin.base_key(seed, "offset", "a"), epoch) % num_tokens
         assert circle_offset(num_tokens, base_key(seed, "offset", "a"), epoch) == expected

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents, write_store
-from tests.support.twins import order as naive
+from tests.support.twins import order as order_twin
 from tokenstore import Plan, PlanConfig, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
 
@@ -96,23 +96,23 @@ def plan_of(pool: dict, case: dict) -> tuple[Plan, dict]:
 def twin_batch(plan: Plan, documents: dict, step: int) -> tuple[np.ndarray, np.ndarray]:
     """(input_ids, targets) of a whole step, by plain integers and lists."""
     config = plan.config
-    stages = [(0, 24, naive.integer_shares({n: s.weight for n, s in config.sources.items()}))]
+    stages = [(0, 24, order_twin.integer_shares({n: s.weight for n, s in config.sources.items()}))]
     for stage in config.stages:
         cursor = stages[-1]
         steps = stage.from_step - (config.stages[len(stages) - 2].from_step if len(stages) > 1 else 0)
         size = stage.global_batch_size or cursor[1]
-        shares = None if stage.weights is None else naive.integer_shares(stage.weights)
+        shares = None if stage.weights is None else order_twin.integer_shares(stage.weights)
         stages.append((cursor[0] + steps * cursor[1], size, shares))
     number = sum(stage.from_step <= step for stage in config.stages)
     first = ([0] + [stage.from_step for stage in config.stages])[number]
     cursor, size = stages[number][0] + (step - first) * stages[number][1], stages[number][1]
-    run = naive.stream([(c, shares) for c, _, shares in stages[: number + 1]], {}, "error", cursor + size)
+    run = order_twin.stream([(c, shares) for c, _, shares in stages[: number + 1]], {}, "error", cursor + size)
     rows = []
-    for n in naive.step_rows(config.seed, step, cursor, size, config.shuffle):
+    for n in order_twin.step_rows(config.seed, step, cursor, size, config.shuffle):
         name, k = run[n]
         tokens = sum(map(len, documents[name]))
-        start = naive.window_start(config.seed, name, tokens, config.sequence_length, k, config.shuffle)
-        rows.append(naive.window(documents[name], start, config.sequence_length, config.cross_document_targets))
+        start = order_twin.window_start(config.seed, name, tokens, config.sequence_length, k, config.shuffle)
+        rows.append(order_twin.window(documents[name], start, config.sequence_length, config.cross_document_targets))
     return np.array([ids for ids, _ in rows]), np.array([targets for _, targets in rows])
 
 
@@ -147,7 +147,7 @@ def test_any_split_over_ranks_gives_the_same_step(pool: dict, case: dict, data: 
     world, size = split(data, len(whole))
     for rank in range(world):
         mine = plan.batch(step, rank, world, size)["input_ids"]
-        assert (mine == whole[naive.rank_rows(len(whole), rank, world, size)]).all()
+        assert (mine == whole[order_twin.rank_rows(len(whole), rank, world, size)]).all()
         assert len(mine) == len(whole) // world
 
 
@@ -365,10 +365,10 @@ def test_limits_end_and_drop_as_counting_does(pool: dict, case: dict, data: st.D
     on_exhausted = {"first_exhausted": "stop", "all_exhausted": "drop"}.get(word) or case["on_exhausted"]
     weights = {n: s.weight for n, s in plan.config.sources.items() if s.weight} or plan.num_sequences
     asked = sum(limits.values()) + 24 if word else 24 * case["num_steps"]
-    run = naive.stream([(0, naive.integer_shares(weights))], limits, on_exhausted, asked)
+    run = order_twin.stream([(0, order_twin.integer_shares(weights))], limits, on_exhausted, asked)
     assert plan.num_steps == len(run) // 24
     for step in range(plan.num_steps):
-        rows = naive.step_rows(plan.config.seed, step, 24 * step, 24, plan.config.shuffle)
+        rows = order_twin.step_rows(plan.config.seed, step, 24 * step, 24, plan.config.shuffle)
         assert [pieces[0].source for pieces in plan.documents(step)] == [run[n][0] for n in rows]
     after = plan.progress(plan.num_steps)
     assert all(after[name].sequences <= limit for name, limit in limits.items())

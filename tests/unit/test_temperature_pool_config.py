@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents, write_store
-from tests.support.twins import order as naive
+from tests.support.twins import order as order_twin
 from tokenstore import Plan, PlanConfig
 from tokenstore.errors import ConfigError
 from tokenstore.order.weights import tempered
@@ -63,7 +63,7 @@ def test_shares_of_a_plan_follow_the_temperature(paths: dict[str, str], temperat
     with localcontext(prec=60):
         roots = {n: (Decimal(k).ln() / Decimal(temperature)).exp() * 2**32 for n, k in plan.num_sequences.items()}
         roots = {n: int(root + Decimal("1e-20")) for n, root in roots.items()}
-    assert dict(plan.schedule.stages[0].shares) == naive.integer_shares(roots)
+    assert dict(plan.schedule.stages[0].shares) == order_twin.integer_shares(roots)
 
 
 def test_temperature_evens_out(paths: dict[str, str]) -> None:

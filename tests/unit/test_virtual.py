@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.calls import window_start
 from tests.support.stores.virtual import VirtualStore, virtual_stores  # noqa: F401  # a fixture
-from tests.support.twins import order as naive
+from tests.support.twins import order as order_twin
 from tokenstore import Plan
 from tokenstore.batches.tables import OFFSET_KEY, SEQUENCE_KEY
 
@@ -33,14 +33,14 @@ def test_rows_far_into_a_run_are_exact(plan: Plan, step: int) -> None:
     """No overflow: rows of step 10^11 are those of plain integers."""
     rows = plan.sampler().locate(step, 0, 4096)
     cursor = plan.schedule.cursor(step)
-    for row, n in list(zip(rows.tolist(), naive.step_rows(0, step, cursor, 4096), strict=True))[::511]:
+    for row, n in list(zip(rows.tolist(), order_twin.step_rows(0, step, cursor, 4096), strict=True))[::511]:
         name, number = plan.schedule.segments[0].at(n)
         assert [list(plan.stores)[row[0]], row[1]] == [name, number]
         before = plan.schedule.segments[0].count(name, n)
         assert number == before
         tokens = plan.stores[name].num_tokens
         start = window_start(0, name, tokens, LENGTH, number)
-        assert start == naive.window_start(0, name, tokens, LENGTH, number)
+        assert start == order_twin.window_start(0, name, tokens, LENGTH, number)
         assert 0 <= start < tokens
 
 

@@ -48,7 +48,7 @@ class Built:
     rejects: list[tuple[str, int]] = field(default_factory=list)
 
 
-def naive_build(files: Mapping[str, Sequence[Any]], options: BuildOptions) -> Built:
+def build_twin(files: Mapping[str, Sequence[Any]], options: BuildOptions) -> Built:
     """The stores of files by name, each a list of dicts, bytes that are no record, and None for empty lines."""
     shares = [item.split("=") for item in options.split.split(",")] if options.split else [(None, "1")]
     built = Built({name: [] for name, _ in shares})

@@ -1,4 +1,4 @@
-"""Random plans over packed sources and pools, and a slow twin of a whole plan made of `naive` and `naive_packing`."""
+"""Random plans over packed sources and pools, and a slow twin of a whole plan made of the order and packing twins."""
 
 import copy
 import warnings
@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.conftest import random_documents, write_store
 from tests.support.stores.forge import forge
-from tests.support.twins import order as naive
-from tests.support.twins import packing as naive_packing
+from tests.support.twins import order as order_twin
+from tests.support.twins import packing as packing_twin
 from tokenstore import Plan, PlanConfig
 
 VOCABULARIES = (300, 70_000)
@@ -152,8 +152,8 @@ class Twin:
         last = HORIZON if config.num_steps is None else config.num_steps
         asked = sum(limits.values()) * 100 + BATCH if word else self.cursor(last)
         weights = {n: s.weight for n, s in config.sources.items() if s.weight} or self.num_sequences
-        later = [(self.cursor(s.from_step), s.weights and naive.integer_shares(s.weights)) for s in config.stages]
-        self.run = naive.stream([(0, naive.integer_shares(weights)), *later], limits, how, asked)
+        later = [(self.cursor(s.from_step), s.weights and order_twin.integer_shares(s.weights)) for s in config.stages]
+        self.run = order_twin.stream([(0, order_twin.integer_shares(weights)), *later], limits, how, asked)
         self.ends = config.num_steps is not None or len(self.run) < asked
         self.num_steps = self._num_steps() if self.ends else None
 
@@ -164,14 +164,14 @@ class Twin:
         return Fraction(self.config.sources[source].repeats.get(member, 1))
 
     def twins(self, source: str) -> tuple:
-        """Members as `naive_packing` takes them."""
+        """Members as the packing twin takes them."""
         repeats = [(member, self.repeat(source, member)) for member in self.members[source]]
         return tuple((tuple(map(len, self.documents[m])), r.numerator, r.denominator) for m, r in repeats)
 
     def _epoch(self, name: str) -> int:
         if self.config.packing == "concat":
             return sum(map(len, self.documents[name])) // self.config.sequence_length
-        return naive_packing.classes_of(self.twins(name), self.config.sequence_length, self.config.packing)[2]
+        return packing_twin.classes_of(self.twins(name), self.config.sequence_length, self.config.packing)[2]
 
     def size(self, step: int) -> int:
         given = [s.global_batch_size for s in self.config.stages if s.from_step <= step and s.global_batch_size]
@@ -194,13 +194,13 @@ class Twin:
 
     def sequences(self, step: int) -> list[tuple[str, int] | None]:
         """(source, number) of each row; None for a row of padding."""
-        rows = naive.step_rows(self.config.seed, step, self.cursor(step), self.size(step), self.config.shuffle)
+        rows = order_twin.step_rows(self.config.seed, step, self.cursor(step), self.size(step), self.config.shuffle)
         return [self.run[n] if n < len(self.run) else None for n in rows]
 
     def pieces(self, source: str, number: int) -> list[tuple[str, int, int, int]]:
         """(source with a path, document, start, stop) of a packed sequence."""
         config = self.config
-        packed = naive_packing.packed_sequence(
+        packed = packing_twin.packed_sequence(
             self.twins(source), config.sequence_length, config.seed, source, number, config.packing, config.shuffle
         )
         return [(self.members[source][member], *piece) for member, *piece in packed]

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from benches.scenes import web_lengths
 from tests.support.calls import bins, bins_of, member
-from tests.support.twins import packing as twin
+from tests.support.twins import packing as packing_twin
 from tokenstore.order.classes import LengthClasses, length_classes
 from tokenstore.order.keys import base_key
 from tokenstore.order.packing import BINS, COPIES, FIRST_SLOT, LENGTH, OFFSET, PARENT, TAKEN, Packing, pack
@@ -91,7 +91,7 @@ def assert_same_bins(
 ) -> int:
     """Bins, their slots, the order of both, and the attempt, which is returned, are those of the twin."""
     made = pack(classes, num_bins, jitter(seed, name), epoch, shuffle)
-    expected, attempt = twin.pack(counts_of(classes), classes.length, num_bins, seed, name, epoch, shuffle)
+    expected, attempt = packing_twin.pack(counts_of(classes), classes.length, num_bins, seed, name, epoch, shuffle)
     assert bins(made, classes) == expected
     assert made.attempt == attempt
     return attempt

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests.support.twins import packing as twin
+from tests.support.twins import packing as packing_twin
 
 FACTORS = [(1, 1), (1, 2), (1, 3), (2, 3), (3, 2), (5, 3), (7, 5), (3, 1), (1, 7), (11, 4)]
 MEMBERS = [([5, 1, 9, 9, 30, 2, 5], 1, 1), ([16, 40, 3, 3, 7], 2, 3), ([8, 1, 21], 5, 2), ([12], 1, 3)]
@@ -26,15 +26,16 @@ HARD = [
 
 def epoch_size(members: list, length: int, packing: str) -> int:
     """Sequences of one epoch."""
-    counts = {v: len(places) for v, places in twin.slots(members, length).items()}
-    return twin.num_sequences(counts, length, packing)
+    counts = {v: len(places) for v, places in packing_twin.slots(members, length).items()}
+    return packing_twin.num_sequences(counts, length, packing)
 
 
 def scan(members: list, length: int, epoch: int, packing: str, shuffle: bool, seed: int = 5) -> list:
     """The sequences of one epoch."""
     n = epoch_size(members, length, packing)
     return [
-        twin.packed_sequence(members, length, seed, "s", k, packing, shuffle) for k in range(epoch * n, epoch * n + n)
+        packing_twin.packed_sequence(members, length, seed, "s", k, packing, shuffle)
+        for k in range(epoch * n, epoch * n + n)
     ]
 
 
@@ -53,7 +54,7 @@ def histograms() -> list:
             "short": [rng.randint(1, length // 4 + 1) for _ in range(documents)],
         }
         for name, tokens in lengths.items():
-            counts = {v: len(places) for v, places in twin.slots([(tokens, 1, 1)], length).items()}
+            counts = {v: len(places) for v, places in packing_twin.slots([(tokens, 1, 1)], length).items()}
             out.append((f"{name} {n}", length, counts))
     return out
 
@@ -66,10 +67,10 @@ class TestRepeats:
         """ceil((F(e) + k + 1) q / p) - 1 - e, empty from D on; in epoch 0 it is greatest."""
         for d in range(1, 15):
             for epoch in range(2 * q + 3):
-                found = [twin.position(k, epoch, d, p, q) for k in range(-(-d * p // q))]
+                found = [packing_twin.position(k, epoch, d, p, q) for k in range(-(-d * p // q))]
                 closed = [-(-(epoch * p // q + k + 1) * q // p) - 1 - epoch for k in range(-(-d * p // q))]
                 assert found == [x if x < d else None for x in closed]
-                assert len(twin.copies(epoch, d, p, q)) <= len(found)
+                assert len(packing_twin.copies(epoch, d, p, q)) <= len(found)
                 assert all(x <= -(-(k + 1) * q // p) - 1 for k, x in enumerate(closed))
 
     @pytest.mark.parametrize(("p", "q"), FACTORS)
@@ -77,14 +78,14 @@ class TestRepeats:
         """After E epochs floor(E p / q) or ceil(E p / q) times."""
         given = Counter()
         for epoch in range(2 * q + 3):
-            given.update(twin.position(k, epoch, 12, p, q) for k in range(-(-12 * p // q)))
+            given.update(packing_twin.position(k, epoch, 12, p, q) for k in range(-(-12 * p // q)))
             times = (epoch + 1) * p // q, -(-(epoch + 1) * p // q)
             assert all(given[x] in times for x in range(12))
 
     def test_worked_example(self) -> None:
         """As the text has it."""
-        assert [twin.position(k, 0, 5, 1, 2) for k in range(3)] == [1, 3, None]
-        assert [twin.position(k, 1, 5, 1, 2) for k in range(3)] == [0, 2, 4]
+        assert [packing_twin.position(k, 0, 5, 1, 2) for k in range(3)] == [1, 3, None]
+        assert [packing_twin.position(k, 1, 5, 1, 2) for k in range(3)] == [0, 2, 4]
 
     @pytest.mark.parametrize(("p", "q"), FACTORS)
     def test_rooms_are_those_of_epoch_zero(self, p: int, q: int) -> None:
@@ -92,9 +93,9 @@ class TestRepeats:
         rng = random.Random(p * 100 + q)
         for _ in range(20):
             lengths = [rng.randint(1, 9) for _ in range(rng.randint(1, 20))]
-            rooms, ordered = twin.ranks(lengths, p, q), sorted(lengths)
+            rooms, ordered = packing_twin.ranks(lengths, p, q), sorted(lengths)
             for epoch in range(q + 2):
-                at = [twin.position(k, epoch, len(lengths), p, q) for k in range(len(rooms))]
+                at = [packing_twin.position(k, epoch, len(lengths), p, q) for k in range(len(rooms))]
                 assert all(x is None or ordered[x] <= room for x, room in zip(at, rooms, strict=True))
                 if epoch == 0:
                     assert rooms == [ordered[-1] if x is None else ordered[x] for x in at]
@@ -106,10 +107,10 @@ class TestBestFit:
     def test_fills_exactly_its_bins(self) -> None:
         """Every slot once, no bin over L, N bins of which none is empty, with and without shuffle."""
         for name, length, counts in histograms():
-            n = twin.num_sequences(counts, length, "best_fit")
+            n = packing_twin.num_sequences(counts, length, "best_fit")
             every = sorted((v, y) for v, h in counts.items() for y in range(h))
             for epoch, shuffle in ((0, True), (1, True), (0, False)):
-                bins, attempt = twin.pack(counts, length, n, 3, "a", epoch, shuffle)
+                bins, attempt = packing_twin.pack(counts, length, n, 3, "a", epoch, shuffle)
                 assert attempt == 6 or shuffle, name
                 assert len(bins) == n, name
                 assert all(bins), name
@@ -121,15 +122,17 @@ class TestBestFit:
         for name, length, counts in histograms():
             pieces = sum(counts.values())
             for shuffle in (True, False):
-                bins = twin.place(twin.entries_of(counts, length, 6, 0, shuffle), length, pieces, pieces)
-                assert sum(map(bool, bins)) == twin.num_bins_best_fit_decreasing(counts, length), name
+                bins = packing_twin.place(
+                    packing_twin.entries_of(counts, length, 6, 0, shuffle), length, pieces, pieces
+                )
+                assert sum(map(bool, bins)) == packing_twin.num_bins_best_fit_decreasing(counts, length), name
 
     @pytest.mark.parametrize("attempt", range(7))
     def test_every_attempt_is_reached(self, attempt: int) -> None:
         """Each on a histogram (found by trying) on which the ones before it fail; the last never fails."""
         length, counts, epoch = HARD[attempt]
-        n = twin.num_sequences(counts, length, "best_fit")
-        bins, taken = twin.pack(counts, length, n, 1, "a", epoch, True)
+        n = packing_twin.num_sequences(counts, length, "best_fit")
+        bins, taken = packing_twin.pack(counts, length, n, 1, "a", epoch, True)
         assert taken == attempt
         assert len(bins) == n
         assert all(bins)
@@ -139,21 +142,21 @@ class TestBestFit:
         rng = random.Random(2)
         for name, length, counts in histograms():
             pieces = sum(counts.values())
-            n = rng.randint(twin.num_bins_best_fit_decreasing(counts, length), pieces)
-            bins = twin.place(twin.entries_of(counts, length, 6, 7, True), length, n, pieces - n)
+            n = rng.randint(packing_twin.num_bins_best_fit_decreasing(counts, length), pieces)
+            bins = packing_twin.place(packing_twin.entries_of(counts, length, 6, 7, True), length, n, pieces - n)
             assert len(bins) == n, name
             assert all(bins), name
 
     def test_none(self) -> None:
         """One slot a bin, from the longest class down."""
-        assert twin.num_sequences({2: 2, 4: 1}, 4, "none") == 3
-        assert twin.singles({2: 2, 4: 1}, 4) == [[(4, 0)], [(2, 0)], [(2, 1)]]
+        assert packing_twin.num_sequences({2: 2, 4: 1}, 4, "none") == 3
+        assert packing_twin.singles({2: 2, 4: 1}, 4) == [[(4, 0)], [(2, 0)], [(2, 1)]]
 
     def test_by_hand(self) -> None:
         """Lengths 6, 4, 4, 3, 3 into bins of 10: 6 4 | 4 3 3; the last placement stands first."""
         counts = {6: 1, 4: 2, 3: 2}
-        assert twin.num_sequences(counts, 10, "best_fit") == 2
-        bins, _ = twin.pack(counts, 10, 2, 0, "a", 0, False)
+        assert packing_twin.num_sequences(counts, 10, "best_fit") == 2
+        bins, _ = packing_twin.pack(counts, 10, 2, 0, "a", 0, False)
         assert bins == [[(4, 0), (6, 0)], [(3, 0), (3, 1), (4, 1)]]
 
 
