@@ -1,4 +1,6 @@
-"""Some of what `python -m tests.fuzz` does for hours."""
+"""A few rounds of `python -m tests.fuzz`."""
+
+import math
 
 import pytest
 
@@ -6,6 +8,6 @@ from tests.fuzz import fuzz
 
 
 @pytest.mark.deep
-def test_a_store_damaged_at_random_is_told_or_sane() -> None:
-    """P9: any damage is found by verify, and what is given meanwhile is sane or an error that says what and where."""
-    assert fuzz(60, seed=1, most=300) > 50
+def test_random_damage_is_found_and_never_followed() -> None:
+    """P9: verify finds any damage, and reading returns valid values or raises an error that names the file."""
+    assert fuzz(math.inf, seed=1, most=100) == 100

@@ -27,7 +27,7 @@ def within(megabytes: int, code: str, *arguments: object) -> subprocess.Complete
     """Run Python code with so much address space."""
     limited = f"import resource, sys; resource.setrlimit(resource.RLIMIT_AS, ({megabytes * MEGABYTE},) * 2)\n{code}"
     command = [sys.executable, "-c", limited, *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
 def sparse(store: Path, name: str, num_bytes: int) -> None:

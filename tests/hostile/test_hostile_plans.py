@@ -127,7 +127,7 @@ def test_what_is_no_regular_file_is_never_waited_for(tmp_path: Path, kind: str) 
 def test_a_plan_through_a_pipe_is_refused_by_the_command(tmp_path: Path) -> None:
     """`tokenstore plan /dev/stdin` or `<(...)`: one sentence, exit code 2."""
     command = [sys.executable, "-m", "tools.inspect_plan", "/dev/stdin"]
-    done = subprocess.run(command, input=SOUND, capture_output=True, text=True, timeout=30, env=dict(os.environ))
+    done = subprocess.run(command, input=SOUND, capture_output=True, text=True, timeout=240, env=dict(os.environ))
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "cannot read /dev/stdin: a pipe instead of a regular file" in done.stderr

@@ -246,7 +246,7 @@ def test_no_store_is_refused_before_a_lock_is_made(tmp_path: Path, kind: str) ->
 def index(*arguments: object) -> subprocess.CompletedProcess:
     environment = {**os.environ, "PYTHONWARNINGS": "error"}
     command = [*INDEX, *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False)
 
 
 def test_the_command_writes_once(path: Path) -> None:

@@ -318,7 +318,7 @@ def test_a_process_ends_with_its_thread_at_work(plan: Plan, ending: str, code: i
         "iterator = iter(tokenstore.TokenLoader(plan, prefetch=4))\n"
         f"next(iterator)\n{_ENDINGS[ending]}\n"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=240)
     assert done.returncode == code, done.stderr
     assert ("KeyboardInterrupt" in done.stderr) == (code == -2)
     assert "Fatal" not in done.stderr
