@@ -1,10 +1,10 @@
-"""Compare the built-in chat templates with a family's own: every conversation of tests/support/stores/conversations.py, by text and token.
+"""Compares the built-in chat templates with a model family's own, for the conversations in tests/support/stores/conversations.py.
 
     python -m tools.compare_templates qwen3=qwen3.jinja llama3=llama3.jinja
     python -m tools.compare_templates qwen3=Qwen3-8B/            a folder with tokenizer.json and tokenizer_config.json
 
-With a folder the tokens are compared too: those of a build against `apply_chat_template`. The chat_templates folder of the
-PyPI package trl holds many families' own templates. Exit code 1 if any text or token differs.
+A file is compared by text. With a folder, the tokens of a build are also compared with those of `apply_chat_template`. The
+PyPI package trl has many families' own templates in its chat_templates folder. Exit code 1 if any text or token differs.
 """
 
 import sys
@@ -30,7 +30,11 @@ _DATE = "2025-01-31"
 
 
 def compare(name: str, path: Path) -> tuple[dict[str, int], list[str]]:
-    """(how many conversations are the same, refused by both, refused by the built-in template; what differs)."""
+    """Compare one built-in template with a family's own.
+
+    Returns:
+        The number of conversations that are the same and that one or both templates refuse; and a text for each difference.
+    """
     tokenizer = load_tokenizer(str(path / "tokenizer.json"), special_text="special") if path.is_dir() else None
     text = path.read_text("utf-8") if tokenizer is None else tokenizer.chat_template or ""
     tokens = _TOKENS if tokenizer is None else dict(tokenizer.token_names)
@@ -59,7 +63,7 @@ def _or_none(render: Callable[[], tuple[str, object]]) -> str | None:
 
 
 def _tokens_differ(path: Path, names: dict[str, str], template: str, name: str, conversation: Conversation) -> str:
-    """Tokens of a build with the built-in template against those of the library with the family's own."""
+    """How the tokens of a build with the built-in template differ from the library's with the family's own; "" if not."""
     from transformers import PreTrainedTokenizerFast
 
     file = str(path / "tokenizer.json")
@@ -78,7 +82,7 @@ def _tokens_differ(path: Path, names: dict[str, str], template: str, name: str, 
 
 
 def main(arguments: list[str]) -> int:
-    """Compare all that is named; exit code 0 if nothing differs."""
+    """Compare all templates named; return 0 if nothing differs, 1 if something does, 2 for wrong usage."""
     if not arguments or not all("=" in argument and argument.split("=")[0] in BUILT_IN for argument in arguments):
         sys.stderr.write(f"{__doc__}\nNames: {', '.join(BUILT_IN)}\n")
         return 2

@@ -40,14 +40,14 @@ def test_options_that_do_not_fit_the_store_are_refused(tmp_path: Path, jsonl: Js
     """They led to a traceback, or to documents without the end of text that all others have."""
     path = build(tmp_path / "s", jsonl("a.jsonl", [{"text": "one", "id": "1"}]))
     forge(path, lambda body: body["options"].update(options))
-    refused(path, jsonl("b.jsonl", [{"text": "two", "id": "2"}]), "origins, ids and masks where the store has them")
+    refused(path, jsonl("b.jsonl", [{"text": "two", "id": "2"}]), "does not have the eos tokens, origins, ids or masks")
 
 
 def test_a_whole_store_that_says_it_was_split_is_refused(tmp_path: Path, jsonl: Jsonl) -> None:
     """Half of the documents were left out, without a word."""
     path = build(tmp_path / "s", jsonl("a.jsonl", ["one"]))
     forge(path, lambda body: body["options"].update(split="a=0.5,b=0.5"))
-    refused(path, jsonl("b.jsonl", [f"text {i}" for i in range(20)]), "expected a whole store, found split None")
+    refused(path, jsonl("b.jsonl", [f"text {i}" for i in range(20)]), "is split None of a build")
 
 
 def swap_two_tokens(path: Path) -> None:
@@ -90,7 +90,7 @@ def test_splits_with_another_tokenizer_are_refused(tmp_path: Path, jsonl: Jsonl,
         build(tmp_path / tokenizer[-4:], first, tokenizer, split="a=0.5,b=0.5")
     shutil.rmtree(tmp_path / "ytes" / "b")
     shutil.move(tmp_path / "json" / "b", tmp_path / "ytes" / "b")
-    refused(tmp_path / "ytes", jsonl("b.jsonl", ["two"]), "expected the tokenizer of")
+    refused(tmp_path / "ytes", jsonl("b.jsonl", ["two"]), "has another tokenizer than")
 
 
 def test_the_last_version_cannot_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jsonl: Jsonl) -> None:

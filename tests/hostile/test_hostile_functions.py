@@ -126,7 +126,7 @@ def test_a_changed_module_is_refused_before_it_is_imported(
     [
         ("mine:keep", "mine:other", "filter was 'mine:keep', is 'mine:other'"),
         ("subprocess:run", "mine:keep", "filter was 'subprocess:run', is 'mine:keep'"),
-        (None, "mine:keep", "built without --filter, this command names mine:keep"),
+        (None, "mine:keep", "built without --filter, but this command names mine:keep"),
         ("x" * 5000, None, "x{200}\\.\\.\\. if you trust"),
         ("", None, "built with --filter , which"),
     ],

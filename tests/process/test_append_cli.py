@@ -83,10 +83,10 @@ def test_json_is_one_object_on_standard_output(make: Make, jsonl: Callable[..., 
         ({}, ["{store}", "{in}", "--wrokers", "2"], "--wrokers"),
         ({}, ["{store}", "{in}", "--workers", "0"], "workers: expected 1 or more, found 0"),
         ({}, ["{store}", "{in}x"], "input: {in}x does not exist"),
-        ({}, ["{store}", "{old}", "{in}"], "found 1 of 2 that are in the store already, such as a.jsonl"),
+        ({}, ["{store}", "{old}", "{in}"], "1 of 2 inputs are in the store already, such as a.jsonl"),
         ({"dedup": "exact"}, ["{store}", "{in}"], "append: {store} was built with --dedup exact"),
-        ({"split": "a=0.5,b=0.5"}, ["{store}/a", "{in}"], "found split 'a' of one ({store}/a)"),
-        ({}, ["{folder}", "{in}"], "found neither ({folder})"),
+        ({"split": "a=0.5,b=0.5"}, ["{store}/a", "{in}"], "{store}/a is split 'a' of a build"),
+        ({}, ["{folder}", "{in}"], "{folder} is neither a store nor a folder of splits"),
     ],
 )
 def test_a_wrong_command_line_exits_2_and_names_what_is_wrong(
@@ -185,7 +185,7 @@ def test_retokenize_exits_4_for_another_input(make: Make, tmp_path: Path) -> Non
     command = ["verify", store, "--retokenize", "100%", "--inputs", source]
     done = run_here(*command)
     assert done.returncode == 4
-    assert re.match(r"a\.jsonl: record 1: expected the tokens of document 0, found \d+ tokens, not \d+, .*\n.*1 findings", done.stdout)  # fmt: skip
+    assert re.match(r"a\.jsonl: record 1: expected the tokens of document 0, found \d+ tokens instead of \d+, .*\n.*1 findings", done.stdout)  # fmt: skip
     done = run_here(*command, "--json")
     assert done.returncode == 4
     (finding,) = json.loads(done.stdout)["findings"]
@@ -209,7 +209,7 @@ def test_retokenize_exits_4_for_another_input(make: Make, tmp_path: Path) -> Non
         ({}, ["--retokenize", "101%", "--inputs", "{in}"], "expected more than 0 and at most 100 %, found 101 %"),
         ({}, ["--retokenize", "nan", "--inputs", "{in}"], "expected more than 0 and at most 100 %, found nan %"),
         ({}, ["--retokenize", "1%", "--inputs", "{in}x"], "input: {in}x does not exist"),
-        ({"origins": False}, ["--retokenize", "1%", "--inputs", "{in}"], "found one without origins"),
+        ({"origins": False}, ["--retokenize", "1%", "--inputs", "{in}"], "has no origins"),
     ],
 )
 def test_a_wrong_command_line_of_retokenize_exits_2(

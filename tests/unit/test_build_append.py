@@ -224,7 +224,7 @@ def test_the_lists_of_bad_records_are_no_inputs(build: Build, jsonl: Callable[..
         jsonl(f"new{number}/b{number}.jsonl", ["b", {"text": 2}])
         append_store(store, [str(tmp_path / f"new{number}")], max_bad=1)
     with pytest.raises(
-        tokenstore.errors.ConfigError, match=r"found 1 of 2 that are in the store already, such as a\.jsonl"
+        tokenstore.errors.ConfigError, match=r"1 of 2 inputs are in the store already, such as a\.jsonl"
     ):
         append_store(store, [str(tmp_path / "in"), str(jsonl("in/c.jsonl", ["c"]))])
     assert build(tmp_path / "in", output="in/store", overwrite=True).num_documents == 2
@@ -259,7 +259,7 @@ def test_inputs_of_which_the_store_has_some_are_refused(build: Build, tmp_path: 
     store = build(a).path
     before = contents(store)
     with pytest.raises(
-        tokenstore.errors.ConfigError, match=r"found 1 of 2 that are in the store already, such as 0\.jsonl"
+        tokenstore.errors.ConfigError, match=r"1 of 2 inputs are in the store already, such as 0\.jsonl"
     ):
         append_store(store, [str(a), str(b)])
     assert contents(store) == before

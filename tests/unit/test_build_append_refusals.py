@@ -69,7 +69,7 @@ def test_one_split_alone_is_refused(build: Callable, source: Callable) -> None:
     """The documents of the new inputs belong to all splits."""
     store = build(source(0), split="a=0.5,b=0.5").path
     with pytest.raises(
-        ConfigError, match=rf"found split 'b' of one \({store / 'b'}\); append to the folder of its splits"
+        ConfigError, match=rf"{store / 'b'} is split 'b' of a build; append to the folder of its splits"
     ):
         append_store(store / "b", [source(1)])
     assert left_behind(store / "b") == []
@@ -320,7 +320,7 @@ def test_an_append_that_died_between_two_splits_has_to_be_finished_first(
             )
             with pytest.raises(KeyboardInterrupt):
                 append_store(store, [source(1)])
-        with pytest.raises(ConfigError, match=r"append\[0\] was .*; run that one again first"):
+        with pytest.raises(ConfigError, match=r"append\[0\] was .*; finish that one first"):
             append_store(store, [source(2)])
     assert [versions(path)[-1] for path in stores_of(store)] == [2, 2, 1]
     result = append_store(store, [source(1)])

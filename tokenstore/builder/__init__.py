@@ -1,11 +1,17 @@
 """Layer 3: inputs -> a store. `build_store(BuildOptions(...))` is `tokenstore build` as a function.
 
-reading/        input files -> rows                  documents/  rows -> documents -> tokens
-executors/      how units of work are run            part        one unit -> one durable part
-options, recipe what is asked for, and which of it decides the bytes of a store
-pipeline        lock, resume, make the parts, assemble, commit; resume, replacing: what is left and replaced on disk
-assemble        parts in order -> stores; split, dedup: which documents go where
-append, preview, estimate, retokenize   extend a store; show a build without doing it; check a store against its inputs
+options, recipe     the options of a build; those that decide the bytes of the store
+pipeline            a whole build: lock, resume, make the parts, assemble, commit
+resume, replacing   what a build keeps on disk for the next run; how it replaces a store
+reading/            input files -> rows
+documents/          rows -> documents -> tokens
+part, executors/    one unit of work -> one durable part; processes that make parts
+assemble            parts in order -> stores
+split, dedup        which store a document goes to; which documents are equal
+result              progress, notes and the result of a build
+append              adds documents to a store, as its next version
+preview, estimate   what a build would do, from a sample of its inputs
+retokenize          compares a store with its inputs
 """
 
 from tokenstore.builder.append import append_store

@@ -1,6 +1,9 @@
-"""Make a finished store longer: new inputs, by the options it was built with, as its next version (FMT-13).
+"""Adds documents from new inputs to a finished store, as its next version (FMT-13), with the options it was built with.
 
-The shards that are there are not touched, and every older version stays as it was. <store>.tokenstore/building is resumed from.
+Existing shards and older versions do not change. A killed append is resumed from <store>.tokenstore/building.
+
+With splits, the stores are committed one after the other. An append killed between two of them has added the inputs to some
+stores only. The same command then finds which stores have them (`_Target.is_done`) and commits the others.
 """
 
 import contextlib
@@ -40,13 +43,14 @@ from tokenstore.store.writing import make_folders, remove_tree
 
 @dataclass(frozen=True)
 class _Target:
-    """A store to make longer: what it was before these inputs, and whether it has them already."""
+    """A store to add to: the version before these inputs, and whether a later version has them already."""
 
     base: Store
     is_done: bool
 
     @property
     def folder(self) -> Path:
+        """The store's folder."""
         return self.base.path
 
 
@@ -60,22 +64,29 @@ def append_store(
     filter: str | None = None,
     map: str | None = None,
 ) -> BuildResult:
-    """Add the documents of `inputs` to the store at `path`, or to all of a folder of splits.
+    """Add the documents of `inputs` to a store, or to all stores of a folder of splits.
 
     Args:
-        path: the store's directory, or the folder that holds one store a split.
-        inputs: files, folders and globs, as in a build.
+        path: the store's folder, or the folder with one store per split.
+        inputs: files, folders and glob patterns, as in a build.
         workers: processes that tokenize.
         max_bad: bad records allowed.
-        progress, note: as in `build_store`.
-        filter, map: the functions the store was built with, as in the build. What the store says of them does not run.
-    Returns: the store as it is now; `was_there` where it held these inputs already.
+        progress: as in `build_store`.
+        note: as in `build_store`.
+        filter: the filter the store was built with, if any. A function that only the store names does not run.
+        map: the map the store was built with, if any.
+
+    Returns:
+        The store as it is now. `was_there` says that it had these inputs already, and nothing was done.
 
     Raises:
         FormatError: there is no store.
-        ConfigError: a folder without stores of splits, one split alone, one that was built without equal documents, other
-            functions than those named, or some of the inputs are in it already.
-        StoreBusyError, BadRecordsError, BuildError: as in `build_store`; the same command resumes.
+        ConfigError: `path` is neither a store nor a folder of splits, or is one split of several; the store was built with
+            dedup, or with other functions; or some, but not all, of the inputs are in it already.
+        StoreBusyError, BadRecordsError, BuildError: as in `build_store`; calling it again resumes.
+
+    Example:
+        >>> append_store("stores/web", ["data/2024-06/*.jsonl.zst"], workers=8).new_documents
     """
     path = Path(path).resolve()
     folders = _folders(path)
@@ -106,22 +117,18 @@ def _folders(path: Path) -> list[Path]:
         return _stores(path)
     except OSError as error:
         raise ConfigError(
-            f"append: expected a store or a folder of splits, found {error.strerror} ({path}); check the path and its permissions"
+            f"append: {path} cannot be read ({error.strerror}); check the path and its permissions"
         ) from error
 
 
 def _stores(path: Path) -> list[Path]:
-    """The store at `path`, or the stores of its splits, in the order they were asked for."""
+    """The folder of the store at `path`, or those of its splits in the order of the build's options."""
     if is_there(path / MANIFEST_NAME) or not is_folder(path):
         with open_store(path) as store:
             recorded = store.manifest.options
-        if recorded.get("split_name") or recorded.get(
-            "split"
-        ):  # one writer would omit the documents of the other splits
+        if recorded.get("split_name") or recorded.get("split"):  # documents of the other splits would be lost
             name = recorded.get("split_name")
-            raise ConfigError(
-                f"append: expected a whole store, found split {name!r} of one ({path}); append to the folder of its splits"
-            )
+            raise ConfigError(f"append: {path} is split {name!r} of a build; append to the folder of its splits")
         return [path]
     for folder in sorted(path.iterdir()):
         if is_there(folder / MANIFEST_NAME):
@@ -129,13 +136,13 @@ def _stores(path: Path) -> list[Path]:
                 options = store.manifest.options
             if options.get("split_name"):
                 return [_split(path, split.name) for split in parse_split(str(options["split"]))]
-    raise ConfigError(f"append: expected a store or a folder of splits, found neither ({path}); check the path")
+    raise ConfigError(f"append: {path} is neither a store nor a folder of splits; check the path")
 
 
 def _split(path: Path, name: str) -> Path:
-    """The store of a split; a link would have us write into another folder than the one that was named."""
+    """The folder of a split. Links are refused: the append would write outside of the folder that the user named."""
     if (path / name).is_symlink():
-        raise ConfigError(f"append: expected a folder, found a link ({path / name}); move the split into {path}")
+        raise ConfigError(f"append: {path / name} is a link; move the split itself into {path}")
     return path / name
 
 
@@ -148,20 +155,20 @@ def _check_dedup(options: BuildOptions, path: Path) -> None:
 
 
 def _check_fits(options: BuildOptions, stores: Sequence[Store]) -> None:
-    """Refuse stores that are not what their options say, or whose tokenizers are not theirs: they may be a stranger's."""
+    """Refuse stores whose content or tokenizer does not match what they record, as they may come from a stranger."""
     said = (options.eos, options.origins, options.id_field is not None, has_masks(options))
     first = stores[0].manifest
     for store in stores:
         mine = store.manifest
         if said != (mine.ends_with_eos, mine.has_origins, mine.has_ids, mine.has_masks):
             raise ConfigError(
-                f"options: expected eos, origins, ids and masks where the store has them, found others ({store.path});"
+                f"options: {store.path} does not have the eos tokens, origins, ids or masks that its options record;"
                 " build the store again"
             )
         if (mine.tokenizer, mine.vocab_size) != (first.tokenizer, first.vocab_size):
             raise ConfigError(
-                f"append: expected the tokenizer of {stores[0].path} in every split, found another ({store.path});"
-                " append to splits that were built together"
+                f"append: {store.path} has another tokenizer than {stores[0].path}; append to splits that were built"
+                " together"
             )
         store.check_tokenizer()
 
@@ -177,24 +184,24 @@ def _target(job: Job, store: Store, stack: contextlib.ExitStack) -> _Target:
         return _Target(store, False)
     if len(again) < len(job.files):
         raise ConfigError(
-            f"append: expected new inputs, found {len(again)} of {len(job.files)} that are in the store already, such as"
-            f" {again[0]} ({store.path}); leave them out"
+            f"append: {len(again)} of {len(job.files)} inputs are in the store already, such as {again[0]} ({store.path});"
+            " omit them"
         )
     base = store if store.version == 1 else stack.enter_context(open_store(store.path, version=store.version - 1))
     return _Target(base, True)
 
 
 def _is_in(checksums: set[str | None], file: InputFile, known: KnownChecksums) -> bool:
-    """Whether an input is one of those of its name and size with these checksums."""
+    """Whether `file` is in a store that has inputs of its name and size with these checksums, None if not recorded."""
     return None in checksums or (bool(checksums) and known.checksum(file) in checksums)
 
 
 def _open_work(job: Job, targets: Sequence[_Target], note: Note) -> None:
-    """As a build does; an append that was done, and killed before it tidied up, is in nobody's way."""
+    """Start or resume the append. What is left of an append that was committed, but killed before it tidied up, is removed."""
     before = [target.base.digest for target in targets]
     if not {*_strings(read_recipe(job.work).get("append", before))}.intersection(before):
         remove_tree(job.work.building)
-    advice = "run that one again first, or remove what it left"
+    advice = "finish that one first by running it again, or remove the folder"
     open_work(job, {**job.recipe, "append": before}, note, advice)
 
 
@@ -203,7 +210,7 @@ def _strings(value: object) -> list[str]:
 
 
 def _append(job: Job, targets: Sequence[_Target], progress: Progress, note: Note) -> bool:
-    """Write what is new into the work folder, and commit store by store; False where all was there already."""
+    """Write the new shards in the work folder and commit store by store; False if every store was complete already."""
     working = job.work.building / "store"
     _open_work(job, targets, note)
     remove_tree(working)
@@ -219,15 +226,15 @@ def _append(job: Job, targets: Sequence[_Target], progress: Progress, note: Note
             raise BuildError(
                 f"documents: expected at least one, found none ({len(job.files)} input files); nothing changed"
             )
-        wanting = [i for i in grown if not targets[i].is_done]  # less than all: a run was killed between two stores
-        for i in wanting:
+        missing = [i for i in grown if not targets[i].is_done]  # not all, if a run was killed between two commits
+        for i in missing:
             _finish(job, writers[i], targets[i].base.manifest, tally, i)
-    if wanting:
+    if missing:
         publish_rejects(job.work, job.rejects)
-    for i in wanting:
+    for i in missing:
         commit_append(targets[i].folder, working / str(i))
     keep_checksums(job, tally)
-    return bool(wanting)
+    return bool(missing)
 
 
 def _grew(writer: StoreWriter, target: _Target) -> bool:

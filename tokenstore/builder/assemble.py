@@ -1,4 +1,4 @@
-"""Parts in order -> stores: a store a split, equal documents once if asked for, and what there was counted by input file."""
+"""Parts in order -> stores: one per split, without duplicates if asked for, with counts for every input file."""
 
 import contextlib
 import json
@@ -27,17 +27,27 @@ DROPPED = ("empty", "filtered", "short", "long", "duplicates", "bad")  # why a r
 
 
 def splits_of(options: BuildOptions) -> tuple[Split, ...]:
-    """The splits asked for; () for one store."""
+    """The splits of a build; () for a single store."""
     return parse_split(options.split) if options.split else ()
 
 
 def store_folders(folder: Path, options: BuildOptions) -> list[Path]:
-    """Where the stores of a build lie under its output (or working) folder."""
+    """The folders of a build's stores below `folder`, its output or a working folder; `folder` itself without splits."""
     return [folder / split.name for split in splits_of(options)] or [folder]
 
 
 class Tally:
-    """What the parts held, by input file, and the bad records, written down as they come."""
+    """Counts what the parts hold, by input file, and writes the list of bad records.
+
+    Attributes:
+        files: the inputs, in order.
+        lines: int64[files], lines or rows.
+        documents: int64[stores, files], documents written.
+        dropped: int64[len(DROPPED), files], records without a document, by reason.
+        checksums: of each input's bytes, in hex.
+        num_bad: bad records so far.
+        first_bad: the first bad record, as it is in the list; {} if there is none.
+    """
 
     def __init__(self, files: Sequence[InputFile], num_stores: int, rejects: BinaryIO):
         self.files = files
@@ -45,13 +55,16 @@ class Tally:
         self.documents = np.zeros((num_stores, len(files)), np.int64)
         self.dropped = np.zeros((len(DROPPED), len(files)), np.int64)
         self.checksums = [""] * len(files)
-        self._hashes: tuple[int, bytearray] = 0, bytearray()  # of the file that comes next, and its blocks so far
+        self._hashes: tuple[int, bytearray] = (
+            0,
+            bytearray(),
+        )  # the current file's number and its blocks' checksums so far
         self.num_bad = 0
         self.first_bad: dict[str, Any] = {}
         self._rejects = rejects
 
     def add(self, unit: Unit, part: Part) -> None:
-        """Count a part, after its documents: until then `lines` says how many came before it."""
+        """Count a part. Called after its documents are written, as `lines` must say until then how many precede it."""
         for place, number, reason, start in part.bad():
             file = unit[place].file_number
             bad = {
@@ -70,19 +83,19 @@ class Tally:
         self.num_bad += part.num_bad
 
     def _add_hashes(self, number: int, hashes: bytes) -> None:
-        """Slices of a file come one after the other, so the blocks of one file are held at a time."""
+        """Add checksums of a file's blocks. The slices of a file are consecutive, so one file's are held at a time."""
         if number != self._hashes[0]:
             self._hashes = number, bytearray()
         self._hashes[1].extend(hashes)
         self.checksums[number] = checksum_of_blocks(bytes(self._hashes[1]))
 
     def counts(self, store: int) -> dict[str, int]:
-        """Totals for the manifest of a store; what gave no document is counted over all splits."""
+        """Totals for the manifest of a store. Records without a document are counted over all splits."""
         dropped = dict(zip(DROPPED, self.dropped.sum(axis=1).tolist(), strict=True))
         return {"input files": len(self.files), "documents": int(self.documents[store].sum()), **dropped}
 
     def inputs_file(self, store: int) -> Iterator[bytes]:
-        """inputs.jsonl: a line an input file."""
+        """The lines of inputs.jsonl (FMT-4), one per input file."""
         for i, file in enumerate(self.files):
             dropped = dict(zip(DROPPED, self.dropped[:, i].tolist(), strict=True))
             row = InputRow(file.name, int(self.documents[store, i]), file.num_bytes, self.checksums[i])
@@ -97,9 +110,19 @@ def assemble(
     writers: Sequence[StoreWriter],
     scratch: Path,
 ) -> None:
-    """Append the documents of `parts`, in order, to `writers`, one a split.
+    """Append the documents of `parts`, in order, to `writers`.
 
-    Raises: BadRecordsError: more bad records than allowed; the tally has them.
+    Args:
+        parts: of all units, in order. They may be made while they are consumed.
+        units: the unit of each part.
+        tally: counts what the parts hold.
+        options: of the build.
+        writers: one per split.
+        scratch: a folder for temporary files of the search for duplicates.
+
+    Raises:
+        BadRecordsError: more bad records than allowed; the tally has them.
+        CorruptionError: a part was changed after it was made.
     """
     with contextlib.ExitStack() as stack:
         first = None
@@ -123,7 +146,7 @@ def assemble(
 
 
 def _all(parts: Iterable[Part], options: BuildOptions) -> list[Part]:
-    """All parts, or those up to the one with too many bad records."""
+    """All parts, or those up to the one that exceeds the bad records allowed."""
     made, num_bad = [], 0
     for part in parts:
         made.append(part)
@@ -153,7 +176,7 @@ def _append(writer: StoreWriter, block: Block, unit: Unit, tally: Tally, store: 
 
 
 def new_writer(folder: Path, vocab_size: int, options: BuildOptions) -> StoreWriter:
-    """A writer of a new store in the new folder `folder`."""
+    """A writer for a new store in `folder`, which it makes."""
     make_folders(folder)
     return StoreWriter(
         folder,
@@ -166,7 +189,11 @@ def new_writer(folder: Path, vocab_size: int, options: BuildOptions) -> StoreWri
 
 
 def finish(writer: StoreWriter, tally: Tally, store: int, name: str | None, fields: dict[str, Any]) -> Manifest:
-    """Write what is left of a store, its manifest last."""
+    """Write the rest of a store, its manifest last.
+
+    Raises:
+        BuildError: the store would have no documents.
+    """
     counts = tally.counts(store)
     if writer.num_documents == 0:
         shown = ", ".join(f"{number} {what}" for what, number in counts.items() if number or what == "documents")

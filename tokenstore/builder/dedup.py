@@ -1,6 +1,7 @@
-"""Which documents are the first of their kind: equal hashes (xxh3-128) of content are taken for equal content.
+"""Finds the first of equal documents. Documents with the same hash of their content (xxh3-128) count as equal.
 
-Hashes are spread over files by their first bits and sorted file by file, so that memory does not grow with the documents.
+Hashes are distributed to files by their highest bits and sorted file by file, so memory does not grow with the number of
+documents.
 """
 
 import contextlib
@@ -12,14 +13,17 @@ import numpy as np
 from tokenstore.builder.part import Part
 from tokenstore.store.writing import create, new_folder, new_mapped_file, remove, remove_tree
 
-_BUCKET_DOCUMENTS = 1 << 21  # 48 MB of hashes and numbers
-_MOST_BUCKETS = 256  # files open at once; above 5 * 10^8 documents they grow
+_BUCKET_DOCUMENTS = 1 << 21  # per file: 48 MB of hashes and document numbers
+_MOST_BUCKETS = 256  # files open at once; with more than 5 * 10^8 documents the files become larger
 _ENTRY = np.dtype([("content", "<u8", 2), ("document", "<i8")])
 
 
 @contextlib.contextmanager
 def starts(parts: Sequence[Part], folder: Path) -> Iterator[np.ndarray]:
-    """bool[documents of all parts], true for the first of equal documents; on the disk, in `folder`, while in use."""
+    """Which documents are the first with their content: bool[documents of all parts].
+
+    The array is a file in `folder`, which is created for it and removed at the end.
+    """
     remove_tree(folder)
     new_folder(folder)
     total = sum(part.num_documents for part in parts)
@@ -37,7 +41,7 @@ def starts(parts: Sequence[Part], folder: Path) -> Iterator[np.ndarray]:
 
 
 def _spread(parts: Sequence[Part], folder: Path, bits: int) -> list[Path]:
-    """Files of _ENTRY, one for each value of the first `bits` bits of a hash."""
+    """Write an _ENTRY per document to one of 2**bits files, by the highest `bits` bits of its hash; return their paths."""
     paths = [folder / f"{number:03d}" for number in range(1 << bits)]
     document = 0
     with contextlib.ExitStack() as stack:

@@ -1,13 +1,13 @@
-"""How many documents and tokens some inputs of one format will give, from a sample that is spread over all of them.
+"""Estimates the number of documents and tokens in inputs of one format, from a sample that is spread over all of them.
 
-Three ways, by what can be sampled:
+There are three ways, depending on the inputs:
 
-- few or small pieces (files, row groups of .parquet): all are read, and spread windows of each are tokenized;
-- many pieces: some are drawn, each in proportion to its size, and read like that;
-- large plain .jsonl: windows of bytes are drawn. A line counts with the share of its bytes inside the window, so that long
-  and short lines have their right weight.
+- few or small pieces (files, or row groups of .parquet): all are read, and windows spread over each are tokenized;
+- many pieces: some are drawn, with probability proportional to their size, and sampled in the same way;
+- large .jsonl without compression: windows of bytes are drawn. A line counts with the fraction of its bytes inside the window,
+  so that long and short lines have the right weight.
 
-Everything is deterministic: places are drawn by a sequence that is spread evenly however long it becomes.
+Everything is deterministic: positions are drawn from a low-discrepancy sequence, which is evenly spread at any length.
 """
 
 from bisect import bisect_right
@@ -28,27 +28,30 @@ from tokenstore.builder.reading.records import Bad, SliceReader, line_start
 from tokenstore.builder.reading.units import Slice
 from tokenstore.tokenizer import EngineMismatch, Tokenizer, reference_of
 
-_SAMPLE = 4 << 20  # characters tokenized, of all pieces together where all are read
-_READ = 1 << 30  # characters read, of all pieces together
-_ALL_PIECES = 64  # so many are all read; the number of draws, too, before it is known how much they differ
+_SAMPLE = 4 << 20  # characters to tokenize, of all pieces together if all are read
+_READ = 1 << 30  # characters to read, of all pieces together
+_ALL_PIECES = 64  # up to this number all pieces are read; also the number of draws before their error is known
 _MOST_DRAWS = 256
-_GOOD_ENOUGH = 0.025  # relative standard error at which no more is drawn
-_WINDOW, _LINES_WINDOW = 8 << 10, 32 << 10  # of a piece; of plain .jsonl
+_GOOD_ENOUGH = 0.025  # relative standard error at which drawing stops
+_WINDOW, _LINES_WINDOW = 8 << 10, 32 << 10  # characters of a piece; bytes of .jsonl
 _FEWEST_WINDOWS = 16
-_EXCERPT, _EXCERPTS = 16 << 10, 4  # of a long text
-_MOST_FILES = 512  # whose row groups are looked up
+_EXCERPT, _EXCERPTS = 16 << 10, 4  # a long text is represented by 4 excerpts of 16 Ki characters
+_MOST_FILES = 512  # with more .parquet files, whole files are the pieces and not their row groups
 _GOLDEN = 0x9E3779B97F4A7C15  # 2**64 divided by the golden ratio
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What some inputs will give.
+    """The estimate for some inputs.
 
     Attributes:
-        documents, tokens: special tokens included.
-        is_exact: whether all was read and tokenized. error: else two standard errors of `tokens`, relative.
-        read_in_part: how many inputs were too large to be read to their end, so that only their beginning was looked at.
-        num_records, num_bad: in the sample; first_bad: place and reason of the first bad one, else "".
+        documents: expected number.
+        tokens: expected number, special tokens included.
+        is_exact: whether everything was read and tokenized.
+        error: two standard errors of `tokens`, relative; 0 if exact.
+        read_in_part: number of inputs of which only the beginning was read, as they are too large.
+        num_records, num_bad: records and bad records in the sample.
+        first_bad: position and reason of the first bad record; "" if there is none.
     """
 
     documents: float
@@ -63,7 +66,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class _Piece:
-    """What is read from its beginning: an input or a part of it; `weight` is its size in bytes, or rows of a row group."""
+    """An input, or a row group of one, that is read from its beginning. `weight`: bytes of a file, rows of a row group."""
 
     file: InputFile
     part: Slice
@@ -72,7 +75,7 @@ class _Piece:
 
 @dataclass
 class _Found:
-    """What a piece holds: `values` float64[2] are documents, and tokens without special ones; `variance` is theirs."""
+    """The estimate for a piece: `values`, float64[2], documents and tokens without special ones; `variance`, float64[2]."""
 
     values: np.ndarray
     variance: np.ndarray
@@ -80,9 +83,9 @@ class _Found:
 
 @dataclass
 class _Window:
-    """Records that follow each other: how many, their size, and what is left of their documents.
+    """Consecutive records: their number, their size in characters, and their documents until they are encoded.
 
-    `scales`: how much of each document counts; `longer`: how many times as long as its excerpt it is; `values` as in _Found.
+    `scales`: weight of each document; `longer`: its length divided by that of its excerpt; `values`: as in `_Found`.
     """
 
     num_records: int = 0
@@ -94,7 +97,7 @@ class _Window:
 
 
 class Estimator:
-    """Estimates inputs of one format and compression, by the options of a build."""
+    """Estimates inputs of one format and compression, with the options of a build."""
 
     def __init__(self, tokenizer: Tokenizer, reader: DocumentReader):
         self.tokenizer, self.reader = tokenizer, reader
@@ -109,7 +112,7 @@ class Estimator:
         self.in_part: set[Path] = set()
 
     def estimate(self, files: Sequence[InputFile]) -> Estimate:
-        """The documents and tokens of `files`, all of one format and compression."""
+        """Estimate the documents and tokens in `files`, all of one format and compression."""
         self._begin()
         total = sum(file.num_bytes for file in files)
         plain = not files[0].compression and files[0].format not in TABLES
@@ -127,7 +130,7 @@ class Estimator:
         known: dict[int, _Found] = {}
         by_size = _Places([piece.weight for piece in pieces])
         values, errors = _drawn(by_size.total, partial(self._piece, by_size, pieces, known, True))
-        if files[0].format == ".txt":  # a file is a document: bytes say little of how many there are
+        if files[0].format == ".txt":  # a file is a document: draw files with equal probability to count documents
             by_number = _Places([1] * len(pieces))
             same, other = _drawn(len(pieces), partial(self._piece, by_number, pieces, known, False))
             values[0], errors[0] = same[0], other[0]
@@ -143,7 +146,7 @@ class Estimator:
     def _piece(
         self, places: "_Places", pieces: Sequence[_Piece], known: dict[int, _Found], per_weight: bool, place: int
     ) -> np.ndarray:
-        """A draw: what a unit of weight of the piece at a place holds, or all of it where each piece has the same chance."""
+        """A draw: the values of the piece at `place`, per unit of weight or, if pieces are drawn equally, in total."""
         self.is_exact = False
         number, _ = places.at(place)
         if number not in known:
@@ -152,7 +155,7 @@ class Estimator:
         return values / pieces[number].weight if per_weight else values
 
     def _lines(self, places: "_Places", files: Sequence[InputFile], place: int) -> np.ndarray:
-        """A draw: what a byte of .jsonl holds around a place, each line by the share of its bytes that is in the window."""
+        """A draw: the values per byte of .jsonl around `place`. A line counts with its fraction inside the window."""
         self.is_exact = False
         number, start = places.at(place)
         file = files[number]
@@ -171,7 +174,11 @@ class Estimator:
         return window.values / (stop - start)
 
     def _read(self, piece: _Piece, limit: int, most: int) -> _Found:
-        """What a piece holds, from windows of it of `limit` characters; only its first `most` characters are read."""
+        """Estimate a piece from evenly spread windows of `limit` characters in total, reading at most `most` characters.
+
+        The length is not known in advance. So every `stride`-th window is kept, and when there are too many, every second one
+        is dropped and the stride doubled.
+        """
         records = SliceReader(piece.file, piece.part, reading(self.options))
         windows: list[_Window] = []
         window, number, stride = _Window(), 0, 1
@@ -198,7 +205,7 @@ class Estimator:
     def _of_windows(
         self, piece: _Piece, windows: Sequence[_Window], num_records: int, size: int, share: float
     ) -> _Found:
-        """All `num_records` of a piece, `size` characters, as its windows are; they are a `share` of it."""
+        """Scale the values of windows up to `num_records` and `size` characters, which are `share` of the piece."""
         for window in windows:
             self._encode(window)
         found = np.array([window.values for window in windows]).reshape(-1, 2)
@@ -211,7 +218,7 @@ class Estimator:
         return _Found(rate * whole / share, (error / share) ** 2)
 
     def _add(self, window: _Window, place: str, row: Any, file: InputFile, scale: float = 1.0) -> None:
-        """Take a record into a window; a long text by excerpts."""
+        """Add a record to a window, a long text as excerpts."""
         self.num_records += 1
         found = row if isinstance(row, Bad) else self.reader.document(row, file.format in TABLES)
         if isinstance(found, Bad):
@@ -224,7 +231,7 @@ class Estimator:
             window.scales.append(scale)
 
     def _encode(self, window: _Window) -> None:
-        """Count the documents and tokens of a window, and let go of its texts."""
+        """Count the documents and tokens of a window, and release its texts."""
         if not window.documents:
             return
         try:
@@ -238,7 +245,7 @@ class Estimator:
         window.documents = []
 
     def _excerpt(self, document: Document) -> tuple[Document, float]:
-        """A document, or pieces of a long text, and how many times as long it is."""
+        """The document, or excerpts of a long text, and the ratio of its length to that of the excerpts."""
         text, limited = document.text, self.options.max_tokens is not None or self.options.min_tokens > 0
         if self.options.records != "text" or limited or len(text) <= _EXCERPT * _EXCERPTS:
             return document, 1.0
@@ -249,7 +256,7 @@ class Estimator:
 
 
 class _Places:
-    """Where a place in [0, total) is, where sizes follow each other."""
+    """Finds the item that contains a position in [0, total), where items of the given sizes follow each other."""
 
     def __init__(self, sizes: Sequence[int]):
         self.ends = list(accumulate(sizes))
@@ -257,13 +264,13 @@ class _Places:
         self.total = self.ends[-1]
 
     def at(self, place: int) -> tuple[int, int]:
-        """(number, offset in it)."""
+        """(number of the item, offset in it)."""
         number = bisect_right(self.ends, place)
         return number, place - self.ends[number] + self.sizes[number]
 
 
 def _pieces(files: Sequence[InputFile]) -> list[_Piece]:
-    """Row groups of .parquet, weighed by rows, as bytes say little where texts repeat; else whole files."""
+    """Row groups of .parquet, weighted by rows, as repeated texts compress to few bytes; otherwise whole files."""
     if files[0].format != ".parquet" or len(files) > _MOST_FILES:
         return [_Piece(file, Slice(0), file.num_bytes) for file in files]
     groups = ((file, part, rows) for file in files for part, rows in group_slices(file.path))
@@ -271,14 +278,14 @@ def _pieces(files: Sequence[InputFile]) -> list[_Piece]:
 
 
 def _share_read(piece: _Piece, records: SliceReader) -> float:
-    """How much of a piece was read, where `records` are now."""
+    """The fraction of a piece that `records` has read."""
     if piece.part.stop is not None:
         return records.num_lines / max(piece.weight, 1)
     return records.num_bytes / max(piece.weight, 1)
 
 
 def _summed(found: Iterable[_Found]) -> tuple[np.ndarray, np.ndarray]:
-    """(values, their standard errors) of all pieces together."""
+    """(values, standard errors), float64[2] each, of all pieces together."""
     values, variance = np.zeros(2), np.zeros(2)
     for each in found:
         values, variance = values + each.values, variance + each.variance
@@ -286,12 +293,12 @@ def _summed(found: Iterable[_Found]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _drawn(total: int, draw: Callable[[int], np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """(values, their standard errors) of a total weight, from draws of what a unit of it holds, until they are good enough."""
+    """(values, standard errors), float64[2] each, for `total`: draws values per unit of it until they are good enough."""
     found: dict[int, np.ndarray] = {}
     count = 0
     while True:
         count += _ALL_PIECES
-        # The multiples of the golden ratio are spread evenly, however many there are
+        # Multiples of the golden ratio modulo 1 are evenly spread, whatever their number
         places = sorted((k * _GOLDEN + _GOLDEN // 2) % (1 << 64) * total >> 64 for k in range(count))
         found |= {place: draw(place) for place in places if place not in found}
         values = np.array([found[place] for place in places])
@@ -302,7 +309,7 @@ def _drawn(total: int, draw: Callable[[int], np.ndarray]) -> tuple[np.ndarray, n
 
 
 def _ratio_error(values: np.ndarray, weights: np.ndarray, rate: np.ndarray) -> np.ndarray:
-    """Standard error of `rate` = sum(values) / sum(weights), by how much neighbours differ: the places are spread evenly."""
+    """Standard error of `rate` = sum(values) / sum(weights), from differences of neighbours, as positions are evenly spread."""
     if len(values) < 2:
         return rate
     steps = np.diff(values - rate * weights, axis=0)
@@ -312,7 +319,7 @@ def _ratio_error(values: np.ndarray, weights: np.ndarray, rate: np.ndarray) -> n
 
 
 def _size(value: Any) -> int:
-    """About how long a record is: characters of its strings, and numbers."""
+    """Approximate length of a record: characters of its strings, plus the number of its numbers."""
     if isinstance(value, (str, bytes)):
         return len(value)
     if isinstance(value, dict):

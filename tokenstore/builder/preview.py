@@ -1,4 +1,4 @@
-"""What a build would do, without doing it: inputs, units, tokens to expect, disk needed. A sample is read, nothing is written."""
+"""Shows what a build would do: inputs, units, expected tokens, disk space needed. Reads a sample, writes nothing."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -19,20 +19,25 @@ from tokenstore.store.files import free_bytes
 
 @dataclass(frozen=True)
 class BuildPreview:
-    """A build to be.
+    """What a build would do.
 
     Attributes:
-        files: (ending, how many, bytes on the disk) of the inputs, by ending.
-        passed_over: how many files of folders are no inputs, by ending.
-        num_units: parts the work is cut into; a killed build loses at most one a worker.
-        num_documents, num_tokens: to expect, from a sample, without looking for equal documents.
+        files: (ending, number of files, bytes on disk) for each ending of the inputs.
+        passed_over: number of files in folders that are not inputs, by ending.
+        num_bytes: of all inputs, on disk.
+        num_units: units of work; a killed build loses at most one per worker.
+        tokenizer: kind, engine and version.
+        vocab_size: token ids are below it.
+        dtype: of the tokens on disk, `uint16` or `uint32`.
+        num_documents, num_tokens: expected, from a sample; duplicates are not searched for.
         is_exact: whether all inputs were read and tokenized.
-        error: of `num_tokens`, relative: it is that near with a chance of about 95 %.
-        read_in_part: inputs of which only the beginning was read, as they are large and cannot be read from the middle.
-            What comes later is assumed to be like it, and `error` does not cover that.
+        error: relative error of `num_tokens`; the true number is within it with a probability of about 95 %.
+        read_in_part: number of inputs of which only the beginning was read, as they are large and cannot be read from the
+            middle. The rest is assumed to be similar, which `error` does not cover.
         num_bad: bad records in the sample.
-        store_bytes: size of the store to expect. disk_bytes: room needed while building: finished parts are kept till the end.
-        free_bytes: room there is.
+        store_bytes: expected size of the store.
+        disk_bytes: disk space needed during the build, as finished parts are kept until the end.
+        free_bytes: disk space available.
     """
 
     files: tuple[tuple[str, int, int], ...]
@@ -54,11 +59,11 @@ class BuildPreview:
 
 
 def preview_build(options: BuildOptions) -> BuildPreview:
-    """What `build_store` would do where the output is free.
+    """What `build_store` would do with these options if there is nothing at the output.
 
     Raises:
-        ConfigError: as of a build, for inputs, tokenizer or options.
-        BadRecordsError: all records of the sample of one format are bad: a field has another name, for example.
+        ConfigError: inputs, tokenizer or options are invalid, as in `build_store`.
+        BadRecordsError: all records of the sample of one format are bad, for example because a field has another name.
         BuildError: an input is damaged.
     """
     output = output_path(options)

@@ -1,4 +1,4 @@
-"""All that decides a store's bytes beside its inputs: recorded in the manifest, and compared when a build is run again."""
+"""The recipe: everything except the inputs that decides a store's bytes. The manifest records it; a repeated build compares it."""
 
 import hashlib
 from collections.abc import Sequence
@@ -23,22 +23,29 @@ from tokenstore.store.files import check_size
 from tokenstore.store.reader import Store
 from tokenstore.tokenizer import Tokenizer, load_tokenizer
 
-_SHOWN = 200  # characters of what a store records
-TEMPLATE_NAME, TOKEN_NAMES_NAME = "chat_template.jinja", "tokenizer_config.json"  # as a tokenizer has them beside it
+_SHOWN = 200  # characters of a recorded value shown in messages
+TEMPLATE_NAME, TOKEN_NAMES_NAME = "chat_template.jinja", "tokenizer_config.json"  # the names next to a tokenizer.json
 
 
 def open_tokenizer(
     options: BuildOptions, entry: TokenizerEntry | None = None, allow_links: Path | None = None
 ) -> Tokenizer:
-    """The tokenizer asked for; where a store has one already, of the kind and with the special ids of its `entry`.
+    """Load the tokenizer of a build.
 
-    `allow_links` is where links among the files of a store's own tokenizer may lead.
+    Args:
+        options: of the build.
+        entry: the tokenizer recorded in an existing store; its special tokens are used.
+        allow_links: folder into which links among the files of a store's tokenizer may lead.
+
+    Raises:
+        ConfigError: the tokenizer is missing, invalid or lacks something that the options need.
+        CorruptionError: it is not of the kind that `entry` records.
     """
     tokenizer = load_tokenizer(
         options.tokenizer,
         options.eos_token if entry is None else None,
         None if entry is None else entry.eos_id,
-        "special" if options.records == "chat" else options.special_text,  # a template's special tokens are meant
+        "special" if options.records == "chat" else options.special_text,  # those a chat template writes are special
         pattern=options.pattern,
         special_tokens=options.special_tokens,
         add_special_tokens=options.add_special_tokens,
@@ -49,7 +56,7 @@ def open_tokenizer(
     if entry is not None:
         if tokenizer.kind != entry.kind:
             raise CorruptionError(
-                f"tokenizer: expected one of the kind {entry.kind}, found one of {tokenizer.kind} ({tokenizer.file});"
+                f"tokenizer: expected kind {entry.kind}, found {tokenizer.kind} ({tokenizer.file});"
                 " copy or build the store again"
             )
         tokenizer.bos_id, tokenizer.pad_id = entry.bos_id, entry.pad_id
@@ -67,18 +74,27 @@ def options_of(
 ) -> BuildOptions:
     """The options a store was built with, for other inputs.
 
-    `filter` and `map` are the functions that the user of this command names. What the manifest says of functions is only
-    compared with that: a store may come from a stranger, and must not say which code runs here.
+    Args:
+        store: made by a build.
+        inputs: as in `BuildOptions`.
+        filter: the function that the user of this command names. The manifest's is only compared with it: a store may come
+            from a stranger and must not decide which code runs.
+        map: likewise.
+        workers: as in `BuildOptions`.
+        max_bad: as in `BuildOptions`.
 
-    Raises: ConfigError: a store that was not made by a build, odd options, or other functions than those named.
+    Raises:
+        ConfigError: the store was not made by a build, records invalid options, or was built with other functions.
     """
     recorded = store.manifest.options
     if missing := sorted({"records", "shard_bytes", "eos"} - recorded.keys()):
-        raise ConfigError(f"store: expected one made by a build, found none of its options {missing} ({store.path})")
+        raise ConfigError(f"store: {store.path} was not made by a build: it records no options {', '.join(missing)}")
     kinds = {name: kind for name, kind in get_type_hints(BuildOptions).items() if name not in APART}
     same = {name: value for name, value in recorded.items() if name in kinds}
     if wrong := [f"{name} {str(value)[:_SHOWN]!r}" for name, value in same.items() if not _is_of(value, kinds[name])]:
-        raise ConfigError(f"options: expected those of a build, found {', '.join(wrong)} ({store.path})")
+        raise ConfigError(
+            f"options: the store records invalid values: {', '.join(wrong)} ({store.path}); build it again"
+        )
     _check_functions(store, {"filter": filter, "map": map})
     entry = store.manifest.tokenizer
     return BuildOptions(
@@ -93,16 +109,16 @@ def options_of(
 
 
 def _template_of(store: Store) -> str:
-    """Where the store's own chat template is: a file that the manifest lists, and not one that a link leads to."""
+    """The path of the store's own chat template, which the manifest must list."""
     if (entry := store.manifest.files.get(TEMPLATE_NAME)) is None:
-        raise ConfigError(f"store: expected its chat template, found no {TEMPLATE_NAME} in the manifest ({store.path})")
+        raise ConfigError(f"store: its manifest lists no {TEMPLATE_NAME} ({store.path}); build the store again")
     path = store.path / TEMPLATE_NAME
     check_size(path, entry.num_bytes, store.allow_links)
     return str(path)
 
 
 def _is_of(value: object, kind: Any) -> bool:
-    """Whether a JSON value is one of an option's type."""
+    """Whether a JSON value has the type of an option."""
     if get_origin(kind) is Literal:
         return value in get_args(kind)
     if get_origin(kind) is UnionType:
@@ -113,7 +129,7 @@ def _is_of(value: object, kind: Any) -> bool:
 
 
 def _check_functions(store: Store, named: dict[str, str | None]) -> None:
-    """ConfigError unless the functions named now are those the store was built with; nothing of them is imported."""
+    """ConfigError unless the functions named are those the store was built with. No function is imported for this."""
     recorded = store.manifest.options
     for option, name in named.items():
         old = recorded.get(option)
@@ -125,29 +141,29 @@ def _check_functions(store: Store, named: dict[str, str | None]) -> None:
             )
         if name is not None and old is None:
             raise ConfigError(
-                f"{option}: the store was built without --{option}, this command names {name} ({store.path}); omit it"
+                f"{option}: the store was built without --{option}, but this command names {name} ({store.path}); omit it"
             )
         hashed = f"{option}_sha256"
         was = {option: old, hashed: recorded.get(hashed)}
         now = {option: name, hashed: hook_sha256(name) if name is not None and name == old else was[hashed]}
         if different := differences(was, now):
             raise ConfigError(
-                f"options: expected those of the store, found others ({store.path}): {different};"
+                f"options: they differ from those of the store ({store.path}): {different};"
                 " name the function the store was built with, unchanged"
             )
 
 
 def check_same_options(store: Store, options: dict[str, Any]) -> None:
-    """ConfigError where the recorded `options` are not those of `store`: the user's functions or the template changed."""
+    """ConfigError if `options`, as a recipe has them, differ from those of `store`: a function or the template changed."""
     old = {name: value for name, value in store.manifest.options.items() if name != "split_name"}
     if different := differences(old, options):
         raise ConfigError(
-            f"options: expected those of the store, found others ({store.path}): {different}; bring back what was"
+            f"options: they differ from those of the store ({store.path}): {different}; restore what changed"
         )
 
 
 def with_mask_field(options: BuildOptions, files: Sequence[InputFile]) -> BuildOptions:
-    """`options` with the mask field settled: what the first record has, where none was named."""
+    """`options` with the mask field that the first record has, if records are tokens and none was named."""
     if options.records != "tokens" or options.mask_field is not None:
         return options
     everything = replace(reading(options), columns=None)
@@ -156,7 +172,7 @@ def with_mask_field(options: BuildOptions, files: Sequence[InputFile]) -> BuildO
 
 
 def recipe_of(options: BuildOptions, tokenizer: Tokenizer, files: Sequence[InputFile]) -> dict[str, Any]:
-    """The recipe as JSON values: options, tokenizer, versions."""
+    """The recipe as JSON values: options, tokenizer, library versions. Hashes stand for the user's functions and template."""
     import orjson
     import zstandard
 
@@ -182,7 +198,9 @@ def recipe_of(options: BuildOptions, tokenizer: Tokenizer, files: Sequence[Input
         hashes["chat_template_sha256"] = hashlib.sha256(chat_template(options, tokenizer).encode()).hexdigest()
         hashes["chat_token_names"] = dict(tokenizer.token_names)
         hashes["chat_marks_of"] = list(renderer_of(options, tokenizer).families)  # of a template without its own
-    eos = None if tokenizer.eos_id is None else tokenizer.token_names.get("eos_token")  # also where it was not named
+    eos = (
+        None if tokenizer.eos_id is None else tokenizer.token_names.get("eos_token")
+    )  # also if the user did not name it
     return {
         "options": {**options.recorded(), **hashes, "eos_token": eos},
         "tokenizer": entry,
@@ -191,7 +209,7 @@ def recipe_of(options: BuildOptions, tokenizer: Tokenizer, files: Sequence[Input
 
 
 def chat_template(options: BuildOptions, tokenizer: Tokenizer) -> str:
-    """The text of the chat template in use, its lines ended as they will be when it is read from a file."""
+    """The text of the build's chat template, with line ends normalized as when it is read from a file."""
     from tokenstore.builder.documents.templates import find_template
 
     text = find_template(options.chat_template, tokenizer.chat_template)
@@ -199,17 +217,17 @@ def chat_template(options: BuildOptions, tokenizer: Tokenizer) -> str:
 
 
 def side_files(options: BuildOptions, tokenizer: Tokenizer) -> dict[str, bytes]:
-    """Files kept in the store: the tokenizer's own, and the chat template with the names of tokens it may write."""
+    """Files to keep in the store, by name: the tokenizer's, the chat template and the names of the tokens it may write."""
     files = {} if tokenizer.data is None else {str(tokenizer.file_name): tokenizer.data}
     if options.records == "chat":
         files[TEMPLATE_NAME] = chat_template(options, tokenizer).encode()
-        if tokenizer.kind == "huggingface":  # other kinds know the names by themselves
+        if tokenizer.kind == "huggingface":  # the other kinds contain the names
             files[TOKEN_NAMES_NAME] = canonical_json(dict(tokenizer.token_names)).encode()
     return files
 
 
 def manifest_fields(recipe: dict[str, Any], split: str | None) -> dict[str, Any]:
-    """What a recipe says of the manifest of a store, or of that of a split."""
+    """The fields that a recipe decides in the manifest of a store, or in that of its split named `split`."""
     options = recipe["options"]
     return {
         "ends_with_eos": options["eos"],

@@ -1,4 +1,7 @@
-"""Tokenize some documents of a store again from its inputs, by the reference engine, and compare (`verify --retokenize`)."""
+"""Tokenizes some documents of a store again from its inputs and compares the tokens (`verify --retokenize`).
+
+It uses the reference tokenizer, whatever engine built the store.
+"""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,8 +26,8 @@ from tokenstore.store.verify_documents import Finding
 from tokenstore.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]
-_LEAST_SHARE = 1e-12  # less, and it is one document of each input
-_NONE = (-1, 1 << 63)  # no document left, behind all records
+_LEAST_SHARE = 1e-12  # with this share one document of each input is compared
+_NONE = (-1, 1 << 63)  # (document, record) once none is left: a record after all others
 
 
 def retokenize(
@@ -37,27 +40,33 @@ def retokenize(
     map: str | None = None,
     allow_links: str | Path | None = None,
 ) -> list[Finding]:
-    """Compare evenly spread documents of the store at `path` with what its inputs give now.
+    """Compare evenly spread documents of a store with the documents that its inputs give now.
 
     Args:
-        path: the store's directory; it must have origins.
-        inputs: files, folders and globs, as given to the build, wherever they lie now.
-        share: of the documents to compare, above 0, at most 1; at least one of each input is.
-        version: of a store that has grown; None: the newest.
-        progress: called with (bytes of inputs just read, of all inputs).
-        filter, map: the functions the store was built with, as in the build. What the store says of them does not run.
+        path: the store's folder; it must have origins.
+        inputs: files, folders and glob patterns of the build, wherever they are now.
+        share: fraction of the documents to compare, above 0 and at most 1; at least one per input.
+        version: version of the store; None for the newest.
+        progress: called with (bytes of inputs read since the last call, bytes of all inputs).
+        filter: the filter the store was built with, if any. A function that only the store names does not run.
+        map: the map the store was built with, if any.
         allow_links: as in `open_store`.
-    Returns: what differs; [] where all is the same.
 
-    Raises: ConfigError: a share out of range, no origins, no such inputs, or the store's functions are not named, cannot
-        be imported or are others now. CorruptionError: the list of inputs is damaged.
+    Returns:
+        What differs; [] if nothing does.
+
+    Raises:
+        ConfigError: `share` is out of range; the store has no origins; an input does not exist; or the store's functions are
+            not named, cannot be imported or have changed.
+        CorruptionError: the list of inputs is damaged.
     """
     if not 0 < share <= 1:
         raise ConfigError(f"retokenize: expected more than 0 and at most 100 %, found {100 * share:g} %")
     with open_store(path, version=version, allow_links=allow_links) as store:
         if not store.has_origins:
             raise ConfigError(
-                f"retokenize: expected a store that knows where its documents came from, found one without origins ({path})"
+                f"retokenize: {path} has no origins, so its documents cannot be found in the inputs; build it without"
+                " --no-origins"
             )
         options = replace(options_of(store, tuple(inputs), filter=filter, map=map), engine="reference")
         store.check_tokenizer()
@@ -87,7 +96,7 @@ def _compare_all(
         may_be_it = _that_may_be(row, alike)
         if not may_be_it:
             rule = f"{row.file} of {row.num_bytes} bytes"
-            yield Finding(INPUTS_NAME, "inputs", rule, "none like it among those given")
+            yield Finding(INPUTS_NAME, "inputs", rule, "no such file among the inputs given")
             continue
         wanted = documents[:: round(1 / max(share, _LEAST_SHARE))]
         findings = (list(_compare(store, file, row, wanted, reader, tokenizer)) for file in may_be_it)
@@ -96,14 +105,14 @@ def _compare_all(
 
 
 def _that_may_be(row: InputRow, alike: dict[tuple[str, int | None], list[InputFile]]) -> list[InputFile]:
-    """Files with the name and size of an input, that with the same path below the folder all share first."""
+    """Files with the name and size of an input, first the one with the same path below the folder that all share."""
     name = tuple(row.file.split("/"))
     files = [file for file in alike[name[-1], row.num_bytes] if file.path.parts[-len(name) :] == name]
     return sorted(files, key=lambda file: file.name != row.file)
 
 
 def _least(findings: Iterable[list[Finding]]) -> list[Finding]:
-    """[] if one of several files is the right one, else what differs in the first."""
+    """[] if one of several files has no findings, else the findings of the first."""
     first = None
     for found in findings:
         if not found:
@@ -115,7 +124,7 @@ def _least(findings: Iterable[list[Finding]]) -> list[Finding]:
 def _compare(
     store: Store, file: InputFile, row: InputRow, wanted: Sequence[int], reader: DocumentReader, tokenizer: Tokenizer
 ) -> Iterator[Finding]:
-    """Read one input and compare the documents `wanted`, which lie in it in this order."""
+    """Read one input and compare the documents `wanted`, which are in it in this order."""
     left = ((document, origin.record) for document in wanted if (origin := store.origin(document)) is not None)
     document, record = next(left)
     try:
@@ -133,20 +142,20 @@ def _compare(
                 return
         yield Finding(row.file, f"record {record}", f"document {document}", "the end of the file before it")
     except BuildError as error:
-        yield Finding(INPUTS_NAME, row.file, "to read it as it was", str(error))
+        yield Finding(INPUTS_NAME, row.file, "a readable input", str(error))
 
 
 def _difference(
     store: Store, document: int, made: Document | Bad | None, tokenizer: Tokenizer, options: BuildOptions
 ) -> str:
-    """What differs between a document of the store and its record now; "" if nothing."""
+    """How a document of the store differs from its record now; "" if it does not."""
     if not isinstance(made, Document):
-        return made.reason if isinstance(made, Bad) else "a record that the filter or map leaves out"
+        return made.reason if isinstance(made, Bad) else "a record that the filter or map drops"
     encoded = encode_documents([made], tokenizer, options)
     tokens = store[document]
     if not np.array_equal(encoded.tokens, tokens):
         same = int(np.argmin(np.append(encoded.tokens[: tokens.size] == tokens[: encoded.tokens.size], False)))
-        return f"{encoded.tokens.size} tokens, not {tokens.size}, the same up to token {same}"
+        return f"{encoded.tokens.size} tokens instead of {tokens.size}, different from token {same} on"
     if encoded.mask is not None and not np.array_equal(encoded.mask, store.loss_mask(document)):
         return "another loss mask"
     name = store.id(document)

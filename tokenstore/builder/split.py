@@ -1,4 +1,4 @@
-"""Which split a document belongs to: by a hash of its content, so that equal documents never fall in two."""
+"""Assigns documents to splits by a hash of their content, so that equal documents are always in the same split."""
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -10,23 +10,24 @@ from tokenstore.errors import ConfigError
 from tokenstore.format.layout import is_plain_name
 
 HASH_WORDS = 2  # uint64 each: xxh3-128
-MAX_SPLITS = 256  # their numbers fit a byte
+MAX_SPLITS = 256  # a split's number is one byte
 _MOST_DIGITS = 18
 
 
 @dataclass(frozen=True)
 class Split:
-    """A named share of the documents: those with a first hash word below `stop`, and not below that of the split before."""
+    """A named share of the documents: those whose first hash word is below `stop` but not below the previous split's."""
 
     name: str
     stop: int
 
 
 def parse_split(text: str) -> tuple[Split, ...]:
-    """`train=0.99,validation=0.01` as splits.
+    """The splits of a text such as `train=0.99,validation=0.01`.
 
-    Raises: ConfigError: names that are no plain names or stand twice, or shares that are not above 0, of more than
-    18 digits or do not add up to 1; more than 256 splits.
+    Raises:
+        ConfigError: a name is repeated or not a plain name; a share is not above 0 or has more than 18 decimals; the shares do
+            not add up to 1; or there are more than 256.
     """
     shares: dict[str, Decimal] = {}
     for item in text.split(","):
@@ -40,7 +41,7 @@ def parse_split(text: str) -> tuple[Split, ...]:
     if len(shares) > MAX_SPLITS:
         raise ConfigError(f"split: expected at most {MAX_SPLITS}, found {len(shares)} ({text[:60]}...); name fewer")
     if sum(shares.values()) != 1:
-        raise ConfigError(f"split: expected shares that add up to 1, found {sum(shares.values())} ({text}); mend them")
+        raise ConfigError(f"split: the shares add up to {sum(shares.values())}, not 1 ({text}); change them")
     splits: list[Split] = []
     total = Decimal(0)
     for name, share in shares.items():
@@ -50,23 +51,23 @@ def parse_split(text: str) -> tuple[Split, ...]:
 
 
 def _share(text: str) -> Decimal | None:
-    """A share above 0, at most 1, of so few digits that adding up and cutting are exact; None for anything else."""
+    """A share above 0 and at most 1, with so few decimals that sums are exact; None for anything else."""
     try:
         value = Decimal(text)
     except InvalidOperation:
         return None
-    exponent = value.as_tuple().exponent  # a letter for what is not finite
+    exponent = value.as_tuple().exponent  # a letter if the value is not finite
     exact = isinstance(exponent, int) and 0 < value <= 1 and exponent >= -_MOST_DIGITS
     return value if exact else None
 
 
 def content_hash(content: bytes) -> tuple[int, int]:
-    """xxh3-128 of a document's content as two words, low and high."""
+    """xxh3-128 of a document's content as two uint64 words, the low one first."""
     value = xxhash.xxh3_128_intdigest(content)
     return value & (1 << 64) - 1, value >> 64
 
 
 def split_numbers(words: np.ndarray, splits: tuple[Split, ...]) -> np.ndarray:
-    """uint8[n]: which of `splits` each document is in, by uint64[n], the first word of its hash."""
-    stops = np.array([split.stop for split in splits[:-1]], np.uint64)  # the last takes all above
+    """The split of each document: uint8[n], indices of `splits`, from `words`, uint64[n], the first word of its hash."""
+    stops = np.array([split.stop for split in splits[:-1]], np.uint64)  # the last split has no upper bound
     return np.searchsorted(stops, words, side="right").astype(np.uint8)
