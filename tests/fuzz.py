@@ -18,7 +18,7 @@ from pathlib import Path
 
 import tokenstore
 from tests.support.stores.grown import contents, documents_of, grow, write
-from tests.support.stores.hostile_stores import tells
+from tests.support.stores.hostile_stores import check_message
 from tokenstore.errors import TokenStoreError
 from tokenstore.store import Store, open_store, verify, versions
 from tokenstore.views.decoding import Decoder
@@ -100,21 +100,21 @@ WAYS: list[Callable[[bytearray, random.Random, dict[str, bytes]], bytes]] = [
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
+def reported() -> Iterator[None]:
     """Allow an error of ours that says what it must."""
     try:
         yield
     except TokenStoreError as error:
-        tells(error)
+        check_message(error)
 
 
 def ask_store(store: Store) -> None:
     """Every document, with all that is known of it, and what is shown of the whole."""
     for i in range(len(store)):
         for ask in (store.__getitem__, store.loss_mask, store.origin, store.id):
-            with told():
+            with reported():
                 ask(i)
-    with told():
+    with reported():
         summarize_store(store)
 
 
@@ -122,15 +122,15 @@ def ask_plan(plan: tokenstore.Plan) -> None:
     """Batches, documents, traces and places of a few steps."""
     (store,) = plan.stores.values()
     for step in range(plan.num_steps or 0):
-        with told():
+        with reported():
             batch = plan.batch(step)
             assert 0 <= batch["input_ids"].min() <= batch["input_ids"].max() < store.vocab_size
             assert -100 <= batch["targets"].min() <= batch["targets"].max() < store.vocab_size
-        with told():
+        with reported():
             assert all(0 <= piece.document < len(store) for row in plan.documents(step) for piece in row)
-        with told():
+        with reported():
             list(trace_rows(plan, Decoder(None, store.vocab_size, "not wanted"), step))
-    with told():
+    with reported():
         next(plan.find(next(iter(plan.stores)), 3), None)
 
 
@@ -166,10 +166,10 @@ def check(path: Path, damaged: dict[str, bytes], rng: random.Random) -> None:
         assert verify(path, version=version), f"verify of version {version} found nothing in {sorted(damaged)}"
     for plan in plans:
         ask_plan(plan)
-    with told(), open_store(path, check=rng.choice(["sizes", "lazy"])) as store:
+    with reported(), open_store(path, check=rng.choice(["sizes", "lazy"])) as store:
         ask_store(store)
     for packing in PACKINGS:
-        with told():
+        with reported():
             ask_plan(plan_of(path, packing))
 
 

@@ -1,4 +1,6 @@
-"""The format is frozen: a store committed here is read as it was written, and written again to the same bytes."""
+"""The format is frozen: a committed store is read with its original contents, and writing it again gives the same
+bytes.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,12 +18,12 @@ NAMES = ["boundaries.bin", "inputs.jsonl", "manifest.json", "tokens-00000.bin"]
 
 
 def test_the_golden_store_has_all_its_files() -> None:
-    """A missing golden is a failure, and so is one that nobody wrote down here."""
+    """A missing golden file is a failure, and so is one that is not listed here."""
     assert sorted(path.name for path in FOLDER.iterdir()) == NAMES
 
 
 def test_the_golden_store_opens_and_gives_its_documents() -> None:
-    """FMT: a store written by the first version is sound, keeps its identity and is read by this one."""
+    """FMT: a store written by the first version is sound, keeps its digest and can be read."""
     assert verify(FOLDER) == []
     with open_store(FOLDER) as store:
         assert [document.tolist() for document in store] == DOCUMENTS
@@ -30,6 +32,6 @@ def test_the_golden_store_opens_and_gives_its_documents() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_writing_the_same_again_gives_the_same_bytes(name: str, make_store: Callable[..., Path]) -> None:
-    """P8: every file of the same content is the same bytes as those written down; a change is a new FORMAT_VERSION."""
+def test_writing_the_golden_store_again_gives_the_same_bytes(name: str, make_store: Callable[..., Path]) -> None:
+    """P8: the same content gives the same bytes in every file; a change needs a new FORMAT_VERSION."""
     assert (make_store("again", DOCUMENTS, vocab_size=8) / name).read_bytes() == (FOLDER / name).read_bytes()

@@ -1,4 +1,4 @@
-"""FMT-9..13 are frozen: a store with all that one can have, grown once, committed here, is read and written as it was."""
+"""FMT-9..13 are frozen: a committed store with all optional files and two versions is read and written unchanged."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ DIGESTS = {
 
 @pytest.mark.parametrize("version", DIGESTS)
 def test_every_version_is_read_as_it_was_written(version: int) -> None:
-    """FMT-13: each version is sound, keeps its identity, and gives its documents with all that is known of them."""
+    """FMT-13: each version is sound, keeps its digest, and returns its documents with masks, origins and ids."""
     assert verify(FOLDER, version=version) == []
     with open_store(FOLDER, version=version) as store:
         assert store.digest == DIGESTS[version]
@@ -30,7 +30,7 @@ def test_every_version_is_read_as_it_was_written(version: int) -> None:
 
 
 def test_writing_and_growing_again_gives_the_same_bytes(tmp_path: Path) -> None:
-    """P8: every file is the same bytes as the one written down; a change is a new FORMAT_VERSION."""
+    """P8: every file has the committed bytes; a change needs a new FORMAT_VERSION."""
     path = write(tmp_path / "s", OLD)
     grow(path, NEW)
     names = sorted(file.name for file in FOLDER.iterdir())

@@ -1,4 +1,6 @@
-"""P6: the order is frozen. Production and the plain-int twins both reproduce the golden vectors of ORDER_VERSION 1."""
+"""P6: the order is frozen. The package and the plain-Python twins both reproduce the golden vectors of ORDER_VERSION
+1.
+"""
 
 import json
 from pathlib import Path
@@ -35,7 +37,7 @@ def vectors(name: str) -> list:
 
 @pytest.mark.parametrize("row", vectors("keys"), ids=str)
 def test_keys(row: list) -> None:
-    """Base and counted keys are those written down (ORD-1)."""
+    """Base and counted keys equal the vectors (ORD-1)."""
     seed, purpose, name, base, counted = row
     assert order_twin.base_key(seed, purpose, name) == int(base_key(seed, purpose, name)) == base
     assert [key_of(base, c) for c in (0, 1, 10**12)] == counted
@@ -44,7 +46,7 @@ def test_keys(row: list) -> None:
 
 @pytest.mark.parametrize("row", vectors("permutations"), ids=lambda row: f"{row[0]}-{row[1]}")
 def test_permutations(row: list) -> None:
-    """The permutation is the one written down, and its inverse leads back (ORD-2)."""
+    """The permutation equals the vectors, and its inverse inverts it (ORD-2)."""
     n, key, indices, images = row
     assert permute(indices, n, key) == images
     assert unpermute(images, n, key) == indices
@@ -53,7 +55,7 @@ def test_permutations(row: list) -> None:
 
 @pytest.mark.parametrize("row", vectors("interleaves"), ids=lambda row: ",".join(row[0])[:30])
 def test_interleaves(row: list) -> None:
-    """Shares and the first slots are those written down (ORD-3, ORD-4)."""
+    """Shares and the first slots equal the vectors (ORD-3, ORD-4)."""
     weights, shares, slots = row
     assert integer_shares(weights) == shares == order_twin.integer_shares(weights)
     names = sorted(shares)
@@ -65,7 +67,7 @@ def test_interleaves(row: list) -> None:
 
 @pytest.mark.parametrize("row", vectors("streams"), ids=lambda row: row[2])
 def test_streams(row: list) -> None:
-    """Stages, drops and stops give the sequence of (source, number) written down (ORD-5)."""
+    """Stages, drops and stops give the (source, number) pairs of the vectors (ORD-5)."""
     stages, limits, on_exhausted, expected = row
     assert [list(x) for x in order_twin.stream(stages, limits, on_exhausted, 60)] == expected
     laid = lay_out([Stage(cursor, 1, shares) for cursor, shares in stages], limits, on_exhausted, 60)
@@ -75,7 +77,7 @@ def test_streams(row: list) -> None:
 
 @pytest.mark.parametrize("row", vectors("continued_streams"), ids=lambda row: f"{len(row[0])}-{row[2]}")
 def test_continued_streams(row: list) -> None:
-    """A stage without shares of its own continues the segment: the run is the one written down (ORD-5)."""
+    """A stage without shares of its own continues the segment, as in the vectors (ORD-5)."""
     stages, limits, on_exhausted, expected = row
     assert [list(x) for x in order_twin.stream(stages, limits, on_exhausted, 60)] == expected
     laid_out = []
@@ -88,7 +90,7 @@ def test_continued_streams(row: list) -> None:
 
 @pytest.mark.parametrize("row", vectors("windows"), ids=lambda row: row[1])
 def test_windows(row: list) -> None:
-    """Windows of `concat` begin where it is written down (ORD-7)."""
+    """Windows of `concat` begin at the positions in the vectors (ORD-7)."""
     seed, name, num_tokens, length, starts = row
     for k, start in starts:
         assert window_start(seed, name, num_tokens, length, k) == start
@@ -97,7 +99,7 @@ def test_windows(row: list) -> None:
 
 @pytest.mark.parametrize("row", vectors("repeats"), ids=lambda row: f"{row[0]}/{row[1]}-{row[2]}")
 def test_repeats(row: list) -> None:
-    """Every epoch has the documents written down at its ranks (ORD-12)."""
+    """Every epoch has the documents of the vectors at its ranks (ORD-12)."""
     p, q, count, epochs = row
     for epoch, expected in epochs:
         found = positions_of(range(len(expected)), epoch, p, q)
@@ -112,7 +114,7 @@ def classes_of(counts: list, length: int) -> LengthClasses:
 
 @pytest.mark.parametrize("row", vectors("sequence_numbers"), ids=lambda row: f"{row[0]}-{len(row[1])}-{row[2]}")
 def test_sequence_numbers(row: list) -> None:
-    """An epoch of best_fit has as many sequences as is written down (ORD-14)."""
+    """The number of sequences of an epoch of best_fit equals the vectors (ORD-14)."""
     length, counts, expected = row
     assert num_best_fit(classes_of(counts, length)) == expected
     assert packing_twin.num_sequences(dict(counts), length, "best_fit") == expected
@@ -120,7 +122,9 @@ def test_sequence_numbers(row: list) -> None:
 
 @pytest.mark.parametrize("row", vectors("packings"), ids=lambda row: f"{row[0]}-{len(row[1])}-{row[4]}-{row[6]}")
 def test_packings(row: list) -> None:
-    """Each of the seven attempts, shuffled and not: every bin has the slots written down, in that order (ORD-14, ORD-15)."""
+    """Every attempt, with and without shuffle: each bin has the slots of the vectors, in that order (ORD-14,
+    ORD-15).
+    """
     length, counts, seed, name, epoch, shuffle, attempt, expected = row
     expected = [[tuple(slot) for slot in content] for content in expected]
     classes = classes_of(counts, length)
@@ -130,14 +134,14 @@ def test_packings(row: list) -> None:
     assert packing_twin.pack(dict(counts), length, len(expected), seed, name, epoch, shuffle) == (expected, attempt)
 
 
-def test_packings_come_to_every_attempt() -> None:
-    """The first seven vectors are one packing for each attempt."""
+def test_packings_cover_every_attempt() -> None:
+    """The first seven vectors use one attempt each."""
     assert [row[6] for row in vectors("packings")[:7]] == list(range(7))
 
 
 @pytest.mark.parametrize("row", vectors("packed"), ids=lambda row: f"{row[3]}-{row[1]}-{row[4]}-{row[5]}")
 def test_packed(row: list) -> None:
-    """Sequences of packed sources hold the pieces written down, in that order (ORD-12 to ORD-15)."""
+    """Sequences of packed sources contain the pieces of the vectors, in that order (ORD-12 to ORD-15)."""
     members, length, seed, name, packing, shuffle, sequences = row
     ks = [k for k, _ in sequences]
     expected = [[tuple(piece) for piece in pieces] for _, pieces in sequences]
@@ -147,9 +151,15 @@ def test_packed(row: list) -> None:
 
 
 def test_worked_examples_of_the_specification() -> None:
-    """The examples in the order's docstring are true."""
+    """The examples in the docstring of the order are correct (ORD-4, ORD-7, ORD-12, ORD-14)."""
     assert order_twin.interleave({"a": 3, "b": 2}) == list("ababa")
     assert order_twin.interleave({"a": 1, "b": 1, "c": 2}) == list("cabc")
     assert [[(8 + 3 * w + j) % 10 for j in range(3)] for w in range(3)] == [[8, 9, 0], [1, 2, 3], [4, 5, 6]]
     assert positions_of(range(3), 0, 1, 2) == [1, 3, 5]  # 5 documents: the third rank is empty
     assert positions_of(range(3), 1, 1, 2) == [0, 2, 4]
+    example = {10: 1, 6: 2, 4: 3, 3: 1}
+    bins_of_example, attempt = packing_twin.pack(example, 10, 4, 0, "web", 0, shuffle=False)
+    assert packing_twin.num_sequences(example, 10, "best_fit") == 4
+    assert [[length for length, _ in content] for content in bins_of_example] == [[10], [4, 6], [4, 6], [3, 4]]
+    assert bins_of_example[1:3] == [[(4, 0), (6, 0)], [(4, 1), (6, 1)]]
+    assert attempt == 6

@@ -1,4 +1,4 @@
-"""Stores that are not what they say, appended to: refused before a document is tokenized, and left as they were."""
+"""Appending to forged stores: refused before any document is tokenized, and the store is unchanged."""
 
 import json
 import shutil
@@ -37,21 +37,21 @@ def refused(path: Path, more: Path, match: str) -> None:
     "options", [{"origins": False}, {"id_field": "id"}, {"eos": False}], ids=["origins", "ids", "eos"]
 )
 def test_options_that_do_not_fit_the_store_are_refused(tmp_path: Path, jsonl: Jsonl, options: dict) -> None:
-    """They led to a traceback, or to documents without the end of text that all others have."""
+    """These led to a traceback, or to documents without the end-of-text token that all others have."""
     path = build(tmp_path / "s", jsonl("a.jsonl", [{"text": "one", "id": "1"}]))
     forge(path, lambda body: body["options"].update(options))
     refused(path, jsonl("b.jsonl", [{"text": "two", "id": "2"}]), "does not have the eos tokens, origins, ids or masks")
 
 
-def test_a_whole_store_that_says_it_was_split_is_refused(tmp_path: Path, jsonl: Jsonl) -> None:
-    """Half of the documents were left out, without a word."""
+def test_a_whole_store_that_claims_to_be_a_split_is_refused(tmp_path: Path, jsonl: Jsonl) -> None:
+    """Half of the documents were silently dropped."""
     path = build(tmp_path / "s", jsonl("a.jsonl", ["one"]))
     forge(path, lambda body: body["options"].update(split="a=0.5,b=0.5"))
     refused(path, jsonl("b.jsonl", [f"text {i}" for i in range(20)]), "is split None of a build")
 
 
 def swap_two_tokens(path: Path) -> None:
-    """Another vocabulary in a file of the same size."""
+    """Write another vocabulary into a file of the same size."""
     data = (path / "tokenizer.json").read_bytes()
     fields = json.loads(data)
     vocabulary = fields["model"]["vocab"]
@@ -60,8 +60,10 @@ def swap_two_tokens(path: Path) -> None:
     assert (path / "tokenizer.json").stat().st_size == len(data)
 
 
-def test_a_changed_tokenizer_does_not_make_new_documents(tmp_path: Path, jsonl: Jsonl, tokenizer_file: Path) -> None:
-    """The file of the store has the right size and other content: new documents had other tokens than the old."""
+def test_a_changed_tokenizer_does_not_tokenize_new_documents(
+    tmp_path: Path, jsonl: Jsonl, tokenizer_file: Path
+) -> None:
+    """The file has the right size and different content: new documents got other tokens than old ones."""
     first = jsonl("a.jsonl", ["tree"])
     path = build(tmp_path / "s", first, str(tokenizer_file))
     swap_two_tokens(path)
@@ -70,8 +72,8 @@ def test_a_changed_tokenizer_does_not_make_new_documents(tmp_path: Path, jsonl: 
         retokenize(path, [str(first)], 1.0)
 
 
-def test_a_tokenizer_is_the_one_of_the_digest(tmp_path: Path, jsonl: Jsonl, tokenizer_file: Path) -> None:
-    """The digest holds the sha256 of the tokenizer's file, so another file under that digest is damage."""
+def test_the_tokenizer_must_match_the_digest(tmp_path: Path, jsonl: Jsonl, tokenizer_file: Path) -> None:
+    """The digest contains the sha256 of the tokenizer's file, so a different file is damage."""
     path = build(tmp_path / "s", jsonl("a.jsonl", ["tree"]), str(tokenizer_file))
     sha256 = json.loads((path / "manifest.json").read_bytes())["tokenizer"]["sha256"]
     swap_two_tokens(path)
@@ -83,8 +85,8 @@ def test_a_tokenizer_is_the_one_of_the_digest(tmp_path: Path, jsonl: Jsonl, toke
     assert [finding.expected for finding in verify(path)] == [f"the sha256 {sha256}"]
 
 
-def test_splits_with_another_tokenizer_are_refused(tmp_path: Path, jsonl: Jsonl, tokenizer_file: Path) -> None:
-    """All splits are made by one tokenizer: that of the first would have written into the second."""
+def test_splits_with_different_tokenizers_are_refused(tmp_path: Path, jsonl: Jsonl, tokenizer_file: Path) -> None:
+    """All splits are built with one tokenizer: documents for the second were tokenized by the first one's."""
     first = jsonl("a.jsonl", [f"text {i}" for i in range(40)])
     for tokenizer in ("bytes", str(tokenizer_file)):
         build(tmp_path / tokenizer[-4:], first, tokenizer, split="a=0.5,b=0.5")
@@ -94,7 +96,7 @@ def test_splits_with_another_tokenizer_are_refused(tmp_path: Path, jsonl: Jsonl,
 
 
 def test_the_last_version_cannot_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, jsonl: Jsonl) -> None:
-    """A version has nine digits; the next one's names were those of no version, and a KeyError."""
+    """A version has nine digits; the next one's names belonged to no version and raised a KeyError."""
     path = build(tmp_path / "s", jsonl("a.jsonl", ["one"]))
     with open_store(path) as store:
         monkeypatch.setattr(store, "version", MAX_VERSION)
@@ -102,8 +104,8 @@ def test_the_last_version_cannot_grow(tmp_path: Path, monkeypatch: pytest.Monkey
             StoreWriter.extending(store, tmp_path / "next", 1000)
 
 
-def test_a_store_with_odd_counts_is_shown(tmp_path: Path, jsonl: Jsonl, capsys: pytest.CaptureFixture) -> None:
-    """Counts are for people, and a stranger's store may have none: the command said KeyError."""
+def test_a_store_without_counts_can_be_inspected(tmp_path: Path, jsonl: Jsonl, capsys: pytest.CaptureFixture) -> None:
+    """Counts are informational and may be absent in a forged store; the command raised a KeyError."""
     from tokenstore.commands import app
 
     inputs = jsonl("a.jsonl", ["one"])
@@ -114,7 +116,7 @@ def test_a_store_with_odd_counts_is_shown(tmp_path: Path, jsonl: Jsonl, capsys: 
 
 
 def forge_tokens(work: Path) -> None:
-    """Change tokens of a finished part; it still has the size that its summary says."""
+    """Change the tokens of a finished part, which keeps the size in its summary."""
     (tokens,) = (work / "building" / "parts").glob("*.tokens")
     tokens.write_bytes(tokens.read_bytes().replace(b"g\0o\0o\0d\0", b"e\0v\0i\0l\0"))
 
@@ -123,7 +125,9 @@ def forge_tokens(work: Path) -> None:
 def test_parts_of_a_copied_work_folder_do_not_count(
     tmp_path: Path, jsonl: Jsonl, monkeypatch: pytest.MonkeyPatch, is_copied: bool
 ) -> None:
-    """Parts are trusted without a look inside, so only those made here are: an archive's may hold any tokens."""
+    """Parts are trusted without reading them, so only parts made on this machine are used: an archive may contain
+    any tokens.
+    """
     inputs, work = jsonl("a.jsonl", ["good"]), tmp_path / "s.tokenstore"
     with monkeypatch.context() as patched:
         patched.setattr(pipeline, "commit", die)

@@ -1,4 +1,6 @@
-"""Files of a store of a wrong size, no regular files, or not to be read (P9): told by name; never waited for."""
+"""Files of a store that have a wrong size, are not regular, or cannot be read (P9): the error names them; nothing
+blocks.
+"""
 
 import errno
 import os
@@ -10,7 +12,7 @@ import pytest
 
 from tests.support.processes.privileges import open_folder, unprivileged
 from tests.support.stores.forge import replace
-from tests.support.stores.hostile_stores import make_fifo, make_small, refused, tells
+from tests.support.stores.hostile_stores import check_message, make_fifo, make_small, refused
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.store import open_store, verify
 
@@ -19,22 +21,22 @@ pytestmark = pytest.mark.timeout(120)  # a hang is a failure long before the sui
 
 @pytest.mark.parametrize("name", ["boundaries.bin", "tokens-00000.bin", "tokens-00003.bin"])
 def test_every_truncation_of_index_and_shards_is_refused(tmp_path: Path, name: str) -> None:
-    """P9: every shorter length, and a longer one, is seen at open; opened lazily, before a byte of it is used."""
+    """P9: every shorter length, and a longer one, is detected at open; with check="lazy", before the file is used."""
     path = make_small(tmp_path / "s")
     sound = (path / name).read_bytes()
     for content in (*(sound[:size] for size in range(len(sound))), sound + b"\0", sound + sound):
         replace(path / name, content)
         with pytest.raises(CorruptionError) as caught:
             open_store(path)
-        tells(caught.value, path / name, f"found {len(content)}", "copy or build the store again")
+        check_message(caught.value, path / name, f"found {len(content)}", "copy or build the store again")
         with pytest.raises(CorruptionError) as caught:
             list(open_store(path, check="lazy"))
-        tells(caught.value, path / name)
+        check_message(caught.value, path / name)
     assert any(name in str(finding) for finding in verify(path))
 
 
-def test_a_side_file_of_another_size_is_refused_at_open(tmp_path: Path) -> None:
-    """P9: files that no reader needs are counted too."""
+def test_a_side_file_of_a_wrong_size_is_refused_at_open(tmp_path: Path) -> None:
+    """P9: this includes files that reading does not need."""
     path = make_small(tmp_path / "s")
     replace(path / "inputs.jsonl", b"{}\n")
     refused(path, "inputs.jsonl")
@@ -66,8 +68,8 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("name", ["manifest.json", "boundaries.bin", "tokens-00000.bin", "inputs.jsonl"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path, name: str, kind: str) -> None:
-    """P9: a pipe or device in the place of any file hangs neither opening, reading, planning nor verify."""
+def test_a_pipe_or_device_is_refused_without_blocking(tmp_path: Path, name: str, kind: str) -> None:
+    """P9: a pipe or device in place of any file blocks neither opening, reading, planning nor verify."""
     path = make_small(tmp_path / "s")
     (path / name).unlink()
     KINDS[kind](path / name)
@@ -76,7 +78,7 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path,
         with open_store(path, check="lazy") as store:
             with pytest.raises(TokenStoreError) as caught:
                 store[0]
-            tells(caught.value, path / name)
+            check_message(caught.value, path / name)
             assert store[29].size  # in another shard
     elif name == "inputs.jsonl":
         with open_store(path, check="lazy") as store:
@@ -85,36 +87,36 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path,
 
 @pytest.fixture
 def public_store() -> Iterator[Path]:
-    """A small store in a folder that anybody may enter."""
+    """A small store in a folder that every user may enter."""
     with open_folder() as folder:
         yield make_small(folder / "s")
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "boundaries.bin", "tokens-00000.bin"])
-def test_a_file_that_may_not_be_read_is_told_by_name(public_store: Path, name: str) -> None:
-    """P9: missing permission is no damage: the error names the file and says to look at permissions or limits."""
+def test_an_unreadable_file_is_reported_by_name(public_store: Path, name: str) -> None:
+    """P9: a missing permission is not damage: the error names the file and says to check permissions or limits."""
     (public_store / name).chmod(0)
     with unprivileged():
         with pytest.raises(TokenStoreError, match="Permission denied") as caught:
             list(open_store(public_store))
         assert type(caught.value) is TokenStoreError
-        tells(caught.value, public_store / name, "check")
+        check_message(caught.value, public_store / name, "check")
         assert any(name in str(finding) and "Permission denied" in str(finding) for finding in verify(public_store))
 
 
-def test_a_folder_that_may_not_be_entered_is_told_by_name(public_store: Path) -> None:
-    """P9: neither a store in a closed folder nor a closed store is called missing or damaged."""
+def test_an_inaccessible_folder_is_reported_by_name(public_store: Path) -> None:
+    """P9: an inaccessible store, or one in an inaccessible folder, is not reported as missing or damaged."""
     public_store.chmod(0)
     with unprivileged():
         for path in (public_store, public_store / "inside"):
             with pytest.raises(TokenStoreError, match="Permission denied") as caught:
                 open_store(path)
-            tells(caught.value, path, "check the path and its permissions")
+            check_message(caught.value, path, "check the path and its permissions")
             assert "Permission denied" in str(verify(path)[0])
 
 
-def test_a_disk_that_cannot_be_read_is_told_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P9: an input/output error while the manifest or a shard is read is a TokenStoreError that names the file."""
+def test_a_read_error_of_the_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P9: an input/output error of the manifest or a shard is a TokenStoreError that names the file."""
     path = make_small(tmp_path / "s")
     store = open_store(path)
 
@@ -125,9 +127,9 @@ def test_a_disk_that_cannot_be_read_is_told_by_name(tmp_path: Path, monkeypatch:
         patch.setattr("os.read", fail)
         with pytest.raises(TokenStoreError, match="Input/output error") as caught:
             open_store(path)
-        tells(caught.value, path / "manifest.json")
+        check_message(caught.value, path / "manifest.json")
     with monkeypatch.context() as patch:
         patch.setattr("os.open", fail)
         with pytest.raises(TokenStoreError, match="Input/output error") as caught:
             store.shard(1)
-        tells(caught.value, path / "tokens-00001.bin")
+        check_message(caught.value, path / "tokens-00001.bin")

@@ -1,4 +1,6 @@
-"""A store or an unfinished build that names code to run: it runs only if the user names it, and is hashed before it is imported."""
+"""A store or unfinished build that names code to run: it runs only if the user names it, and is hashed before the
+import.
+"""
 
 import hashlib
 import json
@@ -27,7 +29,7 @@ Use = Callable[..., object]
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, empty; modules imported from it are forgotten."""
+    """The working directory, empty; modules imported from it are removed afterwards."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
@@ -51,7 +53,7 @@ def build(output: Path, *inputs: str, **options: Any) -> Path:
 
 
 def write(name: str, text: str) -> str:
-    """A module in the working directory; its hash."""
+    """Write a module into the working directory; returns its hash."""
     path = Path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -102,7 +104,7 @@ def test_a_function_that_only_the_store_names_does_not_run(tmp_path: Path, sourc
 def test_a_changed_module_is_refused_before_it_is_imported(
     tmp_path: Path, source: str, use: Use, files: tuple[str, ...], name: str
 ) -> None:
-    """P9: neither the module nor a package around it runs; unchanged and named, the function runs."""
+    """P9: neither the module nor its package runs; unchanged and named by the user, the function runs."""
     for file in files:
         digest = write(file, KEEP)
     store = build(tmp_path / "store", source)
@@ -124,17 +126,17 @@ def test_a_changed_module_is_refused_before_it_is_imported(
 @pytest.mark.parametrize(
     ("recorded", "named", "message"),
     [
-        ("mine:keep", "mine:other", "filter was 'mine:keep', is 'mine:other'"),
-        ("subprocess:run", "mine:keep", "filter was 'subprocess:run', is 'mine:keep'"),
+        ("mine:keep", "mine:other", 'filter was "mine:keep", is "mine:other"'),
+        ("subprocess:run", "mine:keep", 'filter was "subprocess:run", is "mine:keep"'),
         (None, "mine:keep", "built without --filter, but this command names mine:keep"),
         ("x" * 5000, None, "x{200}\\.\\.\\. if you trust"),
         ("", None, "built with --filter , which"),
     ],
 )
-def test_another_function_than_the_one_recorded_is_refused(
+def test_a_different_function_than_the_recorded_one_is_refused(
     tmp_path: Path, source: str, use: Use, recorded: str | None, named: str | None, message: str
 ) -> None:
-    """P8: old and new documents are chosen by the same code."""
+    """P8: old and new documents are selected by the same code."""
     write("mine.py", MARK + KEEP)
     store = build(tmp_path / "store", source)
     edit_manifest(store, lambda body: body["options"].update(filter=recorded))
@@ -157,8 +159,8 @@ ODD = {
 
 @USES
 @pytest.mark.parametrize(("option", "value"), [(name, value) for name, values in ODD.items() for value in values])
-def test_options_of_odd_types_are_refused(tmp_path: Path, source: str, use: Use, option: str, value: object) -> None:
-    """P9: an error with the option's name, no TypeError."""
+def test_options_of_wrong_types_are_refused(tmp_path: Path, source: str, use: Use, option: str, value: object) -> None:
+    """P9: an error with the option's name, not a TypeError."""
     store = build(tmp_path / "store", source)
     edit_manifest(store, lambda body: body["options"].update({option: value}))
     with pytest.raises(ConfigError, match=option):
@@ -166,7 +168,7 @@ def test_options_of_odd_types_are_refused(tmp_path: Path, source: str, use: Use,
 
 
 def test_options_that_no_manifest_records_are_ignored(tmp_path: Path, source: str) -> None:
-    """P9: a manifest does not say where to write, what to read, or which tokenizer to load."""
+    """P9: a manifest does not decide where to write, what to read, or which tokenizer to load."""
     store = build(tmp_path / "store", source)
     more = {
         "output": "/nowhere",
@@ -182,10 +184,10 @@ def test_options_that_no_manifest_records_are_ignored(tmp_path: Path, source: st
 
 
 @pytest.mark.parametrize("state", ["unfinished", "finished"])
-def test_a_build_run_again_compares_before_it_imports(
+def test_a_repeated_build_compares_hashes_before_importing(
     tmp_path: Path, source: str, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
-    """P8: a module that changed since the build began is refused with its code not run."""
+    """P8: a module that changed since the build began is refused without running its code."""
     write("mine.py", KEEP)
     monkeypatch.setattr(pipeline, "cut_units", partial(cut_units, unit_bytes=30))
     bad = Path(source).with_name("bad.jsonl")
@@ -205,8 +207,8 @@ def test_a_build_run_again_compares_before_it_imports(
     assert build(tmp_path / "store", *inputs, filter="mine:keep", max_bad=1)
 
 
-def test_the_commands_take_the_names(tmp_path: Path, source: str) -> None:
-    """Exit code 2 with the option to add where the store has a function and the command names none; with it, all is well."""
+def test_commands_accept_the_names_of_functions(tmp_path: Path, source: str) -> None:
+    """Exit code 2 with the option to add if the command does not name the store's function; otherwise it works."""
     write("mine.py", KEEP + "def change(record):\n    return record\n")
     store = build(tmp_path / "store", source, filter="mine:keep", map="mine:change")
     other = Path(source).with_name("b.jsonl")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import tokenstore
 from tests.conftest import write_store
 from tests.support.stores.forge import flip, overwrite, unpinned
-from tests.support.stores.hostile_stores import STORES, flips, tells
+from tests.support.stores.hostile_stores import STORES, check_message, flips
 from tests.support.stores.index_sweeps import RUNS, SWEEPS, hostile_patterns, sweep
 from tokenstore.errors import CorruptionError
 from tokenstore.store import open_store, verify
@@ -36,7 +36,7 @@ def test_damaged_indexes_and_tokens_are_found_and_never_followed(name: str, what
 
 @pytest.mark.deep
 def test_no_damage_crashes_the_process(tmp_path: Path) -> None:
-    """P9: all sweeps in a process of their own end with return code 0: no segmentation fault, no abort, no hang."""
+    """P9: all sweeps in a separate process end with return code 0: no segmentation fault, abort or hang."""
     code = "import sys, pathlib; from tests.support.stores.index_sweeps import sweep_all; print(sweep_all(pathlib.Path(sys.argv[1])))"
     command = [sys.executable, "-X", "faulthandler", "-W", "error", "-c", code, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
@@ -46,7 +46,7 @@ def test_no_damage_crashes_the_process(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["small", "wide"])
 def test_every_flipped_bit_of_a_shard_is_found(name: str, tmp_path: Path) -> None:
-    """P9: tokens are not read at open; verify names the shard, and an id that is none is refused while reading."""
+    """P9: tokens are not read at open; verify names the shard, and reading an invalid id is an error."""
     path = STORES[name](tmp_path / name)
     shard = min(path.glob("tokens-*.bin"), key=lambda file: file.stat().st_size).name
     assert sweep(path, shard, flips(path, shard, all_bits=True)) == 8 * (path / shard).stat().st_size
@@ -54,7 +54,7 @@ def test_every_flipped_bit_of_a_shard_is_found(name: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["small", "long"])
 def test_flipped_bits_of_a_large_shard_are_found_by_verify(name: str, tmp_path: Path) -> None:
-    """P9: whatever bit of whatever shard, verify names exactly that shard."""
+    """P9: for any bit of any shard, verify names exactly that shard."""
     path = STORES[name](tmp_path / name)
     rng = np.random.default_rng(5)
     for shard in sorted(path.glob("tokens-*.bin")):
@@ -69,7 +69,7 @@ def test_flipped_bits_of_a_large_shard_are_found_by_verify(name: str, tmp_path: 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", STORES)
 def test_every_flipped_bit_of_the_boundaries_is_found_and_never_followed(name: str, tmp_path: Path) -> None:
-    """P9: all bits of boundaries.bin, one by one; and many boundaries at random."""
+    """P9: all bits of boundaries.bin one by one, and many random boundaries."""
     path = STORES[name](tmp_path / name)
     sweep(path, "boundaries.bin", flips(path, "boundaries.bin", all_bits=True))
     sweep(path, "boundaries.bin", hostile_patterns(path, 3000))
@@ -77,7 +77,7 @@ def test_every_flipped_bit_of_the_boundaries_is_found_and_never_followed(name: s
 
 @given(data=st.data())
 def test_boundaries_of_any_integers_are_never_followed(data: st.DataObject) -> None:
-    """P9: hypothesis looks for numbers that the kernels would follow out of the file."""
+    """P9: hypothesis searches for numbers that make a kernel read outside the file."""
     numbers = st.one_of(st.integers(-3, 30), st.integers(-(2**63), 2**63 - 1))
     with tempfile.TemporaryDirectory() as folder:
         path = write_store(Path(folder) / "small", [[1, 2, 3], [4], [5] * 10, [6, 7]] * 2, shard_bytes=40)
@@ -87,8 +87,8 @@ def test_boundaries_of_any_integers_are_never_followed(data: st.DataObject) -> N
         sweep(path, "boundaries.bin", [damaged.tobytes()])
 
 
-def test_the_lookup_is_never_read_as_if_it_were_starts(tmp_path: Path) -> None:
-    """P9: where the last start falls after opening, the walk over documents stops there and not behind the index."""
+def test_the_lookup_is_never_read_as_starts(tmp_path: Path) -> None:
+    """P9: if the last start is lowered after opening, the walk over documents stops there, not after the index."""
     path = write_store(tmp_path / "s", [[1] * 4096, [2] * 4096])
     fields = {"global_batch_size": 1, "num_steps": 1024, "shuffle": False, "packing": "concat"}
     plan = unpinned(tokenstore.Plan.of(path, sequence_length=8, **fields))
@@ -96,12 +96,12 @@ def test_the_lookup_is_never_read_as_if_it_were_starts(tmp_path: Path) -> None:
     for ask in (plan.batch, plan.documents):
         with pytest.raises(CorruptionError) as caught:
             ask(1023)
-        tells(caught.value, path / "boundaries.bin", "document of token 8188")
+        check_message(caught.value, path / "boundaries.bin", "document of token 8188")
 
 
 @pytest.mark.parametrize("vocab_size", [300, 70_000])
 def test_an_id_outside_the_vocabulary_is_an_error_that_names_the_shard(tmp_path: Path, vocab_size: int) -> None:
-    """P9: it never reaches a model: store[i] and plan.batch refuse it with shard, place and what to do."""
+    """P9: it never reaches a model: store[i] and plan.batch raise an error with shard, position and what to do."""
     path = write_store(tmp_path / "s", [[1] * 8, [2] * 8, [3] * 8], vocab_size, shard_bytes=1)
     width = 2 if vocab_size < 65_536 else 4
     overwrite(path / "tokens-00001.bin", vocab_size.to_bytes(width, "little"))
@@ -109,18 +109,18 @@ def test_an_id_outside_the_vocabulary_is_an_error_that_names_the_shard(tmp_path:
         assert store[0].tolist() == [1] * 8
         with pytest.raises(CorruptionError, match=rf"expected ids below {vocab_size}, found {vocab_size} ") as caught:
             store[1]
-        tells(caught.value, path / "tokens-00001.bin", "document 1", "tokenstore verify")
+        check_message(caught.value, path / "tokens-00001.bin", "document 1", "tokenstore verify")
     fields = {"global_batch_size": 1, "num_steps": 3, "shuffle": False, "packing": "concat"}
     plan = tokenstore.Plan.of(path, sequence_length=8, **fields)
     assert plan.batch(0)["input_ids"].tolist() == [[1] * 8]
     with pytest.raises(CorruptionError, match=rf"expected ids below {vocab_size}, found {vocab_size} ") as caught:
         plan.batch(1)
-    tells(caught.value, path / "tokens-00001.bin", "tokens from 0 on", "tokenstore verify")
+    check_message(caught.value, path / "tokens-00001.bin", "tokens from 0 on", "tokenstore verify")
     assert plan.batch(2)["input_ids"].tolist() == [[3] * 8]
 
 
-def test_a_bad_id_that_is_only_a_target_is_an_error_too(tmp_path: Path) -> None:
-    """P9: the token behind a row's last one is a target; an id that is none is refused there as well."""
+def test_an_invalid_id_that_is_only_a_target_is_an_error(tmp_path: Path) -> None:
+    """P9: the token after a row's last one is a target; an invalid id there is an error too."""
     path = write_store(tmp_path / "s", [[1] * 16], 300)
     overwrite(path / "tokens-00000.bin", b"\1\0" * 8 + b"\xff\xff")
     fields = {"global_batch_size": 1, "num_steps": 2, "shuffle": False, "packing": "concat"}
@@ -129,8 +129,8 @@ def test_a_bad_id_that_is_only_a_target_is_an_error_too(tmp_path: Path) -> None:
         plan.batch(0)
 
 
-def test_a_row_over_more_shards_than_may_be_mapped_is_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P7, P9: more tiny shards than may be mapped are slow, and never a hang."""
+def test_a_row_over_more_shards_than_can_be_mapped_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P7, P9: more tiny shards than can be mapped are slow, but never a hang."""
     monkeypatch.setattr("tokenstore.batches.tables.MAX_MAPS", 4)
     path = write_store(tmp_path / "s", [[i, i] for i in range(1, 41)], shard_bytes=4)
     plan = tokenstore.Plan.of(path, sequence_length=32, global_batch_size=2, num_steps=2, packing="concat")

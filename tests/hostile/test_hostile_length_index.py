@@ -22,15 +22,15 @@ pytestmark = pytest.mark.timeout(120)  # a hang is a failure long before the sui
 
 
 @pytest.mark.parametrize("what", sorted({*SWEEPS} - {"flips"}))  # all flips are below
-def test_a_damaged_order_is_found_and_never_followed(what: str, tmp_path: Path) -> None:
-    """P9: verify names the file; what plans give is right, or an error names the file and what to run."""
+def test_a_damaged_length_index_is_found_and_never_followed(what: str, tmp_path: Path) -> None:
+    """P9: verify names the file; batches are right, or an error names the file and what to run."""
     path = make_store(tmp_path)
     assert sweep(path, SWEEPS[what](path)) > 100
 
 
 @pytest.mark.deep
 def test_no_damage_crashes_the_process(tmp_path: Path) -> None:
-    """P9: all sweeps in a process of their own end with return code 0: no segmentation fault, no abort, no hang."""
+    """P9: all sweeps in a separate process end with return code 0: no segmentation fault, abort or hang."""
     code = "import sys, pathlib; from tests.support.stores.length_index_damage import sweep_all; print(sweep_all(pathlib.Path(sys.argv[1])))"
     command = [sys.executable, "-X", "faulthandler", "-W", "error", "-c", code, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
@@ -51,7 +51,7 @@ def test_every_flipped_bit_is_found_and_never_followed(tmp_path: Path) -> None:
     "more", [-16, -8, -1, 1, 8, 16, 10**9, 2**62, 2**70, -(2**70), "none", "all", "numbers", "null"]
 )
 def test_a_wrong_size_in_the_manifest_is_refused(tmp_path: Path, more: int | str) -> None:
-    """P9, FMT-9: neither a size that no length index has nor one that the file has not is believed."""
+    """P9, FMT-9: neither an impossible size nor one that differs from the file is accepted."""
     path = make_store(tmp_path)
     sound = (path / "length_index.bin").stat().st_size
     size = (
@@ -68,7 +68,7 @@ def test_a_wrong_size_in_the_manifest_is_refused(tmp_path: Path, more: int | str
 
 
 def test_every_truncation_is_refused(tmp_path: Path) -> None:
-    """P9: every shorter length, and a longer one, is seen at open; opened lazily, before a byte of it is used."""
+    """P9: every shorter length, and a longer one, is detected at open; with check="lazy", before the file is used."""
     path = make_store(tmp_path)
     sound = (path / "length_index.bin").read_bytes()
     for content in (*(sound[:size] for size in range(0, len(sound), 7)), sound[:-1], sound + b"\0", sound * 2):
@@ -92,8 +92,8 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path, kind: str) -> None:
-    """P9: in the place of the order; `concat`, which needs none, is refused with it, and reads on where it was open."""
+def test_a_pipe_or_device_is_refused_without_blocking(tmp_path: Path, kind: str) -> None:
+    """P9: in place of the length index. `concat` does not need it, and continues if the store is open already."""
     path = make_store(tmp_path)
     concat = plan_of(path, {"packing": "concat"})
     (path / "length_index.bin").unlink()
@@ -105,8 +105,8 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path,
     assert concat.batch(0)["input_ids"].shape == (4, LENGTH)
 
 
-def test_a_disk_that_cannot_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P9: an input/output error when the order is mapped is a TokenStoreError that names the file."""
+def test_a_read_error_of_the_disk_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P9: an input/output error while the length index is mapped is a TokenStoreError that names the file."""
     path = make_store(tmp_path)
     store = open_store(path)
 

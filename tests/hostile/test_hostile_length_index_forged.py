@@ -1,4 +1,6 @@
-"""Forged length indexes (P9, FMT-9): size and checksum fit, and the content does not; `verify` finds it, plans are right or told."""
+"""Forged length indexes (P9, FMT-9) with matching size and checksum: `verify` finds them; plans are right or raise
+an error.
+"""
 
 import tempfile
 from collections.abc import Callable
@@ -15,13 +17,13 @@ from tests.support.stores.length_index_damage import (
     DOCUMENTS,
     STEPS,
     VARIANTS,
+    check_message,
     check_plan,
     joined,
     make_store,
     parts,
     plan_of,
-    tells,
-    told,
+    reported,
 )
 from tokenstore import TokenLoader
 from tokenstore.errors import CorruptionError
@@ -31,17 +33,17 @@ pytestmark = pytest.mark.timeout(120)  # a hang is a failure long before the sui
 
 
 def put(path: Path, content: bytes) -> None:
-    """Another length index, with its size and checksum in the manifest."""
+    """Replace the length index, with its size and checksum in the manifest."""
     replace(path / "length_index.bin", content)
     entry = {"num_bytes": len(content), "checksum": xxhash.xxh3_128_hexdigest(content)}
     forge(path, lambda body: body["files"]["length_index.bin"].update(entry))
 
 
 def check_forged(path: Path, documents: list[list[int]]) -> None:
-    """It is found by verify, and every plan is right or told; reading through a loader as well."""
+    """Verify finds it, and every plan and loader is right or raises an error."""
     assert {finding.file for finding in verify(path)} == {"length_index.bin"}
     for variant in VARIANTS:
-        with told():
+        with reported():
             plan = plan_of(path, variant)
             check_plan(plan, documents)
             list(TokenLoader(plan, fields=("input_ids", "position_ids", "document_ids", "cu_seqlens")))
@@ -66,51 +68,51 @@ FORGERIES: dict[str, Callable[[np.ndarray, np.ndarray], bytes]] = {
 
 
 @pytest.mark.parametrize("edit", FORGERIES.values(), ids=FORGERIES)
-def test_a_forged_order_is_found_and_never_followed(tmp_path: Path, edit: Callable[..., bytes]) -> None:
-    """P9, FMT-9: size and checksum fit, and the content does not."""
+def test_a_forged_length_index_is_found_and_never_followed(tmp_path: Path, edit: Callable[..., bytes]) -> None:
+    """P9, FMT-9: size and checksum match, the contents are wrong."""
     path = make_store(tmp_path)
     put(path, edit(*parts(path)))
     check_forged(path, DOCUMENTS)
 
 
 @pytest.mark.parametrize("repeat", ["0.5", "2.5"])
-def test_a_document_one_window_too_long_for_its_rank_is_told(tmp_path: Path, repeat: str) -> None:
-    """P9: under a fractional factor a rank may hold a shorter document than it has room for, never a longer one."""
+def test_a_document_too_long_for_its_rank_is_an_error(tmp_path: Path, repeat: str) -> None:
+    """P9: with a fractional factor a rank may hold a shorter document than it has room for, never a longer one."""
     path = make_store(tmp_path, [[1] * 8, [2] * 16, [3] * 8, [4] * 16])
     put(path, joined(np.array([0, 1, 2, 3]), np.array([[8, 0], [16, 2]])))
     plan = plan_of(path, {"packing": "none", "shuffle": False, "repeat": repeat})
     with pytest.raises(CorruptionError, match=r"found document 1 of 16 tokens among others") as error:
         _ = [plan.documents(step) for step in range(STEPS)]
-    tells(error.value, "length_index.bin")
+    check_message(error.value, "length_index.bin")
 
 
 @pytest.mark.parametrize("what", ["two lengths changed places", "equal lengths in another order", "numbers as stored"])
-def test_find_in_a_forged_order_is_right_or_told(tmp_path: Path, what: str) -> None:
-    """P9: an occurrence is one that plan.documents shows, or an error names the file."""
+def test_find_in_a_forged_length_index_is_right_or_an_error(tmp_path: Path, what: str) -> None:
+    """P9: each occurrence is one that plan.documents shows, or an error names the file."""
     path = make_store(tmp_path)
     put(path, FORGERIES[what](*parts(path)))
     plan = plan_of(path, {"packing": "none", "shuffle": False, "num_steps": 60})
     for document, tokens in enumerate(DOCUMENTS):
-        with told():
+        with reported():
             found = list(plan.find("s", document, epoch=0))
             assert sum(o.stop - o.start for o in found) == len(tokens)
             for _, step, row, start, stop in found:
                 assert ("s", document, start, stop) in plan.documents(step)[row]
 
 
-def test_find_of_a_document_longer_than_every_run_is_told(tmp_path: Path) -> None:
-    """P9: runs of the right sum, and not of the documents' lengths."""
+def test_find_of_a_document_longer_than_every_run_is_an_error(tmp_path: Path) -> None:
+    """P9: the runs have the right sum, but not the lengths of the documents."""
     path = make_store(tmp_path, [[1] * 4, [2] * 12, [3] * 2])
     put(path, joined(np.array([2, 0, 1]), np.array([[2, 0], [5, 1], [11, 2]])))
     plan = plan_of(path, {"packing": "none"})
     for document in range(3):
-        with told():
+        with reported():
             assert list(plan.find("s", document, epoch=0))
 
 
 @given(data=st.data())
-def test_an_order_of_any_integers_is_never_followed(data: st.DataObject) -> None:
-    """P9: hypothesis looks for numbers and runs that a plan would follow out of the file, or choke on."""
+def test_a_length_index_of_any_integers_is_never_followed(data: st.DataObject) -> None:
+    """P9: hypothesis searches for numbers and runs that make a plan read outside the file or hang."""
     documents = [[1, 2, 3], [4], [5] * 10, [6, 7], [8] * 3, [9, 9]]
     sound = np.array([[1, 0], [2, 1], [3, 3], [10, 5]])
     small, any64 = st.integers(-3, 30), st.integers(-(2**63), 2**63 - 1)
@@ -127,8 +129,8 @@ def test_an_order_of_any_integers_is_never_followed(data: st.DataObject) -> None
 
 @pytest.mark.parametrize("packing", ["best_fit", "none"])
 @pytest.mark.parametrize("length", [1, 2, 64])
-def test_lengths_whose_sums_wrap_are_no_runs(tmp_path: Path, packing: str, length: int) -> None:
-    """P9, FMT-9: lengths that rise, and add up to the tokens, only modulo 2**64: refused as what they are."""
+def test_lengths_whose_sums_overflow_are_refused(tmp_path: Path, packing: str, length: int) -> None:
+    """P9, FMT-9: lengths that rise, or add up to the tokens, only modulo 2**64."""
     documents = [[1]] * 1001 + [[1, 2, 3, 4, 5]]
     path = make_store(tmp_path, documents)
     put(path, joined(np.arange(1002), np.array([[2**63 - 1, 0], [-(2**63) + 7, 1], [1, 2]])))
@@ -137,8 +139,8 @@ def test_lengths_whose_sums_wrap_are_no_runs(tmp_path: Path, packing: str, lengt
         plan_of(path, {"packing": packing, "sequence_length": length})
 
 
-def test_a_forged_order_is_found_beside_other_damage(tmp_path: Path) -> None:
-    """P9: verify lists all findings and stops at none."""
+def test_a_forged_length_index_is_found_among_other_damage(tmp_path: Path) -> None:
+    """P9: verify lists all findings."""
     path = make_store(tmp_path)
     put(path, FORGERIES["a number out of range"](*parts(path)))
     replace(path / "inputs.jsonl", b"x")

@@ -1,4 +1,4 @@
-"""Files far larger than a valid store could need: refused within a small part of the memory they would take."""
+"""Files far larger than a valid store needs: refused with little memory."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.support.stores.forge import forge, list_file, list_tokenizer, replace
-from tests.support.stores.hostile_stores import make_small, refused, tells
+from tests.support.stores.hostile_stores import check_message, make_small, refused
 from tests.support.stores.length_index_damage import make_store
 from tokenstore.errors import CorruptionError
 from tokenstore.format.layout import can_hold_length_index, length_index_ids_bytes
@@ -23,15 +23,15 @@ pytestmark = pytest.mark.timeout(120)
 MEGABYTE = 1 << 20
 
 
-def within(megabytes: int, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-    """Run Python code with so much address space."""
+def run_with_limit(megabytes: int, code: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """Run Python code with a limit on its address space."""
     limited = f"import resource, sys; resource.setrlimit(resource.RLIMIT_AS, ({megabytes * MEGABYTE},) * 2)\n{code}"
     command = [sys.executable, "-c", limited, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
 def sparse(store: Path, name: str, num_bytes: int) -> None:
-    """Make a file of the store so large, of zeros that take no disk, and let the manifest say so."""
+    """Make a file of the store this large, with zeros that take no disk space, and change the manifest accordingly."""
     (store / name).chmod(0o644)
     os.truncate(store / name, num_bytes)
     forge(store, lambda body: body["files"][name].update(num_bytes=num_bytes))
@@ -48,25 +48,29 @@ except tokenstore.TokenStoreError as error:
 
 
 def test_a_sparse_list_of_inputs_is_refused_at_its_first_line(tmp_path: Path) -> None:
-    """3 GB of zeros cost 10 GB of memory once; now they are refused within 1 GB of address space, numpy included."""
+    """3 GB of zeros used to take 10 GB of memory; now they are refused within 1 GB of address space, including
+    numpy.
+    """
     path = make_small(tmp_path / "s")
     (path / "inputs.jsonl").chmod(0o644)
     sparse(path, "inputs.jsonl", 3 << 30)
-    done = within(1024, READ_INPUTS, path)
-    tells(done.stdout, path / "inputs.jsonl", "line 1: expected at most 65536 bytes")
+    done = run_with_limit(1024, READ_INPUTS, path)
+    check_message(done.stdout, path / "inputs.jsonl", "line 1: expected at most 65536 bytes")
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("runs", [1 << 10, 1 << 26])
-def test_a_sparse_order_file_is_refused_with_the_manifest(tmp_path: Path, runs: int) -> None:
-    """FMT-9: more runs than the tokens of the store allow are refused before the file is mapped."""
+def test_a_sparse_length_index_is_refused_with_the_manifest(tmp_path: Path, runs: int) -> None:
+    """FMT-9: more runs than the tokens allow are refused before the file is mapped."""
     path = make_store(tmp_path, [[1]] * 1000)
     sparse(path, "length_index.bin", length_index_ids_bytes(1000) + 16 * runs)
     refused(path, "length_index.bin", "1000 documents and 1000 tokens")
 
 
 def test_the_most_runs_a_store_can_have() -> None:
-    """FMT-9: lengths 1, 2 .. r and no other document is the smallest store with r runs; one token less has fewer."""
+    """FMT-9: lengths 1, 2 .. r and no other document are the smallest store with r runs; with one token less it has
+    fewer.
+    """
     for r in (1, 2, 3, 100):
         tokens = r * (r + 1) // 2
         size = length_index_ids_bytes(r) + 16 * r
@@ -78,8 +82,8 @@ def test_the_most_runs_a_store_can_have() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 3 << 16])
-def test_runs_are_checked_over_the_borders_of_blocks(size: int) -> None:
-    """FMT-9: the same answer wherever a block ends; one wrong number anywhere near a border is seen."""
+def test_runs_are_checked_across_blocks(size: int) -> None:
+    """FMT-9: the result does not depend on where a block ends; a wrong number near a border is detected."""
     counts = np.arange(size) % 3 + 1
     runs = np.stack([np.arange(1, size + 1), np.cumsum(counts) - counts], axis=1).astype(np.int64)
     tokens, documents = int((runs[:, 0] * counts).sum()), int(counts.sum())
@@ -104,7 +108,7 @@ def test_a_large_manifest_of_a_small_folder_is_not_parsed(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
-def test_a_sparse_file_of_a_tokenizer_is_refused_with_the_manifest(tmp_path: Path, name: str) -> None:
+def test_a_sparse_tokenizer_file_is_refused_with_the_manifest(tmp_path: Path, name: str) -> None:
     """A terabyte of zeros would be hashed before it is loaded."""
     path = make_small(tmp_path / "s")
     for each in {"tokenizer.json", name}:
@@ -123,14 +127,15 @@ def nested(levels: int) -> object:
 
 
 @pytest.mark.parametrize("levels", [11, 200, 450])
-def test_options_that_are_nested_deep_are_refused(tmp_path: Path, levels: int) -> None:
-    """FMT-5: such a manifest could be read and not be written again; `index` and `append` ended with a RecursionError."""
+def test_deeply_nested_options_are_refused(tmp_path: Path, levels: int) -> None:
+    """FMT-5: such a manifest could be read but not written again; `index` and `append` ended with a RecursionError."""
     path = make_small(tmp_path / "s")
     forge(path, lambda body: body.update(options={"deep": nested(levels)}))
     refused(path, "manifest.json")
 
 
-def test_options_that_are_nested_a_little_are_kept(tmp_path: Path) -> None:
+def test_options_with_a_little_nesting_are_kept(tmp_path: Path) -> None:
+    """FMT-5: nesting within the limit is read and kept."""
     path = make_small(tmp_path / "s")
     forge(path, lambda body: body.update(options=nested(9)))
     assert verify(path) == []
@@ -152,7 +157,7 @@ WRONG_TOKENIZERS = {
 
 
 @pytest.mark.parametrize("name", WRONG_TOKENIZERS)
-def test_a_tokenizer_from_elsewhere_is_refused_with_the_manifest(tmp_path: Path, name: str) -> None:
+def test_a_tokenizer_outside_the_store_is_refused_with_the_manifest(tmp_path: Path, name: str) -> None:
     """FMT-5: the kind is one of four and never a path; only `bytes` has no file, and a file is in the store."""
     path = make_small(tmp_path / "s")
     fields, field = WRONG_TOKENIZERS[name]
@@ -160,8 +165,8 @@ def test_a_tokenizer_from_elsewhere_is_refused_with_the_manifest(tmp_path: Path,
     refused(path, "manifest.json", field)
 
 
-def test_a_tokenizer_of_another_kind_than_the_manifest_says_is_refused(tmp_path: Path) -> None:
-    """The content of the file decides how it is loaded; the manifest must agree."""
+def test_a_tokenizer_must_be_of_the_kind_in_the_manifest(tmp_path: Path) -> None:
+    """The contents of the file decide how it is loaded; the manifest must agree."""
     path = make_small(tmp_path / "s")
     (path / "tokenizer.json").write_text('{"model":{"type":"WordLevel","vocab":{"a":0},"unk_token":"a"}}')
     list_tokenizer(path, "sentencepiece")
@@ -169,8 +174,8 @@ def test_a_tokenizer_of_another_kind_than_the_manifest_says_is_refused(tmp_path:
         _ = open_store(path).tokenizer
 
 
-def test_a_tokenizer_file_too_large_to_be_one_is_not_read(tmp_path: Path) -> None:
-    """A sparse file of a terabyte is refused by its size."""
+def test_a_tokenizer_file_above_the_limit_is_not_read(tmp_path: Path) -> None:
+    """A sparse file of a terabyte is refused because of its size."""
     (tmp_path / "tokenizer.json").touch()
     os.truncate(tmp_path / "tokenizer.json", 1 << 40)
     with pytest.raises(ValueError, match="at most 268,435,456 are allowed") as caught:

@@ -1,4 +1,4 @@
-"""Links, pipes and devices among the files of a store or a tokenizer: nothing outside is read, nothing is waited for."""
+"""Links, pipes and devices among the files of a store or tokenizer: nothing outside is read, and nothing blocks."""
 
 import pickle
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import tokenizers
 
 import tokenstore
 from tests.support.stores.forge import list_file, list_tokenizer
-from tests.support.stores.hostile_stores import make_fifo, make_small, refused, tells
+from tests.support.stores.hostile_stores import check_message, make_fifo, make_small, refused
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.store import open_store, verify, versions
 from tokenstore.tokenizer import load_tokenizer
@@ -24,7 +24,7 @@ def write_words(path: Path) -> None:
 
 
 def move(path: Path, name: str, folder: Path) -> None:
-    """Put a file of a store into another folder, and a link in its place."""
+    """Move a file of a store to another folder, leaving a link."""
     folder.mkdir(exist_ok=True)
     (path / name).rename(folder / name)
     (path / name).symlink_to(folder / name)
@@ -32,10 +32,10 @@ def move(path: Path, name: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_link_that_leaves_the_store_is_refused_unless_its_folder_is_allowed(tmp_path: Path, name: str) -> None:
-    """A sound file elsewhere is not read through a link, but in a folder that the caller names."""
+    """A file elsewhere is read through a link only if the caller allows its folder."""
     path = make_small(tmp_path / "s")
     move(path, name, tmp_path / "blobs")
-    tells(refused(path, path / name), f"a link to {tmp_path / 'blobs' / name}", "--allow-links FOLDER")
+    check_message(refused(path, path / name), f"a link to {tmp_path / 'blobs' / name}", "--allow-links FOLDER")
     with pytest.raises(CorruptionError):
         open_store(path, allow_links=tmp_path / "other")
     assert len(list(open_store(path, allow_links=tmp_path / "blobs"))) == 30
@@ -44,7 +44,7 @@ def test_a_link_that_leaves_the_store_is_refused_unless_its_folder_is_allowed(tm
 
 
 def test_a_link_that_stays_inside_the_store_is_accepted(tmp_path: Path) -> None:
-    """A store may itself be behind a link, and hold links to its own files, relative or not."""
+    """The path of a store may be a link, and a store may contain links to its own files, relative or not."""
     path = make_small(tmp_path / "s")
     (path / "boundaries.bin").rename(path / "moved.bin")
     (path / "boundaries.bin").symlink_to("moved.bin")
@@ -56,7 +56,7 @@ def test_a_link_that_stays_inside_the_store_is_accepted(tmp_path: Path) -> None:
         assert verify(each) == []
 
 
-def test_a_folder_whose_name_begins_as_that_of_the_store_is_outside(tmp_path: Path) -> None:
+def test_a_folder_whose_name_begins_like_the_stores_is_outside(tmp_path: Path) -> None:
     """`s-private` is not inside `s`, and neither is `s/../s-private`."""
     path = make_small(tmp_path / "s")
     move(path, "boundaries.bin", tmp_path / "s-private")
@@ -67,7 +67,7 @@ def test_a_folder_whose_name_begins_as_that_of_the_store_is_outside(tmp_path: Pa
 
 
 def test_a_chain_of_links_is_followed_to_its_end(tmp_path: Path) -> None:
-    """The last target counts, not the first."""
+    """The final target decides, not the first one."""
     path = make_small(tmp_path / "s")
     move(path, "boundaries.bin", tmp_path / "blobs")
     (path / "boundaries.bin").rename(path / "inner")
@@ -75,8 +75,8 @@ def test_a_chain_of_links_is_followed_to_its_end(tmp_path: Path) -> None:
     refused(path, "boundaries.bin")
 
 
-def test_allowed_links_travel_with_pickles_and_are_no_part_of_the_identity(tmp_path: Path) -> None:
-    """A store and a plan open again where they were opened with links; the state and fingerprint stay the same."""
+def test_allowed_links_are_pickled_but_not_part_of_the_identity(tmp_path: Path) -> None:
+    """A store and a plan open again in a folder with links; state and fingerprint stay the same."""
     path = make_small(tmp_path / "s")
     plain = tokenstore.Plan.of(path, 8, 4, num_steps=2, packing="concat")
     state, expected = plain.state(1), plain.batch(1)["input_ids"].tolist()
@@ -91,7 +91,9 @@ def test_allowed_links_travel_with_pickles_and_are_no_part_of_the_identity(tmp_p
 
 
 def test_the_tokenizer_of_a_store_is_not_read_through_a_link(tmp_path: Path) -> None:
-    """A tokenizer file outside, or a side file, is refused in a store; for a tokenizer that the user names it is fine."""
+    """A store's tokenizer file or side file outside the store is refused; for a tokenizer that the user names, it is
+    accepted.
+    """
     (real := tmp_path / "real").mkdir()
     write_words(real / "tokenizer.json")
     (real / "tokenizer_config.json").write_text('{"bos_token": "<s>"}')
@@ -107,7 +109,7 @@ def test_the_tokenizer_of_a_store_is_not_read_through_a_link(tmp_path: Path) -> 
 
 
 def test_side_files_that_the_manifest_does_not_list_are_not_read(tmp_path: Path) -> None:
-    """FMT-6: a file that was put beside a store's tokenizer is not part of the store."""
+    """FMT-6: a file put next to a store's tokenizer is not part of the store."""
     path = make_small(tmp_path / "s")
     write_words(path / "tokenizer.json")
     list_tokenizer(path)
@@ -128,7 +130,7 @@ KINDS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "chat_template.jinja", "tokenizer.json"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tokenizer_never_waits_for_a_pipe_or_reads_a_device(tmp_path: Path, name: str, kind: str) -> None:
-    """What stands beside a tokenizer's file is read only if it is a regular file; the error names it."""
+    """Files next to a tokenizer's file are read only if they are regular; the error names the file."""
     write_words(tmp_path / "tokenizer.json")
     (tmp_path / name).unlink(missing_ok=True)
     KINDS[kind](tmp_path / name)

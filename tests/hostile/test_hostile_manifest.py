@@ -1,4 +1,4 @@
-"""Damaged and forged manifests (P9): refused at open with the file's name and what to do; never followed."""
+"""Damaged and forged manifests (P9): refused at open with the file's name and what to do."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import tokenstore
 from tests.conftest import write_store
 from tests.support.stores.forge import forge, overwrite, replace, seal
-from tests.support.stores.hostile_stores import flips, make_small, refused, tells
+from tests.support.stores.hostile_stores import check_message, flips, make_small, refused
 from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
 from tokenstore.outside import MANIFEST_BYTES, MANIFEST_BYTES_PER_FILE
 from tokenstore.store import open_store, verify
@@ -22,14 +22,14 @@ pytestmark = pytest.mark.timeout(120)  # a hang is a failure long before the sui
 
 
 def test_every_truncation_of_the_manifest_is_refused(tmp_path: Path) -> None:
-    """P9: however short manifest.json was cut, opening says so and names it."""
+    """P9: however short manifest.json was cut, opening reports it and names the file."""
     path = make_small(tmp_path / "s")
     sound = (path / "manifest.json").read_bytes()
     for size in range(len(sound)):
         replace(path / "manifest.json", sound[:size])
         with pytest.raises(CorruptionError) as caught:
             open_store(path)
-        tells(caught.value, path / "manifest.json", "copy or build the store again")
+        check_message(caught.value, path / "manifest.json", "copy or build the store again")
     replace(path / "manifest.json", sound)
     assert verify(path) == []
 
@@ -39,24 +39,24 @@ def flip_manifest(path: Path, all_bits: bool) -> None:
         overwrite(path / "manifest.json", content)
         with pytest.raises(TokenStoreError) as caught:
             open_store(path)
-        tells(caught.value, path / "manifest.json")
+        check_message(caught.value, path / "manifest.json")
 
 
 def test_a_flipped_bit_in_any_byte_of_the_manifest_is_refused(tmp_path: Path) -> None:
-    """P9, FMT-5: any flipped bit of the manifest is seen at open."""
+    """P9, FMT-5: any flipped bit of the manifest is detected at open."""
     flip_manifest(make_small(tmp_path / "s"), all_bits=False)
 
 
 @pytest.mark.deep
 @pytest.mark.timeout(1800)
 def test_every_flipped_bit_of_the_manifest_is_refused(tmp_path: Path) -> None:
-    """P9, FMT-5: all of them, one by one."""
+    """P9, FMT-5: all bits, one by one."""
     flip_manifest(make_small(tmp_path / "s"), all_bits=True)
 
 
 @given(st.binary(max_size=60), st.integers(0, 5000), st.integers(0, 30))
-def test_a_manifest_overwritten_in_part_is_refused(data: bytes, at: int, cut: int) -> None:
-    """P9: any bytes in the place of any others: the same manifest, or a TokenStoreError that names it."""
+def test_a_partly_overwritten_manifest_is_refused(data: bytes, at: int, cut: int) -> None:
+    """P9: any bytes replaced by any others give the same manifest, or a TokenStoreError that names it."""
     with tempfile.TemporaryDirectory() as folder:
         path = write_store(Path(folder) / "s", [[1, 2], [3]])
         sound = (path / "manifest.json").read_bytes()
@@ -67,7 +67,7 @@ def test_a_manifest_overwritten_in_part_is_refused(data: bytes, at: int, cut: in
             assert [document.tolist() for document in open_store(path)] == [[1, 2], [3]]
             assert json.loads(changed) == json.loads(sound)
         except TokenStoreError as error:
-            tells(error, path / "manifest.json")
+            check_message(error, path / "manifest.json")
 
 
 def shard(**changes: object) -> Callable[[dict], None]:
@@ -117,7 +117,7 @@ FORGERIES: dict[str, Callable[[dict], object]] = {
 
 @pytest.mark.parametrize("edit", FORGERIES.values(), ids=FORGERIES)
 def test_a_forged_manifest_is_refused_at_open(tmp_path: Path, edit: Callable[[dict], object]) -> None:
-    """P9: checksum and digest fit and the fields do not: refused before a file they name is touched."""
+    """P9: checksum and digest match but the fields do not: refused before a file they name is opened."""
     path = make_small(tmp_path / "s")
     for lure in (tmp_path / "x", path / ".hidden"):  # what a reader that trusts the names would find
         lure.write_bytes((path / "tokens-00001.bin").read_bytes())
@@ -152,7 +152,9 @@ RAW = {
 
 @pytest.mark.parametrize("edit", RAW.values(), ids=RAW)
 def test_a_manifest_of_hostile_bytes_is_refused_at_open(tmp_path: Path, edit: Callable[[bytes], bytes]) -> None:
-    """P9: what no JSON writer of ours makes is refused with the manifest's path, and costs no stack and no time."""
+    """P9: bytes that our writer never produces are refused with the manifest's path, without exhausting stack or
+    time.
+    """
     path = make_small(tmp_path / "s")
     sound = (path / "manifest.json").read_bytes()
     changed = edit(sound)
@@ -162,7 +164,7 @@ def test_a_manifest_of_hostile_bytes_is_refused_at_open(tmp_path: Path, edit: Ca
 
 
 def test_a_newer_version_says_what_to_install(tmp_path: Path) -> None:
-    """P9: a store of the future is not called damaged: it is a FormatError that asks for a newer tokenstore."""
+    """P9: a store of a future version is not called damaged: the FormatError asks for a newer tokenstore."""
     path = make_small(tmp_path / "s")
     body = {**json.loads((path / "manifest.json").read_bytes()), "format_version": 2, "masks": []}
     replace(path / "manifest.json", seal(body))
@@ -170,8 +172,8 @@ def test_a_newer_version_says_what_to_install(tmp_path: Path) -> None:
     assert isinstance(error, FormatError)
 
 
-def test_a_manifest_too_large_to_be_one_is_not_read(tmp_path: Path) -> None:
-    """P9: a manifest is at most what one of a folder with so many files can be; a larger file is not parsed."""
+def test_a_manifest_above_the_limit_is_not_read(tmp_path: Path) -> None:
+    """P9: the limit depends on the number of files in the folder; a larger manifest is not parsed."""
     path = make_small(tmp_path / "s")
     replace(path / "manifest.json", b"")
     most = MANIFEST_BYTES + MANIFEST_BYTES_PER_FILE * len(list(path.iterdir()))
@@ -181,8 +183,10 @@ def test_a_manifest_too_large_to_be_one_is_not_read(tmp_path: Path) -> None:
     assert "JSON" in str(refused(path, path / "manifest.json"))
 
 
-def test_a_forged_store_of_a_thousand_million_empty_documents_is_never_followed(tmp_path: Path) -> None:
-    """P9, P7: sizes that fit, in sparse files full of zeros: opening is cheap, reading is an error that names the index."""
+def test_a_forged_store_of_a_billion_empty_documents_is_refused(tmp_path: Path) -> None:
+    """P9, P7: matching sizes, in sparse files full of zeros: opening is cheap, reading is an error that names the
+    index.
+    """
     path = make_small(tmp_path / "s")
     documents = tokens = 10**9
     size = 8 * (documents + 1 + -(-tokens // 4096))
@@ -205,9 +209,9 @@ def test_a_forged_store_of_a_thousand_million_empty_documents_is_never_followed(
         for i in (0, 1, documents - 2):
             with pytest.raises(CorruptionError) as caught:
                 store[i]
-            tells(caught.value, path / "boundaries.bin", f"document {i}")
+            check_message(caught.value, path / "boundaries.bin", f"document {i}")
     plan = tokenstore.Plan.of(path, sequence_length=8, global_batch_size=4, num_steps=3, packing="concat")
     for step in range(3):
         with pytest.raises(CorruptionError) as caught:
             plan.batch(step)
-        tells(caught.value, path / "boundaries.bin")
+        check_message(caught.value, path / "boundaries.bin")

@@ -1,4 +1,4 @@
-"""Damaged loss masks (P9, FMT-10): they decide which targets are left out, and can do nothing else; never a crash."""
+"""Damaged loss masks (P9, FMT-10): they decide which targets are omitted, and nothing else; never a crash."""
 
 import os
 import pickle
@@ -29,7 +29,7 @@ VARIANTS = (
 
 
 def make_store(folder: Path) -> Path:
-    """About ten shards of 20 tokens and more."""
+    """About ten shards of at least 20 tokens."""
     return write_masked(folder / "s", DOCUMENTS, shard_bytes=50, length_index=True)
 
 
@@ -40,14 +40,14 @@ def plan_of(path: Path, variant: dict) -> Plan:
 
 
 def damages(sound: bytes) -> Iterator[bytes]:
-    """As long as the mask: bits flipped, the last ones among them; all 0, all 1, turned over, random."""
+    """Masks of the same length: flipped bits, also the last ones; all 0, all 1, inverted, random."""
     yield from (flip(sound, bit) for bit in range(8 * len(sound) - 1, -1, -5))
     yield from (bytes(len(sound)), b"\xff" * len(sound), sound[::-1], bytes(255 - byte for byte in sound))
     yield from (np.random.default_rng(seed).bytes(len(sound)) for seed in range(4))
 
 
 def masks_on_disk(path: Path) -> Documents:
-    """The documents, with the masks that stand in the files now."""
+    """The documents, with the masks that the files contain now."""
     bits, masks = [], []
     with open_store(path) as store:
         for shard, data in zip(store.shards(), mask_files(path).values(), strict=True):
@@ -59,7 +59,7 @@ def masks_on_disk(path: Path) -> Documents:
 
 
 def check_plan(plan: Plan, now: Documents) -> None:
-    """Ids are the documents' own; targets and labels are right or left out, and left out just where the files say so."""
+    """Tokens are right; targets and labels are right or omitted, and omitted exactly where the files say so."""
     for step, batch in enumerate(TokenLoader(plan, format="hf")):
         right, left = (rows_by_hand(plan, step, {"s": documents}) for documents in (LEARNED, now))
         assert batch["input_ids"].tolist() == right.ids
@@ -73,7 +73,7 @@ def check_plan(plan: Plan, now: Documents) -> None:
 
 
 def sweep(path: Path) -> int:
-    """Damage each mask in place in many ways, under plans that are open and plans opened then. Returns how many ways."""
+    """Damage each mask in place in many ways, with plans opened before and after. Returns the number of ways."""
     open_plans = [unpinned(plan_of(path, variant)) for variant in VARIANTS]
     number = 0
     for name, sound in mask_files(path).items():
@@ -92,16 +92,14 @@ def sweep(path: Path) -> int:
     return number
 
 
-def test_a_damaged_mask_only_changes_what_is_left_out(tmp_path: Path) -> None:
-    """P9, FMT-10: verify names the file; targets and labels are right or -100, in plans opened before and after it;
-    nothing crashes, as nothing in a mask is followed.
-    """
+def test_a_damaged_mask_only_changes_which_targets_are_omitted(tmp_path: Path) -> None:
+    """P9, FMT-10: verify names the file; targets and labels are right or -100, in plans opened before and after."""
     assert sweep(make_store(tmp_path)) > 100
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
-def test_bits_behind_the_last_token_are_never_read(tmp_path: Path, variant: dict) -> None:
-    """FMT-10: under checksums that fit: found by verify, and without effect."""
+def test_bits_after_the_last_token_have_no_effect(tmp_path: Path, variant: dict) -> None:
+    """FMT-10: with matching checksums, verify finds them, and they change nothing."""
     path = make_store(tmp_path)
     with open_store(path) as store:
         sizes = [shard.num_tokens for shard in store.shards()]
@@ -128,10 +126,8 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_mask_that_goes_while_a_plan_is_open(tmp_path: Path, kind: str) -> None:
-    """P9: what is no mask of that size is told with its name when it is to be mapped, never waited for nor read beyond;
-    and when the file is back, the same plan goes on, as if nothing had been.
-    """
+def test_a_mask_replaced_while_a_plan_is_open_is_reported(tmp_path: Path, kind: str) -> None:
+    """P9: a mask that is not a file of that size is reported by name; once it is restored, the same plan continues."""
     path = make_store(tmp_path)
     sound = mask_files(path)
     plan = plan_of(path, VARIANTS[0])
@@ -157,8 +153,8 @@ def test_a_mask_that_goes_while_a_plan_is_open(tmp_path: Path, kind: str) -> Non
         assert batch["labels"].tolist() == rows.labels
 
 
-def test_masks_changed_under_a_pickled_plan_are_another_store(tmp_path: Path) -> None:
-    """P9, FMT-5: a plan reopened over a store whose masks were replaced, manifest and all, is refused."""
+def test_a_pickled_plan_refuses_changed_masks(tmp_path: Path) -> None:
+    """P9, FMT-5: a plan is not reopened over a store whose masks and manifest were replaced."""
     path = make_store(tmp_path)
     pickled = pickle.dumps(plan_of(path, VARIANTS[0]))
     state = plan_of(path, VARIANTS[0]).state(2)

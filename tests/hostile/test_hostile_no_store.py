@@ -1,4 +1,4 @@
-"""What is no store (P9): the message says what stands at the path instead."""
+"""Paths that are not a store (P9): the message says what is there instead."""
 
 import re
 from collections.abc import Callable
@@ -58,8 +58,8 @@ NO_STORES: dict[str, tuple[Callable[[Path], Path], str]] = {
 
 
 @pytest.mark.parametrize(("prepare", "found"), NO_STORES.values(), ids=NO_STORES)
-def test_what_is_no_store_is_told_as_such(tmp_path: Path, prepare: Callable[[Path], Path], found: str) -> None:
-    """P9: the message says what stands at the path instead of a store, and what to give or run."""
+def test_a_path_that_is_not_a_store_is_reported(tmp_path: Path, prepare: Callable[[Path], Path], found: str) -> None:
+    """P9: the message says what is at the path, and what to give or run."""
     path = prepare(tmp_path)
     with pytest.raises(TokenStoreError) as caught:
         open_store(path)
@@ -76,7 +76,7 @@ def test_what_is_no_store_is_told_as_such(tmp_path: Path, prepare: Callable[[Pat
 
 
 def test_a_finished_store_beside_an_unfinished_build_opens(tmp_path: Path) -> None:
-    """P8: a rebuild under way does not hide the store that is there."""
+    """P8: an unfinished rebuild does not hide the existing store."""
     path = make_small(tmp_path / "s")
     (tmp_path / "s.tokenstore/building").mkdir(parents=True)
     assert len(open_store(path)) == 30

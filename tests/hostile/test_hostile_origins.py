@@ -21,12 +21,12 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store of five documents with all that one can have."""
+    """A store of five documents with all optional files."""
     return write(tmp_path / "s", DOCUMENTS)
 
 
 def read_all(path: Path) -> int:
-    """Ask for everything of every document; how often that was refused, each time by an error that names the file."""
+    """Read everything of every document; returns the number of errors, each of which names the file."""
     messages = []
     with open_store(path) as store:
         for i in range(len(store)):
@@ -44,7 +44,7 @@ def read_all(path: Path) -> int:
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.deep)])
 def test_any_flipped_bit_is_found(path: Path, name: str, version: int, step: int) -> None:
-    """P9: verify names the file; what is read meanwhile is data or a CorruptionError, and tokens are not touched."""
+    """P9: verify names the file; reads return data or a CorruptionError, and tokens are not affected."""
     if version == 2:
         grow(path, MORE)
         stem, ending = name.split(".")
@@ -61,8 +61,8 @@ def test_any_flipped_bit_is_found(path: Path, name: str, version: int, step: int
 
 @pytest.mark.parametrize("name", NEW)
 @pytest.mark.parametrize("more", [-10_000, -8, -1, 1, 4096])
-def test_a_file_of_another_size_is_refused_at_open(path: Path, name: str, more: int) -> None:
-    """P9: truncated, empty or grown; and where sizes are looked at later, then."""
+def test_a_file_of_a_wrong_size_is_refused_at_open(path: Path, name: str, more: int) -> None:
+    """P9: truncated, empty or longer; with check="lazy", when it is first used."""
     data = (path / name).read_bytes()
     replace(path / name, (data + bytes(4096))[: max(len(data) + more, 0)])
     with pytest.raises(CorruptionError, match=f"file size: expected {len(data)} bytes") as caught:
@@ -86,8 +86,8 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", NEW)
-def test_what_is_no_file_is_refused(path: Path, kind: str, name: str) -> None:
-    """P9: never waited for, never read for ever."""
+def test_a_pipe_or_device_is_refused(path: Path, kind: str, name: str) -> None:
+    """P9: without blocking, and without reading forever."""
     (path / name).unlink()
     KINDS[kind](path / name)
     with pytest.raises(TokenStoreError, match=name):
@@ -105,7 +105,7 @@ BAD = (-(2**63), -1, 1, 2**31, 2**62, 2**63 - 1)
 
 
 def forged_ids(path: Path) -> Iterator[bytes]:
-    """ids.bin with each start set to each bad number, starts swapped, one character split, bytes that are no UTF-8."""
+    """ids.bin with each start set to invalid numbers, swapped starts, a divided character, bytes that are not UTF-8."""
     data = (path / "ids.bin").read_bytes()
     places = 8 * (len(DOCUMENTS) + 1)
     starts = np.frombuffer(data[:places], "<i8")
@@ -120,8 +120,8 @@ def forged_ids(path: Path) -> Iterator[bytes]:
 
 
 def test_forged_ids_are_found(path: Path) -> None:
-    """P9, FMT-12: out of order, out of the file, not UTF-8: an id is text inside the file or a CorruptionError; verify
-    finds each, once, and neither ever reads outside.
+    """P9, FMT-12: ids out of order, outside the file, or not UTF-8 raise a CorruptionError; verify reports each
+    once.
     """
     number = 0
     for data in list(forged_ids(path)):
@@ -136,7 +136,7 @@ def test_forged_ids_are_found(path: Path) -> None:
 
 @pytest.mark.parametrize("where", range(4))
 def test_an_id_that_splits_a_character_is_found(tmp_path: Path, where: int) -> None:
-    """FMT-12: all bytes together may be UTF-8 and still no id be; empty ids around do not hide it."""
+    """FMT-12: all bytes together can be UTF-8 although one id is not; empty ids next to it do not hide it."""
     path = write(tmp_path / "s", [document._replace(id="☃") for document in DOCUMENTS[:4]])
     starts = np.array([0, 3, 6, 9, 12], "<i8")
     starts[1:][: where + 1] = 4
@@ -161,7 +161,7 @@ def test_ids_must_fill_their_file(tmp_path: Path, ends: tuple[int, int]) -> None
 
 
 def test_an_id_longer_than_allowed_is_found(tmp_path: Path) -> None:
-    """FMT-12: 65,536 bytes of one id where two share that many."""
+    """FMT-12: one id of 65,536 bytes where two ids share that many."""
     path = write(tmp_path / "s", [document._replace(id="x" * (MAX_ID_BYTES // 2 + 1)) for document in DOCUMENTS[:2]])
     size = (path / "ids.bin").stat().st_size - 24
     assert size == MAX_ID_BYTES + 1
@@ -173,7 +173,7 @@ def test_an_id_longer_than_allowed_is_found(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bad", [0, -1, -(2**63)])
 def test_a_record_below_one_is_found(path: Path, bad: int) -> None:
-    """FMT-11: by verify and by who asks; other documents are given."""
+    """FMT-11: by verify and when it is read; other documents are not affected."""
     records = np.array([document.record for document in DOCUMENTS], "<i8")
     records[3] = bad
     rewrite(path, "origins.bin", records.tobytes())
@@ -240,7 +240,9 @@ FORGED: dict[str, tuple[Callable[[dict], object], str]] = {
 
 @pytest.mark.parametrize("what", FORGED)
 def test_a_forged_manifest_is_refused(path: Path, what: str) -> None:
-    """P9, FMT-13: names of mixed versions, sizes that cannot be: at open, under checksum and digest that fit."""
+    """P9, FMT-13: names of several versions or impossible sizes are refused at open, although checksum and digest
+    match.
+    """
     grow(path, MORE)
     edit, message = FORGED[what]
     edit_manifest(path, edit)
@@ -251,15 +253,15 @@ def test_a_forged_manifest_is_refused(path: Path, what: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["boundaries", "length_index", "origins", "ids"])
-def test_a_first_version_names_nothing_of_a_second(path: Path, name: str) -> None:
-    """FMT-13: such a name in a manifest of version 1 is refused, so no growth ever meets it."""
+def test_a_first_version_lists_no_file_of_a_second(path: Path, name: str) -> None:
+    """FMT-13: such a name in a manifest of version 1 is refused, so no append ever collides with it."""
     edit_manifest(path, lambda body: add(body, f"{name}-v2.bin"))
     with pytest.raises(CorruptionError, match="manifest files: expected files of one version"):
         open_store(path)
 
 
-def test_all_bits_of_an_old_manifest(path: Path) -> None:
-    """P9: a damaged old manifest is refused where that version is asked for, and troubles no other."""
+def test_a_damaged_old_manifest_affects_only_its_version(path: Path) -> None:
+    """P9: opening that version is refused, for any flipped bit; other versions open."""
     grow(path, MORE)
     sound = (path / "manifest-v1.json").read_bytes()
     for bit in range(0, 8 * len(sound), 101):
@@ -273,8 +275,8 @@ def test_all_bits_of_an_old_manifest(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_old_manifest_that_is_no_file(path: Path, kind: str) -> None:
-    """P9: refused in words, never waited for."""
+def test_an_old_manifest_that_is_not_a_file_is_refused(path: Path, kind: str) -> None:
+    """P9: with a message, without blocking."""
     grow(path, MORE)
     (path / "manifest-v1.json").unlink()
     KINDS[kind](path / "manifest-v1.json")

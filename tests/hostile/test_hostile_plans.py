@@ -1,4 +1,4 @@
-"""Plans of strangers: whatever a plan.yaml holds, it is read within bounds or refused in one sentence with file and field."""
+"""Untrusted plans: any plan.yaml is read within limits, or refused in one sentence with file and field."""
 
 import os
 import subprocess
@@ -18,13 +18,13 @@ SOUND = "sequence_length: 8\nglobal_batch_size: 4\nsources: {web: {path: x}}\n"
 
 
 def aliases(levels: int) -> str:
-    """Each list holds the one before it twice."""
+    """Each list contains the previous one twice."""
     rows = [f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]" for i in range(1, levels)]
     return "\n".join(["a0: &a0 [1, 1]", *rows]) + "\n"
 
 
 def merges(levels: int) -> str:
-    """Each mapping merges the one before it twice."""
+    """Each mapping merges the previous one twice."""
     rows = [f"b{i}: &b{i} {{<<: [*b{i - 1}, *b{i - 1}]}}" for i in range(1, levels)]
     return "\n".join(["b0: &b0 {x: 1}", *rows]) + "\n"
 
@@ -32,7 +32,7 @@ def merges(levels: int) -> str:
 REFUSED = {
     "alias bomb": (SOUND + aliases(40), "at most 50,000 values"),
     "merge bomb": (SOUND + merges(40), "at most 50,000 values"),
-    "alias of itself": (SOUND + "a: &a [*a]", "does not hold itself"),
+    "alias of itself": (SOUND + "a: &a [*a]", "does not contain itself"),
     "many values": (SOUND + "a: [" + "1," * 60_000 + "]", "at most 50,000 values"),
     "nested lists": (SOUND + "a: " + "[" * 100_000, "at most 50 levels"),
     "nested objects": ("{a: " * 100_000, "at most 50 levels"),
@@ -69,7 +69,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_hostile_plan_is_refused_in_one_sentence(tmp_path: Path, name: str) -> None:
-    """The error is a ConfigError of bounded length with the file, at once."""
+    """A ConfigError of bounded length that names the file, raised quickly."""
     text, message = REFUSED[name]
     path = tmp_path / "plan.yaml"
     path.write_text(text)
@@ -80,8 +80,8 @@ def test_a_hostile_plan_is_refused_in_one_sentence(tmp_path: Path, name: str) ->
     assert len(str(caught.value)) < 600 + len(str(path))
 
 
-def test_aliases_and_merges_of_a_plan_written_by_hand_are_read(tmp_path: Path) -> None:
-    """They are useful: a base that several sources share."""
+def test_ordinary_aliases_and_merges_are_read(tmp_path: Path) -> None:
+    """They are useful, for example as a base that several sources share."""
     path = tmp_path / "plan.yaml"
     path.write_text(
         "sequence_length: 8\nglobal_batch_size: 4\n"
@@ -91,24 +91,24 @@ def test_aliases_and_merges_of_a_plan_written_by_hand_are_read(tmp_path: Path) -
     assert {name: source.max_epochs for name, source in config.sources.items()} == {"web": 3, "code": 3}
 
 
-def test_of_very_many_mistakes_the_first_are_told(tmp_path: Path) -> None:
-    """Each is compared with the known fields and with all others: 20,000 took more than a minute."""
+def test_only_the_first_of_many_errors_are_listed(tmp_path: Path) -> None:
+    """Each is compared with the known fields and with all other errors: 20,000 took more than a minute."""
     (tmp_path / "plan.yaml").write_text(SOUND + "".join(f"a{i}: 1\n" for i in range(20_000)))
     with pytest.raises(ConfigError, match=r"a0: unknown field.*; and 19,980 more mistakes") as caught:
         PlanConfig.load(tmp_path / "plan.yaml")
     assert len(str(caught.value)) < 5000
 
 
-def test_the_home_of_nobody_is_a_path_like_any_other(tmp_path: Path) -> None:
-    """`~name` of an unknown user stays as it is, as in a shell."""
+def test_the_home_of_an_unknown_user_is_an_ordinary_path(tmp_path: Path) -> None:
+    """`~name` of an unknown user is not expanded, as in a shell."""
     (tmp_path / "plan.yaml").write_text(SOUND.replace("path: x", "path: ~nobody-has-this-name/x"))
     source = PlanConfig.load(tmp_path / "plan.yaml").sources["web"]
     assert source.path == str(tmp_path / "~nobody-has-this-name/x")
 
 
 @pytest.mark.parametrize("value", [10**5000, -(10**5000)], ids=["positive", "negative"])
-def test_huge_numbers_from_python_are_refused_by_field(value: int) -> None:
-    """Python itself refuses to print such a number."""
+def test_huge_numbers_from_python_are_refused(value: int) -> None:
+    """The message names the field; Python itself refuses to print such a number."""
     for field in ("seed", "sequence_length", "num_steps"):
         fields = {"sequence_length": 8, "global_batch_size": 4, "sources": {"a": {"path": "x"}}, field: value}
         with pytest.raises(ConfigError, match=field):
@@ -116,8 +116,8 @@ def test_huge_numbers_from_python_are_refused_by_field(value: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a folder", "a device"])
-def test_what_is_no_regular_file_is_never_waited_for(tmp_path: Path, kind: str) -> None:
-    """A pipe, a folder, or a link to a device in the place of plan.yaml."""
+def test_a_plan_that_is_not_a_regular_file_is_refused(tmp_path: Path, kind: str) -> None:
+    """A pipe, a folder, or a link to a device in place of plan.yaml does not block."""
     path = tmp_path / "plan.yaml"
     {"a pipe": make_fifo, "a folder": Path.mkdir, "a device": lambda path: path.symlink_to("/dev/zero")}[kind](path)
     with pytest.raises(ConfigError, match=f"{kind} instead of a regular file"):

@@ -1,4 +1,4 @@
-"""Chat templates of strangers: rendered in jinja2's sandbox only, and refused with a ConfigError where they are none."""
+"""Untrusted chat templates: rendered only in jinja2's sandbox, and refused with a ConfigError if they are invalid."""
 
 from pathlib import Path
 
@@ -20,14 +20,14 @@ NO_TEMPLATES = {
 
 @pytest.mark.parametrize("name", NO_TEMPLATES)
 def test_a_template_nested_too_deep_is_refused(name: str) -> None:
-    """Loading it is a ConfigError and no RecursionError."""
+    """Loading it is a ConfigError, not a RecursionError."""
     with pytest.raises(ConfigError, match="not valid Jinja"):
         load_template(NO_TEMPLATES[name], {})
 
 
 @pytest.mark.parametrize("text", ["''.__class__.__mro__", "messages.append(1)", "messages[0].update(role='x')"])
 def test_a_template_cannot_leave_its_sandbox(text: str) -> None:
-    """It has no access to Python's objects and changes nothing of what it is given."""
+    """It cannot access Python objects or change its arguments."""
     messages = [{"role": "user", "content": "x"}]
     template = load_template(f"{{{{ {text} }}}}", {})
     with pytest.raises(ValueError, match="unsafe"):
@@ -35,8 +35,8 @@ def test_a_template_cannot_leave_its_sandbox(text: str) -> None:
     assert messages == [{"role": "user", "content": "x"}]
 
 
-def test_a_template_that_is_no_regular_file_is_not_waited_for(tmp_path: Path) -> None:
-    """A pipe, a device, or a file too large in the place of a template."""
+def test_a_template_that_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
+    """A pipe, a device, or a file that is too large in place of a template."""
     make_fifo(tmp_path / "pipe.jinja")
     with pytest.raises(ConfigError, match="a pipe instead of a regular file"):
         find_template(str(tmp_path / "pipe.jinja"), None)

@@ -1,4 +1,4 @@
-"""Texts, ids, file names and names of sources that would act on a terminal, a markup reader or JSON: all are only shown."""
+"""Texts, ids, file names and source names that could control a terminal, a markup reader or JSON are only displayed."""
 
 import json
 import re
@@ -28,13 +28,13 @@ KEPT = "\n\t\u200c\u200d"
 
 
 def is_harmless(text: str) -> bool:
-    """No character in it that a terminal acts on."""
+    """Whether it contains no character that controls a terminal."""
     return not [c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") and c not in KEPT]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store of the attacks, as texts, ids, and in names of files; and a plan over it, with such names of sources."""
+    """A store with the attacks as texts, ids and file names, and a plan over it with such source names."""
     folder = tmp_path_factory.mktemp("hostile")
     source = folder / "in \x1b[5m[red]\u202e"
     source.mkdir()
@@ -87,16 +87,16 @@ def ask(folder: Path, question: tuple, *more: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
-def test_nothing_acts_on_a_terminal(folder: Path, name: str) -> None:
-    """Every answer, piped: escapes are visible, markup and emoji codes are as they were written."""
+def test_output_cannot_control_a_terminal(folder: Path, name: str) -> None:
+    """Every command, piped: escapes are visible, markup and emoji codes are unchanged."""
     code, out, err = ask(folder, QUESTIONS[name])
     assert (code, err) == (0, "")
     assert is_harmless(out)
 
 
 @pytest.mark.parametrize("name", ["store", "document 0", "document 7", "tokens 3", "search", "plan", "diff", "step"])
-def test_nothing_acts_on_a_terminal_with_colours(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """There, only the escapes for colours are ours: taken away, nothing else is left."""
+def test_coloured_output_cannot_control_a_terminal(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The only escapes are our colours: without them, nothing is left."""
     for width in ("40", "120"):
         monkeypatch.setenv("FORCE_COLOR", "1")
         monkeypatch.setenv("COLUMNS", width)
@@ -108,7 +108,7 @@ def test_nothing_acts_on_a_terminal_with_colours(folder: Path, monkeypatch: pyte
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_json_is_ascii_and_exact(folder: Path, name: str) -> None:
-    """One line of printable ASCII, from which everything is had again."""
+    """One line of printable ASCII from which all values can be recovered."""
     whole = ("--head", "30000") if name.startswith("document ") and name != "document by id" else ()
     code, out, _ = ask(folder, QUESTIONS[name], *whole, "--json")
     assert code == 0
@@ -122,7 +122,7 @@ def test_json_is_ascii_and_exact(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_errors_are_safe_too(folder: Path, name: str) -> None:
-    """What was asked for and what was found stand in messages."""
+    """Messages contain what was requested and what was found."""
     code, out, err = ask(folder, MISTAKES[name])
     assert code in (1, 2)
     assert out == ""
@@ -131,7 +131,7 @@ def test_errors_are_safe_too(folder: Path, name: str) -> None:
     assert (":smile:" in err) == (name in ("no emoji", "no source", "no such document"))
 
 
-def test_what_is_no_markup_is_shown_as_it_is(folder: Path) -> None:
+def test_text_that_resembles_markup_is_shown_unchanged(folder: Path) -> None:
     """Square brackets, emoji codes, percent signs and braces."""
     for n in (7, 8):
         assert ATTACKS[n] in ask(folder, QUESTIONS[f"document {n}"])[1]
@@ -139,8 +139,8 @@ def test_what_is_no_markup_is_shown_as_it_is(folder: Path) -> None:
     assert r"\x1b[31ma[/]" in ask(folder, QUESTIONS["plan"])[1]
 
 
-def test_a_long_line_is_one_line(folder: Path) -> None:
-    """It is not broken for who reads it from a pipe, and only as much of it is shown as was asked for."""
+def test_a_long_line_is_not_wrapped_in_a_pipe(folder: Path) -> None:
+    """And only as much of it is shown as was requested."""
     _, out, _ = ask(folder, QUESTIONS["document 10"])
     assert "x" * 1000 + "\n" in out
     assert "x" * 1001 not in out

@@ -1,4 +1,4 @@
-"""Tokenizer files made wrong on purpose: a panic of a library is an error of ours that names the file, and nothing hangs."""
+"""Malicious tokenizer files: a panic of a library is one of our errors and names the file, and nothing hangs."""
 
 import base64
 import json
@@ -24,7 +24,7 @@ BYTES = {base64.b64encode(bytes([i])).decode(): i for i in range(256)}
 
 
 def words(**parts: Any) -> dict[str, Any]:
-    """A tokenizer.json of three words with other parts."""
+    """A tokenizer.json of three words, with other parts."""
     model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"], **parts.pop("model", {})}
     return {"version": "1.0", "model": model, **parts}
 
@@ -77,7 +77,7 @@ REFUSED: dict[str, dict[str, Any] | str] = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_hostile_tokenizer_is_refused_with_its_file(tmp_path: Path, name: str) -> None:
-    """Loading it is a ConfigError, also where the library panics, and takes neither long nor much memory."""
+    """Loading it is a ConfigError, even if the library panics, and takes little time and memory."""
     file = write(tmp_path, REFUSED[name])
     with pytest.raises(ConfigError) as caught:
         load_tokenizer(file)
@@ -94,7 +94,7 @@ ENCODERS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", ENCODERS)
 def test_an_encoder_that_fails_ends_a_build_with_the_text_and_the_file(tmp_path: Path, name: str) -> None:
-    """A tokenizer that fails on a text is no bad record: BuildError, as all other texts may be wrong too."""
+    """Not a bad record but a BuildError, because all other texts may be wrong too."""
     file = write(tmp_path, ENCODERS[name])
     tokenizer = load_tokenizer(file)
     for encode in (lambda: tokenizer.encode_batch(["zebra"]), lambda: tokenizer.encode_with_spans("zebra")):
@@ -110,8 +110,8 @@ def test_an_encoder_that_fails_ends_a_build_with_the_text_and_the_file(tmp_path:
 STRIP = {"type": "Strip", "content": "a", "start": 1 << 40, "stop": 1 << 40}
 
 
-def test_a_decoder_that_panics_is_a_corruption_error_and_a_view_shows_ids(tmp_path: Path) -> None:
-    """`Store.decode` names the file; views give ids in place of text, and say why, once."""
+def test_a_panicking_decoder_is_a_corruption_error(tmp_path: Path) -> None:
+    """`Store.decode` names the file; views show ids instead of text, and say why, once."""
     path = make_small(tmp_path / "s")
     write(path, words(decoder=STRIP))
     list_tokenizer(path)
@@ -125,14 +125,14 @@ def test_a_decoder_that_panics_is_a_corruption_error_and_a_view_shows_ids(tmp_pa
 
 
 def test_ids_beyond_the_bytes_tokenizer_are_a_corruption_error() -> None:
-    """A forged vocabulary size allows ids that the tokenizer does not know."""
+    """A forged vocabulary size allows ids that the tokenizer does not have."""
     with pytest.raises(CorruptionError, match="cannot decode the ids 1, 299"):
         ByteTokenizer().decode(np.array([1, 299]))
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, MemoryError])
-def test_interrupts_pass(stop: type[BaseException]) -> None:
-    """What is no failure of the library is never turned into one."""
+def test_interrupts_are_not_converted(stop: type[BaseException]) -> None:
+    """Only failures of the library become our errors."""
 
     def fail(*_: object) -> None:
         raise stop
@@ -161,5 +161,5 @@ ORDINARY = words(
 
 
 def test_an_ordinary_normalizer_is_not_refused(tmp_path: Path) -> None:
-    """Replacements that keep or shorten the text may be as many as one likes."""
+    """Any number of replacements that keep or shorten the text is allowed."""
     load_tokenizer(write(tmp_path, ORDINARY)).encode_batch(["a  b"])

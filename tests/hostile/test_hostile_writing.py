@@ -1,4 +1,4 @@
-"""Stores, and folders beside them, that lead our writers to other files: nothing that is not ours is changed or removed."""
+"""Stores and work folders that try to redirect our writers to other files: nothing else is changed or removed."""
 
 import os
 from collections.abc import Callable
@@ -33,7 +33,7 @@ WAYS: dict[str, Callable[[Path, Path], object]] = {
 
 @pytest.fixture
 def victim(tmp_path: Path) -> Path:
-    """A file of the user's that everything leads to; its mode and content must stay."""
+    """A file of the user that all attacks lead to; its mode and contents must not change."""
     path = tmp_path / "home/precious"
     path.parent.mkdir()
     path.write_text("precious")
@@ -66,10 +66,12 @@ def without_order(store: Path) -> Path:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_in_the_way_of_a_file_is_replaced_by_its_name(
+def test_an_existing_name_is_replaced_without_following_links(
     tmp_path: Path, victim: Path, source: str, other: str, way: str
 ) -> None:
-    """P9: `manifest.json.tmp -> victim` in a store had the victim overwritten by index and append, and made read-only."""
+    """P9: with `manifest.json.tmp -> victim` in a store, index and append overwrote the victim and made it
+    read-only.
+    """
     store = without_order(build(tmp_path / "store", source))
     for name in (*TEMPORARY, "length_index.bin", "length_index-v2.bin", "boundaries-v2.bin", "tokens-00001.bin"):
         WAYS[way](store / name, victim)
@@ -86,7 +88,7 @@ def test_what_is_in_the_way_of_a_file_is_replaced_by_its_name(
     "name", ["manifest.json.tokenstore-tmp", "length_index.bin.tokenstore-tmp", "length_index.bin"]
 )
 def test_a_folder_in_the_place_of_a_file_is_an_error(tmp_path: Path, source: str, name: str) -> None:
-    """P9: it is not removed; the store stays as it was."""
+    """P9: it is not removed; the store is unchanged."""
     store = without_order(build(tmp_path / "store", source))
     (store / name).mkdir()
     (store / name / "mine").write_text("mine")
@@ -97,7 +99,7 @@ def test_a_folder_in_the_place_of_a_file_is_an_error(tmp_path: Path, source: str
 
 
 def test_a_split_that_is_a_link_is_not_appended_to(tmp_path: Path, source: str, other: str) -> None:
-    """P9: the store at the other end is not the one that was named."""
+    """P9: the store that the link leads to is not the one that was named."""
     mine = build(tmp_path / "mine", source, split="a=0.5,b=0.5")
     theirs = build(tmp_path / "theirs", source, split="a=0.5,b=0.5")
     (theirs / "a").rename(tmp_path / "away")
@@ -112,7 +114,7 @@ def test_a_split_that_is_a_link_is_not_appended_to(tmp_path: Path, source: str, 
 
 
 def marked(path: Path) -> Path:
-    """A work folder with our mark, as it may come with somebody's archive."""
+    """A work folder with our mark, as an archive may contain it."""
     path.mkdir()
     (path / MARK_NAME).write_text(f'{{"format": "tokenstore-work", "format_version": 1, "pid": {0:10d}}}\n')
     return path
@@ -166,7 +168,7 @@ NOT_OURS: dict[str, Callable[[Path, Path], object]] = {
 def test_a_work_folder_that_is_not_ours_is_refused(
     tmp_path: Path, victim: Path, source: str, other: str, command: str, kind: str
 ) -> None:
-    """P9: exit code 2 and its name; nothing in it, or behind it, is changed, and the store is as it was."""
+    """P9: exit code 2 and its name; nothing in it or behind its links is changed, and the store is unchanged."""
     store = tmp_path / "out/store"
     if command != "build":
         without_order(build(store, source))
@@ -188,8 +190,8 @@ def test_a_work_folder_that_is_not_ours_is_refused(
 
 
 @pytest.mark.parametrize("state", ["empty", "empty mark"])
-def test_a_folder_that_a_killed_run_left_is_taken(tmp_path: Path, source: str, state: str) -> None:
-    """P8: killed before the mark was made or written; nobody can have anything in it."""
+def test_a_folder_left_by_a_killed_run_is_reused(tmp_path: Path, source: str, state: str) -> None:
+    """P8: killed before the mark was created or written; such a folder is empty."""
     folder = Work(tmp_path / "store").folder
     folder.mkdir()
     if state == "empty mark":
@@ -201,7 +203,7 @@ def test_a_folder_that_a_killed_run_left_is_taken(tmp_path: Path, source: str, s
 def test_links_in_unfinished_work_are_removed_and_not_followed(
     tmp_path: Path, victim: Path, jsonl: Callable[..., Path], source: str
 ) -> None:
-    """P9: a marked folder may come from a stranger too: links where we write are replaced, those where we read not believed."""
+    """P9: a marked folder is untrusted too: links where we write are replaced, links where we read are not followed."""
     bad, store = jsonl("in/bad.jsonl", ["x", 7]), tmp_path / "store"
     with pytest.raises(BadRecordsError):
         build(store, source, str(bad), dedup="exact")
@@ -227,7 +229,7 @@ def test_links_in_unfinished_work_are_removed_and_not_followed(
 
 
 def test_a_recipe_that_is_a_link_is_not_read(tmp_path: Path, victim: Path, source: str) -> None:
-    """P9: the message would show what is in the file at the other end."""
+    """P9: the message would show the contents of the target."""
     work = Work(tmp_path / "store")
     marked(work.folder)
     work.building.mkdir()
@@ -253,7 +255,7 @@ PARTS = {
 def test_forged_parts_are_made_again_or_refused(
     tmp_path: Path, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, ending: str, data: bytes
 ) -> None:
-    """P9: whoever knows the inputs knows the names of parts; no traceback, and no document that is none."""
+    """P9: names of parts can be guessed from the inputs; neither a traceback nor an invalid document."""
     monkeypatch.setattr(pipeline, "cut_units", partial(cut_units, unit_bytes=30))
     output = tmp_path / "store"
     inputs = [str(jsonl(f"in/{name}.jsonl", [name, 7])) for name in "ab"]
@@ -280,7 +282,7 @@ def test_forged_parts_are_made_again_or_refused(
 def test_files_that_are_named_like_the_store_are_left_alone(
     tmp_path: Path, source: str, other: str, jsonl: Callable[..., Path], action: str
 ) -> None:
-    """P9: a build with `--output uv` truncated and removed `uv.lock`, and folders uv.building and uv.replaced."""
+    """P9: a build with `--output uv` truncated and removed `uv.lock`, and the folders uv.building and uv.replaced."""
     store = tmp_path / "out/uv"
     if action != "build":
         without_order(build(store, source))
@@ -319,7 +321,7 @@ MINE = {
 def test_overwrite_refuses_a_folder_with_more_than_a_store(
     tmp_path: Path, source: str, files: tuple[str, ...], split: str | None
 ) -> None:
-    """P9: a whole store is replaced and nothing else is removed with it."""
+    """P9: a whole store is replaced, and nothing else is removed."""
     store = build(tmp_path / "store", source, split=split)
     for folder in [store / "a", store] if split else [store]:
         for name in files:
@@ -334,8 +336,8 @@ def test_overwrite_refuses_a_folder_with_more_than_a_store(
         assert whole_tree(store) == before
 
 
-def test_overwrite_replaces_all_that_a_store_can_have(tmp_path: Path, source: str, other: str, victim: Path) -> None:
-    """P8: older versions, what an interrupted append or index left, links to files; the files at the other end stay."""
+def test_overwrite_replaces_all_files_of_a_store(tmp_path: Path, source: str, other: str, victim: Path) -> None:
+    """P8: also older versions, leftovers of an interrupted append or index, and links; their targets are kept."""
     store = build(tmp_path / "store", source)
     append_store(store, [other])
     for name in (
@@ -351,8 +353,8 @@ def test_overwrite_replaces_all_that_a_store_can_have(tmp_path: Path, source: st
     assert not Work(store).folder.exists()
 
 
-def test_what_is_put_into_a_store_while_it_is_replaced_is_kept(tmp_path: Path, source: str, other: str) -> None:
-    """P9: between the check and the end somebody may save a file there; it is kept, and a note says where."""
+def test_a_file_saved_into_a_store_while_it_is_replaced_is_kept(tmp_path: Path, source: str, other: str) -> None:
+    """P9: between the check and the end of --overwrite; a note says where the file is."""
     store = build(tmp_path / "store", source)
     notes: list[str] = []
 
@@ -366,10 +368,10 @@ def test_what_is_put_into_a_store_while_it_is_replaced_is_kept(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("action", ["build", "overwrite", "append"])
-def test_a_committed_store_is_no_failure_whatever_cannot_be_tidied(
+def test_a_failed_cleanup_does_not_fail_the_build(
     tmp_path: Path, source: str, other: str, monkeypatch: pytest.MonkeyPatch, action: str
 ) -> None:
-    """P8: exit code 0 and a note; the next run tidies."""
+    """P8: exit code 0 and a note; the next run cleans up."""
     store = tmp_path / "store"
     if action != "build":
         build(store, source)
@@ -391,8 +393,8 @@ def test_a_committed_store_is_no_failure_whatever_cannot_be_tidied(
     assert not Work(store).building.exists()
 
 
-def test_index_passes_over_work_folders(tmp_path: Path, source: str) -> None:
-    """`index stores/*` finds them beside stores."""
+def test_index_skips_work_folders(tmp_path: Path, source: str) -> None:
+    """`index stores/*` finds them next to stores."""
     store = write_store(tmp_path / "stores/s", [[1], [1, 2]])
     marked(Work(store).folder)
     assert run_here("index", *sorted(store.parent.iterdir())).returncode == 0

@@ -1,4 +1,6 @@
-"""Inputs that are no files, cannot be read, have odd names, go away or change during a build: told, never a smaller corpus."""
+"""Inputs that are not files, are unreadable, have unusual names, or change during a build: reported, never silently
+dropped.
+"""
 
 import os
 import re
@@ -28,7 +30,7 @@ LINE = b'{"text": "%s"}\n'
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with one sound file."""
+    """A folder with one valid file."""
     return write_all(tmp_path / "in", {"a.jsonl": LINE % b"a"})
 
 
@@ -42,8 +44,8 @@ NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 @pytest.mark.parametrize("source", ["itself", "its folder", "a glob"])
 @pytest.mark.parametrize("kind", NO_FILES)
-def test_what_is_no_file_but_named_like_one_is_told(command: Run, folder: Path, kind: str, source: str) -> None:
-    """P9: neither waited for nor passed over, however it came among the inputs; exit code 2."""
+def test_an_input_that_is_not_a_file_is_reported(command: Run, folder: Path, kind: str, source: str) -> None:
+    """P9: without blocking or skipping it, however it was given; exit code 2."""
     make, message = NO_FILES[kind]
     odd = folder / "sub" / "x.jsonl"
     odd.parent.mkdir()
@@ -52,8 +54,8 @@ def test_what_is_no_file_but_named_like_one_is_told(command: Run, folder: Path, 
     check_refused(command, sources[source], folder.parent / "store", 2, f"error: input: {odd}", message)  # fmt: skip
 
 
-def test_all_of_it_outside(folder: Path) -> None:
-    """P9: several mistakes in one message, a line each, exit code 2."""
+def test_several_errors_are_reported_by_the_command(folder: Path) -> None:
+    """P9: one message with a line for each, exit code 2."""
     for kind, (make, _) in NO_FILES.items():
         make(folder / f"{kind}.jsonl")
     parts = [f"{folder}/{kind}.jsonl" for kind in NO_FILES]
@@ -61,7 +63,7 @@ def test_all_of_it_outside(folder: Path) -> None:
 
 
 def test_a_folder_named_like_a_file_is_a_folder(command: Run, folder: Path) -> None:
-    """Named, below another, or as a glob's result, which gives files only."""
+    """Given by name, inside another folder, or matched by a glob."""
     write_all(folder, {"x.jsonl/b.jsonl": LINE % b"b", "x.parquet/c.txt": b"c"})
     records = [("a.jsonl", 1, "a"), ("x.jsonl/b.jsonl", 1, "b"), ("x.parquet/c.txt", 1, "c")]
     check_built(command, folder, folder.parent / "store", records)
@@ -69,8 +71,8 @@ def test_a_folder_named_like_a_file_is_a_folder(command: Run, folder: Path) -> N
     check_built(command, folder / "*.jsonl", folder.parent / "glob", records[:1])
 
 
-def test_a_link_to_a_folder_is_not_followed_and_said(command: Run, folder: Path) -> None:
-    """P9: it may lead back to where it lies; but what is behind it is not left out without a word."""
+def test_a_link_to_a_folder_is_reported_and_not_followed(command: Run, folder: Path) -> None:
+    """P9: it may lead back to its own folder; but its contents are not silently dropped."""
     write_all(folder.parent / "elsewhere", {"b.jsonl": LINE % b"b"})
     (folder / "linked").symlink_to(folder.parent / "elsewhere")
     (folder / "loop.jsonl").symlink_to(folder)
@@ -80,8 +82,8 @@ def test_a_link_to_a_folder_is_not_followed_and_said(command: Run, folder: Path)
     check_built(command, [folder, folder / "linked"], folder.parent / "named", records)
 
 
-def test_nothing_that_matches_is_told(command: Run, folder: Path) -> None:
-    """A typing error is exit code 2 and names the argument, though the others match."""
+def test_an_argument_without_matches_is_reported(command: Run, folder: Path) -> None:
+    """Probably a typing error: exit code 2 with the argument, although the others match."""
     (folder / "empty").mkdir()
     for name in ("b.jsonl", "*.parquet", "empty", "x" * 5000, "a.jsonl/b.jsonl"):
         message = {"*.parquet": "no file matches ", "empty": "holds no files "}.get(name, "does not exist")
@@ -103,15 +105,15 @@ NAMES = [
 ]
 
 
-def test_odd_names_are_names(command: Run, tmp_path: Path) -> None:
-    """What looks like a glob, an option, markup or a line end in a name is none."""
+def test_unusual_names_are_plain_names(command: Run, tmp_path: Path) -> None:
+    """Globs, options, markup or line ends in a name have no meaning."""
     folder = write_all(tmp_path / "in", dict.fromkeys(NAMES, LINE % b"good" + b"bad\n"))
     records = [(name, number, outcome) for name in sorted(NAMES) for number, outcome in ((1, "good"), (2, Bad("not JSON")))]  # fmt: skip
     check_built(command, folder, tmp_path / "store", records)
 
 
-def test_a_name_that_is_no_utf8_is_told_like_others(command: Run, tmp_path: Path) -> None:
-    """Linux has such names; a message about one is printed, with the byte as Python escapes it or replaced."""
+def test_a_name_that_is_not_utf8_is_reported(command: Run, tmp_path: Path) -> None:
+    """Linux allows such names; the message shows the byte escaped as in Python, or replaced."""
     name = os.fsdecode(b"\xff.jsonl")
     folder = write_all(tmp_path / "in", {name: LINE % b"good" + b"bad\n"})
     check_built(command, folder, tmp_path / "store", [(name, 1, "good"), (name, 2, Bad("not JSON"))])
@@ -121,28 +123,28 @@ def test_a_name_that_is_no_utf8_is_told_like_others(command: Run, tmp_path: Path
 
 @pytest.fixture
 def anybodys() -> Iterator[Path]:
-    """A folder that anybody may use."""
+    """A folder that every user may use."""
     with open_folder() as folder:
         yield folder
 
 
 @pytest.fixture
 def nobody() -> Iterator[None]:
-    """Work as a user without rights, where we are root."""
+    """Become a user without privileges, if we are root."""
     mine = os.geteuid()
     yield
     os.seteuid(mine)
 
 
 def as_nobody() -> None:
-    """From here on, to the end of the test, root's rights are gone."""
+    """Without root's privileges to the end of the test."""
     if os.geteuid() == 0:
         os.seteuid(NOBODY)
 
 
 @pytest.mark.parametrize("locked", ["in/b.jsonl", "in/sub", "in"])
-def test_what_may_not_be_read_is_told(command: Run, anybodys: Path, nobody: None, locked: str) -> None:
-    """P9: a file, a folder inside and the folder itself: no store of the others is made; root alone may read all."""
+def test_an_unreadable_input_is_reported(command: Run, anybodys: Path, nobody: None, locked: str) -> None:
+    """P9: a file, a folder inside, or the folder itself: no store is built from the others."""
     files = {"a.jsonl": LINE % b"a", "b.jsonl": LINE % b"b", "sub/c.jsonl": LINE % b"c"}
     folder = write_all(anybodys / "in", files)
     (anybodys / locked).chmod(0)
@@ -165,10 +167,10 @@ DURING: dict[str, tuple[str, str]] = {  # what happens to b.jsonl when a record 
 
 
 @pytest.mark.parametrize("case", DURING)
-def test_an_input_that_changes_during_the_build_is_told_and_again_builds(
+def test_an_input_that_changes_during_the_build_fails_it(
     command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    """P9: neither its old nor its new documents; as it was, the same command builds what it had built undisturbed."""
+    """P9: neither its old nor its new documents are used; restored, the same command builds the usual store."""
     texts = {"a.jsonl": ["a"], "b.jsonl": [f"b{i}" for i in range(3000)], "c.jsonl": ["c"]}
     files = {name: b"".join(LINE % text.encode() for text in each) for name, each in texts.items()}
     folder = write_all(tmp_path / "in", files)
@@ -197,10 +199,10 @@ def test_an_input_that_changes_during_the_build_is_told_and_again_builds(
 
 @pytest.mark.parametrize("output", ["closed/s", "closed/a/s", "x" * 300, "x" * 300 + "/s"])
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)], ids=["build", "dry run"])
-def test_an_output_that_may_not_be_looked_at_is_told(
+def test_an_inaccessible_output_is_reported(
     command: Run, anybodys: Path, nobody: None, output: str, dry_run: tuple
 ) -> None:
-    """A closed folder, a name too long: exit code 2 with the name, not a traceback; also before anything is written."""
+    """A closed folder or a name that is too long: exit code 2 with the name, before anything is written."""
     file = write_all(anybodys / "in", {"a.jsonl": LINE % b"a"}) / "a.jsonl"
     (anybodys / "closed").mkdir(0o700)
     as_nobody()
@@ -219,10 +221,10 @@ def test_an_output_that_may_not_be_looked_at_is_told(
     ],
     ids=["append", "report", "report, a name too long"],
 )
-def test_a_store_that_may_not_be_looked_at_is_told(
+def test_an_inaccessible_store_is_reported(
     anybodys: Path, nobody: None, monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...], message: str
 ) -> None:
-    """Not as a failing disk, of which something was kept, and not as a traceback."""
+    """Neither as a failing disk nor as a traceback."""
     monkeypatch.chdir(anybodys)
     (anybodys / "closed").mkdir(0o700)
     as_nobody()

@@ -1,4 +1,6 @@
-"""Odd and damaged .jsonl and .txt files, plain and compressed: every record is in the store or told, and none twice."""
+"""Unusual and damaged .jsonl and .txt files, plain and compressed: every record is in the store or reported, none
+twice.
+"""
 
 import gzip
 import json
@@ -94,12 +96,12 @@ def zstd(data: bytes, **parameters: object) -> bytes:
 
 
 def records_of(name: str, lines: Sequence[tuple[bytes, Outcome]] = LINES) -> list[Record]:
-    """What a file of these lines gives."""
+    """The records of a file of these lines."""
     return [(name, number, outcome) for number, (_, outcome) in enumerate(lines, 1) if outcome is not SKIPPED]
 
 
 def joined(ends: Sequence[bytes], last: bytes) -> bytes:
-    """LINES, with these line ends in turn, and `last` in place of the last one."""
+    """LINES with alternating line ends, and `last` instead of the last one."""
     ended = [line + ends[i % len(ends)] for i, (line, _) in enumerate(LINES)]
     return b"".join(ended).removesuffix(ends[(len(LINES) - 1) % len(ends)]) + last
 
@@ -123,15 +125,15 @@ FORMS: dict[str, tuple[str, Callable[[], bytes]]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_odd_line_is_a_document_or_a_bad_record_with_its_number(command: Run, tmp_path: Path, form: str) -> None:
-    """P9: whatever stands on a line, it takes no other with it; whatever holds the lines, they are the same."""
+    """P9: no line affects another, and the compression of the file makes no difference."""
     name, make = FORMS[form]
     folder = write_all(tmp_path / "in", {name: make()})
     check_built(command, folder, tmp_path / "store", records_of(name))
 
 
 @pytest.mark.deep
-def test_the_same_by_the_command_of_a_clone(tmp_path: Path) -> None:
-    """P9: as users run it, in a process of its own, no warning included; damage and nothing to write are exit code 1."""
+def test_the_command_reports_the_same(tmp_path: Path) -> None:
+    """P9: as users run it, in a separate process, without warnings; damage and empty results are exit code 1."""
     folder = write_all(tmp_path / "in", {"a.jsonl": joined([b"\n"], b"\n")})
     check_built(run_outside, folder, tmp_path / "store", records_of("a.jsonl"))
     write_all(folder, {"b.jsonl.zst": zstd(GOOD["jsonl"])[:-1]})
@@ -143,7 +145,7 @@ SPECIAL = ["<|endoftext|>", "between <|user|>", "<|endoftext", "<|padding|> is n
 
 @pytest.mark.parametrize("special_text", ["plain", "special", "error"])
 def test_special_tokens_in_texts(command: Run, tmp_path: Path, tokenizer_file: Path, special_text: str) -> None:
-    """Text is text unless asked otherwise: then its special tokens are ids, or make the record bad."""
+    """Special tokens in a text are text by default; on request they become ids, or make the record bad."""
     folder = write_all(
         tmp_path / "in", {"a.jsonl": b"".join(json.dumps({"text": t}).encode() + b"\n" for t in SPECIAL)}
     )
@@ -181,7 +183,7 @@ TEXT_FILES: dict[str, tuple[bytes, Outcome]] = {
 
 
 def test_every_odd_text_file_is_a_document_or_a_bad_record(command: Run, tmp_path: Path) -> None:
-    """P9: a file is one record, number 1; files without a line, and empty ones of each kind, are counted among the inputs."""
+    """P9: a file is one record, number 1; empty files are counted among the inputs."""
     lines = {"none.jsonl": b"", "none.jsonl.gz": gzip.compress(b""), "none.jsonl.zst": zstd(b""), "mark.jsonl": BOM, "blank.jsonl": b"\n\r\n \n"}  # fmt: skip
     folder = write_all(tmp_path / "in", {**{name: data for name, (data, _) in TEXT_FILES.items()}, **lines})
     records = [(name, 1, outcome) for name, (_, outcome) in sorted(TEXT_FILES.items())]
@@ -205,10 +207,10 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": z
 @pytest.mark.parametrize("ending", GOOD)
 @pytest.mark.parametrize("kind", COMPRESS)
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_compressed_file_is_no_shorter_corpus(
+def test_a_damaged_compressed_file_fails_the_build(
     command: Run, tmp_path: Path, ending: str, kind: str, damage: str
 ) -> None:
-    """P9: exit code 1, the file named, no store, though bad records are allowed and the files beside it are sound."""
+    """P9: exit code 1 with the file's name and no store, even if bad records are allowed and other files are valid."""
     name = f"bad.{ending}{kind}"
     data = DAMAGES[damage](COMPRESS[kind](GOOD[ending]))
     folder = write_all(tmp_path / "in", {"a.jsonl": GOOD["jsonl"], name: data, "z.jsonl": GOOD["jsonl"]})
@@ -216,8 +218,8 @@ def test_a_damaged_compressed_file_is_no_shorter_corpus(
     check_refused(command, folder, tmp_path / "store", 1, *parts, options=["--max-bad", 9])
 
 
-def test_nothing_to_write_is_told(command: Run, tmp_path: Path) -> None:
-    """P9: exit code 1: nothing exits 0 with nothing written."""
+def test_a_build_without_documents_fails(command: Run, tmp_path: Path) -> None:
+    """P9: exit code 1; exit code 0 means that a store was written."""
     folder = write_all(tmp_path / "in", {"a.jsonl": b"", "b.txt": b""})
     check_refused(command, folder, tmp_path / "none", 1, "documents: expected at least one, found none (2 input files")
 
@@ -226,8 +228,8 @@ LONG = [("jsonl", b'{"text": "%s"}\n'), ("jsonl.gz", b'{"text": "%s"}\n'), ("jso
 
 
 @pytest.mark.parametrize(("ending", "line"), LONG, ids=[ending for ending, _ in LONG])
-def test_a_line_over_the_limit_is_bad_alone(command: Run, tmp_path: Path, ending: str, line: bytes) -> None:
-    """P9: exactly --max-record-size is fine, a byte more is bad, one over three units of work too; the others stay."""
+def test_a_line_above_the_limit_is_one_bad_record(command: Run, tmp_path: Path, ending: str, line: bytes) -> None:
+    """P9: exactly --max-record-size is accepted, one byte more is bad; other lines are kept."""
     room = MB - len(line % b"") + 1  # the line end does not count
     sizes = [1, room, room + 1, 1, (3 if ending == "jsonl.gz" else 40) * MB, 2, MB // 2, room + 5]
     texts = [bytes([97 + i]) * size for i, size in enumerate(sizes)]
@@ -241,7 +243,9 @@ def test_a_line_over_the_limit_is_bad_alone(command: Run, tmp_path: Path, ending
 
 
 def test_a_line_of_many_megabytes(command: Run, tmp_path: Path) -> None:
-    """A line of 30 MB, longer than a unit of work, and a text of 5 MB come out whole, and what is around them."""
+    """A line of 30 MB, longer than a unit of work, and a text of 5 MB are read completely, and so are their
+    neighbours.
+    """
     long = "abc " * (30 * MB // 4)
     texts = ("first", long, "last")
     data = b"".join(b'{"text":"%s"}\n' % text.encode() for text in texts)
@@ -250,8 +254,8 @@ def test_a_line_of_many_megabytes(command: Run, tmp_path: Path) -> None:
     check_built(command, folder, tmp_path / "store", [*records, ("c.txt", 1, long[: 5 * MB])])
 
 
-def test_a_hundred_thousand_lines_of_a_letter(command: Run, tmp_path: Path) -> None:
-    """Every one is a document of two tokens, in order, with its number."""
+def test_a_hundred_thousand_lines_of_one_letter(command: Run, tmp_path: Path) -> None:
+    """Each is a document of two tokens, in order, with its number."""
     letters = np.arange(100_000) % 10 + ord("0")
     data = b"".join(b'{"text":"%c"}\n' % letter for letter in letters.tolist())
     folder = write_all(tmp_path / "in", {"a.jsonl": data})
@@ -262,8 +266,8 @@ def test_a_hundred_thousand_lines_of_a_letter(command: Run, tmp_path: Path) -> N
         assert (store.origins() == np.arange(1, 100_001)).all()
 
 
-def test_little_that_unpacks_to_much_is_never_held(tmp_path: Path) -> None:
-    """P9: a line of half a gigabyte of zeros in 16 KB of .zst is bad as others too long, and is not held in memory."""
+def test_a_decompression_bomb_is_not_held_in_memory(tmp_path: Path) -> None:
+    """P9: a line of half a gigabyte of zeros in 16 KB of .zst is a bad record, like other lines that are too long."""
     compressor = zstandard.ZstdCompressor().compressobj()
     zeros = b"".join(compressor.compress(bytes(16 * MB)) for _ in range(32)) + compressor.flush()
     assert len(zeros) < 20_000
@@ -277,8 +281,8 @@ def test_little_that_unpacks_to_much_is_never_held(tmp_path: Path) -> None:
     assert [text if isinstance(text, str) else text.reason[:19] for _, text in records] == ["before", "after", "longer than 1048576", "before", "after"]  # fmt: skip
 
 
-def test_a_text_over_the_limit_is_bad_and_not_held_in_memory(command: Run, tmp_path: Path) -> None:
-    """A .txt file is one record as long as the file; of a compressed one no more is unpacked than the limit."""
+def test_a_text_above_the_limit_is_bad_and_not_held_in_memory(command: Run, tmp_path: Path) -> None:
+    """A .txt file is one record; of a compressed one, at most the limit is unpacked."""
     files = {"a.txt": b"a" * MB, "b.txt": b"b" * (MB + 1), "c.txt.gz": gzip.compress(b"c" * (9 * MB)), "d.txt": b"d"}
     too_long = Bad(f"longer than {MB} bytes")
     outcomes = ["a" * MB, too_long, too_long, "d"]

@@ -1,4 +1,4 @@
-"""Odd and damaged tables, .csv, .tsv, .parquet and .arrow: every row is in the store or told, and none twice."""
+"""Unusual and damaged tables, .csv, .tsv, .parquet and .arrow: every row is in the store or reported, none twice."""
 
 import datetime
 import gzip
@@ -51,7 +51,7 @@ CSV: dict[str, tuple[bytes, list[Outcome]]] = {
 
 @pytest.mark.parametrize("compressed", [False, True], ids=["plain", "gz"])
 def test_every_odd_csv_row_is_a_document_or_a_bad_record(command: Run, tmp_path: Path, compressed: bool) -> None:
-    """P9: rows are counted from 1 behind the header, blank lines not; one that is bad takes no other with it."""
+    """P9: rows are counted from 1 after the header, without blank lines; a bad row does not affect others."""
     files, records = {}, []
     for name, (data, outcomes) in sorted(CSV.items()):
         file = f"{name}.csv.gz" if compressed else f"{name}.csv"
@@ -61,8 +61,8 @@ def test_every_odd_csv_row_is_a_document_or_a_bad_record(command: Run, tmp_path:
     check_built(command, write_all(tmp_path / "in", files), tmp_path / "store", records)
 
 
-def test_tabs_between_fields_and_rows_over_the_limit(command: Run, tmp_path: Path) -> None:
-    """A .tsv is a .csv with tabs; a row over --max-record-size is bad alone."""
+def test_tsv_files_and_rows_above_the_limit(command: Run, tmp_path: Path) -> None:
+    """A .tsv is a .csv with tabs; a row above --max-record-size is one bad record."""
     long = b"x" * (1 << 20)
     files = {"a.tsv": b'id\ttext\n1\ta, b\n2\t"c\td"\n', "b.csv": b"text,id\na,1\n%s,2\nb,3\n" % long}
     records = [*numbered("a.tsv", ["a, b", "c\td"]), *numbered("b.csv", ["a", Bad("longer than 1048576 bytes"), "b"])]
@@ -83,21 +83,21 @@ REFUSED_CSV = {
 
 
 @pytest.mark.parametrize("case", REFUSED_CSV)
-def test_a_csv_file_that_cannot_be_told_apart_into_rows_is_refused(command: Run, tmp_path: Path, case: str) -> None:
-    """P9: behind an open quote all rows would be one text; exit code 1, and no store of the rows before it."""
+def test_a_csv_file_with_an_open_quote_is_refused(command: Run, tmp_path: Path, case: str) -> None:
+    """P9: all rows after the quote would be one text; exit code 1, and no store of the rows before it."""
     data, message = REFUSED_CSV[case]
     folder = write_all(tmp_path / "in", {"a.csv": b"text\nsound\n", "b.csv": data})
     check_refused(command, folder, tmp_path / "store", 1, message, str(folder / "b.csv"), options=["--max-bad", 9])
 
 
 def parquet_of(column: pa.Array, **options: object) -> Callable[[Path], object]:
-    """A writer of a .parquet file."""
+    """Writes a .parquet file."""
     table = pa.table({"id": pa.array(range(len(column))), "text": column})
     return lambda path: parquet.write_table(table, path, **options)
 
 
 def arrow_of(column: pa.Array, new: Callable = pa.ipc.new_stream, rows: int = 2) -> Callable[[Path], object]:
-    """A writer of an .arrow stream, or file, in batches."""
+    """Writes an .arrow stream or file, in batches."""
 
     def write(path: Path) -> None:
         table = pa.table({"id": pa.array(range(len(column))), "text": column})
@@ -130,7 +130,7 @@ COLUMNS: dict[str, tuple[pa.Array, list[Outcome]]] = {
 
 
 def test_every_kind_of_column_in_every_table(command: Run, tmp_path: Path) -> None:
-    """P9: rows are counted from 1, and nulls, empty texts and bytes that are no text, whatever the column's type."""
+    """P9: rows are counted from 1; nulls, empty texts and bytes that are not text, for every column type."""
     forms: dict[str, Callable[[pa.Array], Callable]] = {
         "{}.snappy.parquet": parquet_of,
         "{}.ragged.parquet": lambda column: parquet_of(column, row_group_size=3, use_dictionary=False, compression="zstd"),
@@ -148,8 +148,8 @@ def test_every_kind_of_column_in_every_table(command: Run, tmp_path: Path) -> No
     check_built(command, folder, tmp_path / "store", sorted(records, key=lambda record: record[0]))
 
 
-def test_ragged_row_groups_nested_text_and_no_row_group_at_all(command: Run, tmp_path: Path) -> None:
-    """`meta.text` is field text of column meta, a null above it a null; a table of no row is an input of no record."""
+def test_row_groups_of_any_size_and_nested_text(command: Run, tmp_path: Path) -> None:
+    """`meta.text` is field text of column meta, null if meta is null; a table without rows has no records."""
     schema = pa.schema(
         [("meta", pa.struct([("text", pa.string()), ("k", pa.int64())])), ("other", pa.list_(pa.string()))]
     )
@@ -172,10 +172,10 @@ def test_ragged_row_groups_nested_text_and_no_row_group_at_all(command: Run, tmp
     check_built(command, folder, tmp_path / "store", numbered("a.parquet", outcomes), "--text-field", "meta.text")
 
 
-def test_values_that_python_has_none_for_are_bad_rows(
+def test_values_without_a_python_equivalent_are_bad_rows(
     command: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P9: where all columns are read, a time after the year 9999 or of a nanosecond takes no other row with it."""
+    """P9: if all columns are read, a time after the year 9999 or in nanoseconds does not affect other rows."""
     (tmp_path / "all_columns.py").write_text("def keep(row):\n    return len(row) == 2\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -192,7 +192,7 @@ def test_values_that_python_has_none_for_are_bad_rows(
 
 
 def bytes_of(make: Callable[[Path], object], path: Path) -> bytes:
-    """What a writer writes."""
+    """The bytes that a writer writes."""
     make(path)
     data = path.read_bytes()
     path.unlink()
@@ -212,8 +212,8 @@ REFUSED_TABLES: dict[str, tuple[str, Callable[[bytes, bytes], bytes]]] = {
 
 @pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
 @pytest.mark.parametrize("damage", REFUSED_TABLES)
-def test_a_damaged_table_is_no_shorter_corpus(command: Run, tmp_path: Path, kind: str, damage: str) -> None:
-    """P9: exit code 1, the file named, no store of the rows that can still be read."""
+def test_a_damaged_table_fails_the_build(command: Run, tmp_path: Path, kind: str, damage: str) -> None:
+    """P9: exit code 1 with the file's name, and no store of the rows that can still be read."""
     only, cut = REFUSED_TABLES[damage]
     if only and kind != only:
         return
@@ -225,8 +225,8 @@ def test_a_damaged_table_is_no_shorter_corpus(command: Run, tmp_path: Path, kind
     check_refused(command, folder, tmp_path / "store", 1, *parts, options=["--max-bad", 99])
 
 
-def test_a_column_twice_or_not_at_all_is_refused(command: Run, tmp_path: Path) -> None:
-    """Which of two is meant is not ours to say."""
+def test_a_repeated_or_missing_column_is_refused(command: Run, tmp_path: Path) -> None:
+    """It would be ambiguous which column is meant."""
     table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["text", "text"])
     makers = {"a.parquet": lambda path: parquet.write_table(table, path), "b.parquet": lambda path: parquet.write_table(pa.table({"body": ["a"]}), path)}  # fmt: skip
     found = {
@@ -242,7 +242,7 @@ def test_a_column_twice_or_not_at_all_is_refused(command: Run, tmp_path: Path) -
 
 
 def saved(folder: Path, splits: dict[str, list[str]]) -> dict[str, object]:
-    """The files of a folder that `save_to_disk` of Hugging Face datasets leaves: of a dict of data sets of two files each."""
+    """The files that `save_to_disk` of Hugging Face datasets writes for a dict of data sets with two files each."""
     files: dict[str, object] = {"dataset_dict.json": json.dumps({"splits": list(splits)}).encode()}
     for split, texts in splits.items():
         names = [f"data-0000{i}-of-00002.arrow" for i in range(2)]
@@ -255,15 +255,15 @@ def saved(folder: Path, splits: dict[str, list[str]]) -> dict[str, object]:
 
 
 def test_a_saved_dict_of_data_sets(command: Run, tmp_path: Path) -> None:
-    """All its splits' listed files are read, and nothing else that lies there."""
+    """The listed files of all splits are read, and nothing else in the folder."""
     folder = write_all(tmp_path / "set", saved(tmp_path, {"train": ["a", "b", "c"], "test": ["d", "e"]}))
     expected = [("test", 0, "d", 1), ("test", 1, "e", 1), ("train", 0, "a", 1), ("train", 0, "c", 2), ("train", 1, "b", 1)]  # fmt: skip
     records = [(f"{split}/data-0000{i}-of-00002.arrow", number, text) for split, i, text, number in expected]
     check_built(command, folder, tmp_path / "store", records)
 
 
-def test_a_listed_file_that_is_lost_is_told(command: Run, tmp_path: Path) -> None:
-    """P9: half a data set, or one whose every file is lost, is no smaller one."""
+def test_a_missing_listed_file_is_reported(command: Run, tmp_path: Path) -> None:
+    """P9: a data set with missing files is not a smaller data set."""
     folder = write_all(tmp_path / "set", saved(tmp_path, {"train": ["a", "b"], "test": ["c", "d"]}))
     lost = folder / "test" / "data-00001-of-00002.arrow"
     lost.unlink()
@@ -278,8 +278,8 @@ def test_a_listed_file_that_is_lost_is_told(command: Run, tmp_path: Path) -> Non
 
 @pytest.mark.deep
 @pytest.mark.parametrize("kind", ["stream", "file", "parquet"])
-def test_a_changed_byte_anywhere_crashes_nothing_and_loses_no_row(tmp_path: Path, kind: str) -> None:
-    """P9: a table has no checksum of its own, so a letter may be another; but a row is never lost, and no crash made."""
+def test_a_changed_byte_never_crashes_or_loses_a_row(tmp_path: Path, kind: str) -> None:
+    """P9: tables have no checksums, so a letter may change, but no row is lost."""
     from tests.support.stores.reading import read_slice
     from tokenstore.builder.reading.inputs import find_inputs
     from tokenstore.builder.reading.units import cut_units

@@ -137,7 +137,7 @@ def test_other_options_than_those_of_the_store_exit_2(jsonl: Callable[..., Path]
     assert "already complete; nothing done" in again.stdout
     other = run_here(*command, "--no-eos")
     assert other.returncode == 2
-    assert "options.eos was True, is False" in other.stderr
+    assert "options.eos was true, is false" in other.stderr
     assert run_here(*command, "--no-eos", "--overwrite").returncode == 0
 
 

@@ -1,4 +1,6 @@
-"""plan.find backwards through every rule of the order, against a scan of all that plan.documents gives: ORD-5..8, 12..15."""
+"""plan.find, the inverse of every rule of the order, against a scan of all that plan.documents returns: ORD-5..8,
+12..15.
+"""
 
 from collections import defaultdict
 from itertools import islice, takewhile
@@ -20,7 +22,9 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 
 
 def scan(plan: Plan, twin: Twin) -> dict[tuple[str, int], list[tuple]]:
-    """(epoch, step, row, start, stop) of every piece the plan gives, up to its end or the horizon, by (source, document)."""
+    """(epoch, step, row, start, stop) of every piece of the plan, up to its end or the horizon, by (source,
+    document).
+    """
     found = defaultdict(list)
     for step in twin.given_steps:
         for row, (pieces, sequence) in enumerate(zip(plan.documents(step), twin.sequences(step), strict=True)):
@@ -32,7 +36,7 @@ def scan(plan: Plan, twin: Twin) -> dict[tuple[str, int], list[tuple]]:
 
 
 def some_documents(data: st.DataObject, documents: dict[str, list]) -> list[tuple[str, int]]:
-    """A few documents of every source with a path, the first and the last among them."""
+    """A few documents of every source with a path, including the first and the last."""
     chosen = []
     for source, those in documents.items():
         numbers = data.draw(st.lists(st.integers(0, len(those) - 1), max_size=3))
@@ -41,22 +45,22 @@ def some_documents(data: st.DataObject, documents: dict[str, list]) -> list[tupl
 
 
 def any_case(data: st.DataObject, case: dict, endless: bool = False) -> dict:
-    """The case as it is, one whose sources run out, or one without an end."""
+    """The case itself, one whose sources run out, or an endless one."""
     if endless:
         return {**case, "num_steps": None}
     return data.draw(st.one_of(st.just(case), limited(case)))
 
 
 def ask(plan: Plan, source: str, document: int, **bounds: object) -> list[tuple]:
-    """What find gives, after a check of its promise: whole steps rise."""
+    """The result of find, after checking its promise: steps rise."""
     found = [tuple(occurrence) for occurrence in plan.find(source, document, **bounds)]
     assert [step for _, step, *_ in found] == sorted(step for _, step, *_ in found)
     return found
 
 
 @given(case=cases(PACKINGS), data=st.data())
-def test_find_is_a_scan(stores: Stores, case: dict, data: st.DataObject) -> None:
-    """Every piece of a document with its epoch, step, row and tokens; nothing of skipped steps or behind the end."""
+def test_find_equals_a_scan(stores: Stores, case: dict, data: st.DataObject) -> None:
+    """Every piece of a document with its epoch, step, row and tokens; nothing in skipped steps or after the end."""
     try:
         plan, documents = plan_of(stores, any_case(data, case))
     except ConfigError:  # not one step
@@ -68,7 +72,7 @@ def test_find_is_a_scan(stores: Stores, case: dict, data: st.DataObject) -> None
 
 @given(case=cases(PACKINGS), data=st.data())
 def test_find_in_one_epoch_or_some_steps(stores: Stores, case: dict, data: st.DataObject) -> None:
-    """With epoch or steps or both: what a scan finds there and nothing else, whether steps are a range or a pair."""
+    """With epoch, steps or both, the same as a scan of these; steps may be a range or a pair."""
     try:
         plan, documents = plan_of(stores, any_case(data, case))
     except ConfigError:
@@ -88,8 +92,8 @@ def test_find_in_one_epoch_or_some_steps(stores: Stores, case: dict, data: st.Da
 
 
 @given(case=cases(PACKINGS), data=st.data())
-def test_find_in_a_plan_without_end(stores: Stores, case: dict, data: st.DataObject) -> None:
-    """Bounded by steps, taken from lazily, or asked for one epoch far away: an endless plan ends no question of these."""
+def test_find_in_an_endless_plan(stores: Stores, case: dict, data: st.DataObject) -> None:
+    """Limited by steps, read lazily, or for one distant epoch: find returns."""
     plan, documents = plan_of(stores, any_case(data, case, endless=True))
     found = scan(plan, Twin(plan.config, documents))
     first, last = sorted(data.draw(st.tuples(st.integers(0, HORIZON), st.integers(0, HORIZON))))
@@ -107,8 +111,8 @@ def test_find_in_a_plan_without_end(stores: Stores, case: dict, data: st.DataObj
             assert (source, document, start, stop) in plan.documents(step)[row]
 
 
-def test_a_document_that_never_comes_is_told(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An endless plan over `concat` in its own order never gives the last T mod L tokens: an answer, not a hang."""
+def test_find_of_a_document_that_never_appears_ends(stores: Stores, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An endless plan over `concat` without shuffle never reads the last T mod L tokens: no result, and no hang."""
     case = {"vocabulary": 300, "sequence_length": 60, "global_batch_size": 6, "packing": "concat", "shuffle": False}
     plan, documents = plan_of(stores, {**case, "sources": {"a": {"path": 4}}})
     assert sum(map(len, documents["a"])) > plan.num_sequences["a"] * 60
@@ -127,7 +131,7 @@ def test_a_document_that_never_comes_is_told(stores: Stores, monkeypatch: pytest
 @pytest.mark.parametrize("shuffle", [True, False])
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_long_documents_are_found_piece_by_piece(stores: Stores, packing: str, shuffle: bool) -> None:
-    """A document over many rows of many steps: its pieces are its tokens, each once an epoch."""
+    """A document over many rows of many steps: its pieces cover its tokens, each once per epoch."""
     sources = {"a": {"path": 1}}
     case = {"vocabulary": 300, "sequence_length": 3, "global_batch_size": 4, "packing": packing, "shuffle": shuffle}
     plan, documents = plan_of(stores, {**case, "sources": sources, "num_steps": "all_exhausted", "last_batch": "pad"})
@@ -141,8 +145,8 @@ def test_long_documents_are_found_piece_by_piece(stores: Stores, packing: str, s
     assert size - len(tokens) < 3
 
 
-def test_a_source_that_comes_back_is_found_again(stores: Stores) -> None:
-    """A source left out of a stage goes on after it where it was; one dropped for good is found no more."""
+def test_a_source_that_pauses_for_a_stage_is_found_after_it(stores: Stores) -> None:
+    """A source that a stage omits continues afterwards where it was; a dropped source is not found again."""
     sources = {"a": {"path": 0, "weight": 1}, "b": {"path": 5, "weight": 1, "max_epochs": 1}}
     stages = [{"from_step": 2, "weights": {"b": 1}}, {"from_step": 5, "weights": {"a": 1, "b": 1}}]
     case = {"vocabulary": 300, "sequence_length": 30, "global_batch_size": 6, "stages": stages}
@@ -161,7 +165,7 @@ def test_a_source_that_comes_back_is_found_again(stores: Stores) -> None:
 
 
 class TestErrors:
-    """A question that cannot be meant is an error at once, not when the answer is looked at."""
+    """Invalid arguments are an error at once, not when the result is read."""
 
     @pytest.fixture
     def plan(self, stores: Stores) -> Plan:
@@ -171,37 +175,37 @@ class TestErrors:
 
     @pytest.mark.parametrize("source", ["c", "p", ""])
     def test_unknown_sources_and_pools(self, plan: Plan, source: str) -> None:
-        """The message lists the sources with a path; the name of a pool is none of them."""
+        """The message lists the sources with a path; the name of a pool is not accepted."""
         with pytest.raises(ValueError, match=rf"source: expected one of a, b, found '{source}'"):
             plan.find(source, 0)
 
     @pytest.mark.parametrize("document", [2, -1, 10**20])
     def test_unknown_documents(self, plan: Plan, document: int) -> None:
-        """The message says how many there are, and of which source."""
+        """The message says how many documents the source has."""
         with pytest.raises(IndexError, match=rf"document: expected one of 2, found {document} \(source b\)"):
             plan.find("b", document)
 
-    def test_what_is_no_number(self, plan: Plan) -> None:
-        """Documents, epochs and steps are whole numbers."""
+    def test_arguments_that_are_not_integers(self, plan: Plan) -> None:
+        """Documents, epochs and steps are integers."""
         for arguments, bounds in ((("b", 0.0), {}), (("b", 0), {"epoch": 1.0}), (("b", 0), {"steps": (0.0, 3)})):
             with pytest.raises(TypeError):
                 plan.find(*arguments, **bounds)
 
     def test_steps_outside_the_plan(self, plan: Plan) -> None:
-        """No step is below 0; behind the plan's end there is nothing."""
-        with pytest.raises(ValueError, match=r"step: expected one in 0\.\.9, found -1"):
+        """No step is below 0; after the plan's end there are no results."""
+        with pytest.raises(ValueError, match=r"step: expected a step in 0\.\.9, found -1"):
             plan.find("a", 0, steps=(-1, 3))
         assert list(plan.find("a", 0, steps=(10, 12))) == []
         assert list(plan.find("a", 0, steps=(0, 10**9))) == list(plan.find("a", 0))
         assert list(plan.find("a", 0, steps=(5, 5))) == list(plan.find("a", 0, steps=(5, 2))) == []
 
     def test_a_negative_epoch(self, plan: Plan) -> None:
-        """As epoch_start has it."""
+        """The same error as in epoch_start."""
         with pytest.raises(ValueError, match="epoch: expected 0 or more, found -1"):
             plan.find("a", 0, epoch=-1)
 
     def test_a_range_with_a_stride(self, plan: Plan) -> None:
-        """Every other step is either what is looked at, or refused."""
+        """A range that skips steps is refused."""
         steps = range(0, 8, 2)
         try:
             found = [o.step for document in range(40) for o in plan.find("a", document, steps=steps)]

@@ -1,4 +1,4 @@
-"""Growing (FMT-13) in any number of steps is writing at once, and no version ever changes."""
+"""Appending in any number of steps equals writing at once, and no version ever changes (FMT-13)."""
 
 import tempfile
 from itertools import pairwise
@@ -18,12 +18,12 @@ SIDE_FILES = ("boundaries.bin", "length_index.bin", "origins.bin", "ids.bin")
 @given(LENGTHS, st.sets(st.integers(1, 11), max_size=4), KINDS, st.sampled_from([1, 30, 1 << 20]), st.integers(1, 5))
 @example([4096, 1, 4096, 8192, 1], {1, 2, 3, 4}, ALL, 1, 1)
 @example([1], set(), ALL, 30, 1)
-def test_growing_in_steps_is_writing_at_once(
+def test_growing_in_steps_equals_writing_at_once(
     lengths: list[int], cuts: set[int], kind: Kind, shard_bytes: int, at_once: int
 ) -> None:
-    """FMT-13: documents, masks, origins, ids, order and text are those of a store written at once, in the newest version
-    and, of its documents, in every older one; what depends on all documents is the same bytes, and with the same shards
-    so is the digest. Older versions keep their digest, and all are sound.
+    """FMT-13: all versions have the documents, masks, origins, ids, length index and text of a store written at
+    once. Files of all documents have the same bytes, and with the same shards the digest is equal. Older versions
+    keep their digest, and all are sound.
     """
     documents = documents_of(len(lengths), lengths, vocab_size=128)
     edges = [0, *sorted(cut for cut in cuts if cut < len(lengths)), len(lengths)]

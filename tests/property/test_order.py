@@ -1,4 +1,4 @@
-"""The order against its plain-int twins, and the promises that rest on it (P3, P4, P6, P7)."""
+"""The order against its plain-Python twins, and the promises that rest on it (P3, P4, P6, P7)."""
 
 import hashlib
 from fractions import Fraction
@@ -22,7 +22,7 @@ DECIMALS = st.decimals(0, 10, places=6, allow_nan=False).filter(lambda x: x > 0)
 
 
 def key_text(seed: int, purpose: str, name: str) -> str:
-    """The text of ORD-1, written from its words alone."""
+    """The JSON text of ORD-1, written from the specification alone."""
     short = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
     def escaped(text: str) -> str:
@@ -35,25 +35,25 @@ def key_text(seed: int, purpose: str, name: str) -> str:
 
 @given(seed=st.integers(-(2**200), 2**200), name=st.text())
 @example(seed=0, name='naïve "\\/\x7f\x80\u2028😀\x00\b\f\n\r\t')
-def test_keys_are_of_the_text_in_the_specification(seed: int, name: str) -> None:
+def test_keys_hash_the_text_of_the_specification(seed: int, name: str) -> None:
     """ORD-1: how a name is escaped is part of the order."""
     digest = hashlib.blake2b(key_text(seed, "row", name).encode("ascii"), digest_size=8).digest()
     assert int(base_key(seed, "row", name)) == int.from_bytes(digest, "little")
 
 
 class TestPermutation:
-    """ORD-2: a keyed bijection of range(n), with an inverse, without bias."""
+    """ORD-2: a keyed bijection of range(n), invertible and unbiased."""
 
     @given(st.integers(1, 3000) | st.integers(65500, 65600), KEYS)
     def test_is_a_bijection(self, n: int, key: int) -> None:
-        """Every index has one image and every image one index."""
+        """Every index has exactly one image."""
         images = permute(list(range(n)), n, key)
         assert sorted(images) == list(range(n))
         assert unpermute(images, n, key) == list(range(n))
 
     @given(st.integers(1, 2**61), KEYS, st.data())
     def test_equals_the_twin_at_any_size(self, n: int, key: int, data: st.DataObject) -> None:
-        """P6: production gives what plain integers give."""
+        """P6: the kernel equals plain integers."""
         i = data.draw(st.integers(0, n - 1))
         image = permute([i], n, key)[0]
         assert image == order_twin.permute(i, n, key)
@@ -68,7 +68,7 @@ class TestPermutation:
 
     @pytest.mark.parametrize("n", [2, 3, 4, 5, 6])
     def test_tiny_permutations_are_uniform(self, n: int) -> None:
-        """Over many keys every order of a few elements comes equally often (chi2/df near 1)."""
+        """Over many keys each order of a few elements is equally frequent (chi2/df near 1)."""
         keys, counts = 20_000, {}
         for key in range(keys):
             order = tuple(permute(list(range(n)), n, order_twin.mix(key)))
@@ -80,8 +80,8 @@ class TestPermutation:
         assert chi2 / max(orders - 1, 1) < 1 + 5 * (2 / max(orders - 1, 1)) ** 0.5
 
     @pytest.mark.parametrize("n", [1000, 65535, 65536, 1 << 20, 10**9])
-    def test_neighbours_fall_apart_and_residues_are_even(self, n: int) -> None:
-        """1,024 neighbours spread over coarse buckets and residues as chance has it; so do neighbouring keys."""
+    def test_adjacent_indices_are_decorrelated(self, n: int) -> None:
+        """1,024 adjacent indices, or keys, are spread over coarse buckets and residues as by chance."""
         for key in (1, 2, 3):
             images = np.array(permute_consecutive(0, min(1000, n), n, key))
             buckets = len(np.unique(images * 64 // n))
@@ -99,7 +99,7 @@ class TestShares:
 
     @given(st.dictionaries(NAMES, DECIMALS, min_size=1, max_size=50))
     def test_equal_the_twin_and_the_weights(self, weights: dict) -> None:
-        """Shares are the twin's; exact when the common denominator allows it, else within one slot of 2**20."""
+        """Shares equal the twin's; exact if the common denominator allows it, otherwise within one slot of 2**20."""
         shares = integer_shares(weights)
         assert shares == order_twin.integer_shares(weights)
         total, period = sum(map(Fraction, weights.values())), sum(shares.values())
@@ -109,7 +109,7 @@ class TestShares:
 
     @pytest.mark.parametrize("weights", [{}, {"a": 0}, {"a": "x"}, {"a": -1}, {"a": float("nan")}, {"a": float("inf")}])
     def test_impossible_weights_are_refused(self, weights: dict) -> None:
-        """No weight above 0, a negative one or no number: ValueError."""
+        """No weight above 0, a negative weight, or not a number: ValueError."""
         with pytest.raises(ValueError, match="expected"):
             integer_shares(weights)
 
@@ -124,7 +124,7 @@ class TestInterleave:
 
     @given(st.lists(st.integers(1, 40), min_size=1, max_size=12))
     def test_equals_the_twin(self, shares: list[int]) -> None:
-        """Slots, ranks and places are those of the plain rule."""
+        """Slots and counts equal those of the plain rule."""
         named = {f"s{i:02d}": c for i, c in enumerate(shares)}
         table = interleave(tuple(shares))
         slots = order_twin.interleave(named)
@@ -150,7 +150,7 @@ class TestInterleave:
 
     @pytest.mark.parametrize("k", [2, 3, 10, 60, 200])
     def test_keeps_the_bound_at_the_largest_period(self, k: int) -> None:
-        """P4 at a sum of 2**20, with weights from 1e-6 on: int64 is wide enough."""
+        """P4 with a sum of 2**20 and weights down to 1e-6: int64 is sufficient."""
         weights = {f"s{i:03d}": str(Fraction(1, 10**6) if i % 2 else i + 1) for i in range(k)}
         weights = {name: float(Fraction(weight)) for name, weight in weights.items()}
         shares = list(integer_shares(weights).values())
@@ -182,8 +182,8 @@ class TestSchedule:
     """ORD-5: arithmetic equals replay."""
 
     @given(schedules())
-    def test_equals_a_run_with_memory(self, case: tuple) -> None:
-        """Every cursor has the source and number that counting one by one gives; the run ends where it ends (P3)."""
+    def test_equals_counting_one_by_one(self, case: tuple) -> None:
+        """Every cursor has the source and number that counting gives; the run ends at the same place (P3)."""
         stages, limits, on_exhausted, num_steps, skips = case
         laid = lay_out(stages, limits, on_exhausted, num_steps, skips)
         cursors = [
@@ -201,7 +201,7 @@ class TestSchedule:
 
     @given(schedules())
     def test_is_within_one_inside_every_segment(self, case: tuple) -> None:
-        """P4 inside every segment, at every cursor, also where the batch size changes inside it."""
+        """P4 inside every segment, at every cursor, also if the batch size changes inside it."""
         laid = lay_out(*case)
         for segment in laid.segments:
             period = sum(segment.shares.values())
@@ -211,7 +211,7 @@ class TestSchedule:
 
     @given(schedules(), st.integers(0, 5))
     def test_rows_equal_the_twin(self, case: tuple, seed: int) -> None:
-        """The kernel's rows of a step are the twin's permuted cursors (ORD-6)."""
+        """The kernel's rows of a step equal the twin's permuted cursors (ORD-6)."""
         laid = lay_out(*case)
         names = {name: i for i, name in enumerate(sorted({n for stage in laid.stages for n in stage.shares}))}
         key = order_twin.base_key(seed, "step")
@@ -242,7 +242,7 @@ class TestSchedule:
 
     @given(schedules())
     def test_skipped_steps_move_no_other(self, case: tuple) -> None:
-        """Steps keep their numbers: next_step passes over a skip, and counting leaves it out."""
+        """Steps keep their numbers: next_step passes over a skip, and step_at does not count it."""
         laid = lay_out(*case)
         given_steps = [step for step in range(40) if not laid.is_skipped(step)]
         for step in range(30):
@@ -251,7 +251,7 @@ class TestSchedule:
 
     @given(schedules(), st.sampled_from([1, 4, 12]))
     def test_a_change_of_batch_size_moves_no_sequence(self, case: tuple, size: int) -> None:
-        """The run is one stream: other batch sizes without new shares cut it at other places only."""
+        """The sequences are the same: other batch sizes without new shares only cut the run in other places."""
         stages, limits, on_exhausted, num_steps, skips = case
         laid = lay_out(stages, limits, on_exhausted, num_steps, skips)
         other = [*stages, Stage(stages[-1].from_step + 2, size, stages[-1].shares, continues=True)]
@@ -260,18 +260,18 @@ class TestSchedule:
             assert laid.segments_in(n, n + 1)[0].at(n) == again.segments_in(n, n + 1)[0].at(n)
 
     def test_error_stops_at_the_first_sequence_too_many(self) -> None:
-        """Under `error` the schedule says which source would be asked for one too many, and where."""
+        """Under `error` the schedule says which source would give one sequence too many, and where."""
         laid = lay_out([Stage(0, 4, {"a": 1})], {"a": 10}, "error", 3)
         assert laid.exhausted == (10, "a")
         assert laid.num_steps == 2
 
 
 class TestWindows:
-    """ORD-7: an epoch of `concat` gives every token at most once, all but T mod L of them (P3)."""
+    """ORD-7: an epoch of `concat` uses every token at most once, all except T mod L of them (P3)."""
 
     @given(st.integers(1, 500), st.integers(1, 40), st.integers(0, 3), st.integers(0, 99))
     def test_an_epoch_tiles_the_circle(self, num_tokens: int, length: int, epoch: int, seed: int) -> None:
-        """The windows of an epoch do not overlap, and only T mod L tokens are left out."""
+        """The windows of an epoch do not overlap, and exactly T mod L tokens are unused."""
         count = num_tokens // length
         if count == 0:
             return
@@ -281,7 +281,7 @@ class TestWindows:
 
     @given(st.integers(1, 2**45), st.integers(1, 2**17), st.integers(0, 2**50), st.integers(-9, 9))
     def test_equals_the_twin(self, num_tokens: int, length: int, k: int, seed: int) -> None:
-        """P6, at any size."""
+        """P6, for any size."""
         length = min(length, num_tokens)
         for shuffle in (True, False):
             expected = order_twin.window_start(seed, "näme", num_tokens, length, k, shuffle)

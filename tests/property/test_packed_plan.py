@@ -27,7 +27,7 @@ def split(data: st.DataObject, *sizes: int) -> tuple[int, int]:
 
 
 def limited_plan(stores: Stores, case: dict) -> tuple | None:
-    """(plan, twin), or None for a plan without one step, which is refused."""
+    """(plan, twin), or None for a plan without a single step, which is refused."""
     try:
         plan, documents = plan_of(stores, case)
     except ConfigError as error:
@@ -39,7 +39,7 @@ def limited_plan(stores: Stores, case: dict) -> tuple | None:
 
 @given(case=cases())
 def test_every_batch_equals_the_slow_twin(stores: Stores, case: dict) -> None:
-    """P6, ORD-12..15: tokens, targets, padding and pieces of every step are those of packing by hand."""
+    """P6, ORD-12..15: tokens, targets, padding and pieces of every step equal packing by hand."""
     plan, documents = plan_of(stores, case)
     twin = Twin(plan.config, documents)
     assert plan.num_sequences == twin.num_sequences
@@ -52,8 +52,10 @@ def test_every_batch_equals_the_slow_twin(stores: Stores, case: dict) -> None:
 
 
 @given(case=cases(most_steps=8), data=st.data())
-def test_runs_that_end_are_those_of_counting_by_hand(stores: Stores, case: dict, data: st.DataObject) -> None:
-    """P3, P5, ORD-5, ORD-11: drop, stop and the two words, with and without a padded last step, across stages."""
+def test_runs_that_end_equal_counting_by_hand(stores: Stores, case: dict, data: st.DataObject) -> None:
+    """P3, P5, ORD-5, ORD-11: drop, stop, first_exhausted and all_exhausted, with and without a padded last step,
+    across stages.
+    """
     made = limited_plan(stores, data.draw(limited(case)))
     if made is None:
         return
@@ -69,7 +71,9 @@ def test_runs_that_end_are_those_of_counting_by_hand(stores: Stores, case: dict,
 
 @given(case=cases(stages=False, skips=False), data=st.data())
 def test_a_padded_step_loses_nothing(stores: Stores, case: dict, data: st.DataObject) -> None:
-    """P5, P3, ORD-11: the last step of a padded plan holds all that is left, rows of padding and nothing else; drop leaves it out."""
+    """P5, P3, ORD-11: the last step of a padded plan contains all remaining sequences and rows of padding; drop
+    omits it.
+    """
     case = data.draw(limited(case))
     made = {last: limited_plan(stores, {**case, "last_batch": last}) for last in ("pad", "drop")}
     plan, twin = made["pad"]
@@ -95,7 +99,9 @@ def test_a_padded_step_loses_nothing(stores: Stores, case: dict, data: st.DataOb
 
 @given(case=cases(), data=st.data())
 def test_any_split_over_ranks_gives_the_same_step(stores: Stores, case: dict, data: st.DataObject) -> None:
-    """P2, P5: world size and microbatch size change who is given a row, not which rows there are; padded steps too."""
+    """P2, P5: world size and microbatch size decide which rank gets a row, not which rows there are; also in padded
+    steps.
+    """
     made = limited_plan(stores, data.draw(st.one_of(st.just(case), limited(case))))
     if made is None or not made[1].given_steps:
         return
@@ -114,7 +120,9 @@ def test_any_split_over_ranks_gives_the_same_step(stores: Stores, case: dict, da
 
 @given(case=cases(most_steps=5), data=st.data())
 def test_resuming_at_any_microbatch_gives_the_rest(stores: Stores, case: dict, data: st.DataObject) -> None:
-    """P1, P2, P5: from every state, inside a step or a padded one, with another split, comes what would have come."""
+    """P1, P2, P5: resuming from any state, inside a step, in a padded one or with other ranks, continues the same
+    run.
+    """
     made = limited_plan(stores, data.draw(st.one_of(st.just(case), limited(case))))
     if made is None:
         return
@@ -152,7 +160,7 @@ def test_resuming_at_any_microbatch_gives_the_rest(stores: Stores, case: dict, d
 
 @given(case=cases(stages=False, skips=False), epochs=st.integers(1, 4))
 def test_an_epoch_gives_every_token_exactly_once(stores: Stores, case: dict, epochs: int) -> None:
-    """P3, ORD-12: after E epochs every token of every document was given E times, in a pool floor or ceil of E p / q times."""
+    """P3, ORD-12: after E epochs each token was used E times; in a pool, floor or ceil of E p / q times."""
     case = {**case, "num_steps": "all_exhausted", "last_batch": "pad"}
     for source in case["sources"].values():
         if "weight" in source:
@@ -177,7 +185,7 @@ def test_an_epoch_gives_every_token_exactly_once(stores: Stores, case: dict, epo
 
 @pytest.mark.parametrize("packing", ["best_fit", "none"])
 def test_many_small_epochs_inside_one_step(stores: Stores, packing: str) -> None:
-    """P3, P6: a batch over more epochs of a source than are kept packed at once, forwards and back again."""
+    """P3, P6: a batch over more epochs of a source than there are cached packings, forwards and backwards."""
     sources = {"a": {"path": len(SIZES) - 1, "weight": 1}, "b": {"path": 3, "weight": 1}}
     case = {"vocabulary": 300, "packing": packing, "sequence_length": 48, "global_batch_size": 24, "sources": sources}
     plan, documents = plan_of(stores, {**case, "num_steps": 6})

@@ -1,4 +1,4 @@
-"""What a plan of packed sources says of itself, against a scan of what it gives: progress, epoch_start; and its state (P10)."""
+"""Progress, epoch_start and state (P10) of plans of packed sources, against a scan of their batches."""
 
 import copy
 from collections import Counter
@@ -24,7 +24,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 
 
 def tokens_of(twin: Twin, sequences: list[tuple[str, int]]) -> Counter:
-    """Tokens given by these sequences, by source."""
+    """Tokens of these sequences, by source."""
     counts = Counter()
     for source, number in sequences:
         counts[source] += sum(stop - start for _, _, start, stop in twin.pieces(source, number))
@@ -32,8 +32,8 @@ def tokens_of(twin: Twin, sequences: list[tuple[str, int]]) -> Counter:
 
 
 @given(case=cases(), data=st.data())
-def test_progress_is_what_a_scan_counts(stores: Stores, case: dict, data: st.DataObject) -> None:
-    """P3, P5: sequences, epochs and realised weight at every step, those of skipped steps counted, to the padded end."""
+def test_progress_equals_a_scan(stores: Stores, case: dict, data: st.DataObject) -> None:
+    """P3, P5: sequences, epochs and realised weight at every step, counting skipped steps, up to a padded end."""
     try:
         plan, documents = plan_of(stores, data.draw(st.one_of(st.just(case), limited(case))))
     except ConfigError:  # not one step
@@ -54,7 +54,7 @@ def test_progress_is_what_a_scan_counts(stores: Stores, case: dict, data: st.Dat
 
 @given(case=cases(stages=False, skips=False), epochs=st.integers(1, 3))
 def test_tokens_and_padding_are_exact_at_whole_epochs(stores: Stores, case: dict, epochs: int) -> None:
-    """P3: where tokens_exact is said they are those of a scan; so they are where every repeat factor has come round."""
+    """P3: if tokens_exact is set they equal a scan; it is set after whole cycles of every repeat factor."""
     case = {**case, "num_steps": "all_exhausted", "last_batch": "pad"}
     for source in case["sources"].values():
         if "weight" in source:
@@ -74,7 +74,7 @@ def test_tokens_and_padding_are_exact_at_whole_epochs(stores: Stores, case: dict
 
 
 def test_tokens_of_half_a_pool_are_not_called_exact(stores: Stores) -> None:
-    """P3: repeat 0.5 gives one half of the documents in the first epoch, with other tokens than the mean."""
+    """P3: repeat 0.5 uses half of the documents in the first epoch, whose tokens are not the mean."""
     case = {"vocabulary": 300, "sequence_length": 32, "global_batch_size": 1, "num_steps": 400}
     for number in range(5):  # of documents and tokens of several numbers
         sources = {"b": {"path": number}, "p": {"pool": {"b": "0.5"}}}
@@ -88,7 +88,7 @@ def test_tokens_of_half_a_pool_are_not_called_exact(stores: Stores) -> None:
 
 @given(case=cases(stages=False, skips=False))
 def test_tokens_inside_an_epoch_are_within_its_padding(stores: Stores, case: dict) -> None:
-    """P3: what SourceProgress.tokens promises inside an epoch, without fractional repeats."""
+    """P3: the promise of SourceProgress.tokens inside an epoch, without fractional repeats."""
     for source in case["sources"].values():
         if isinstance(source.get("pool"), dict):
             source["pool"] = dict.fromkeys(source["pool"], 2)
@@ -103,7 +103,7 @@ def test_tokens_inside_an_epoch_are_within_its_padding(stores: Stores, case: dic
 
 @given(case=cases(), data=st.data())
 def test_epochs_begin_where_a_scan_finds_them(stores: Stores, case: dict, data: st.DataObject) -> None:
-    """P3: epoch_start is the step that holds the epoch's first sequence; None where the plan never comes so far."""
+    """P3: epoch_start is the step of the epoch's first sequence; None if the plan never reaches it."""
     try:
         plan, documents = plan_of(stores, data.draw(st.one_of(st.just(case), limited(case))))
     except ConfigError:  # not one step
@@ -119,8 +119,8 @@ def test_epochs_begin_where_a_scan_finds_them(stores: Stores, case: dict, data: 
         plan.epoch_start(name, -1)
 
 
-def test_steps_per_epoch_know_who_has_run_out(make_store: Callable[..., Path]) -> None:
-    """Before a drop as the weights say, after it as the others share; None for the one that is gone."""
+def test_steps_per_epoch_after_a_source_has_run_out(make_store: Callable[..., Path]) -> None:
+    """Before a drop according to the weights, after it to the remaining shares; None for the dropped source."""
     paths = {name: make_store(name, random_documents(i, 300, 20), length_index=True) for i, name in enumerate("ab")}
     sources = {
         "a": {"path": str(paths["a"]), "weight": 1},
@@ -136,7 +136,7 @@ def test_steps_per_epoch_know_who_has_run_out(make_store: Callable[..., Path]) -
 
 
 class TestIdentity:
-    """P10: a state of a packed plan is resumed into one with the same history, and into no other."""
+    """P10: a state of a packed plan resumes in a plan with the same history, and in no other."""
 
     CASE: ClassVar[dict] = {
         "vocabulary": 300,
@@ -153,7 +153,7 @@ class TestIdentity:
     }
 
     def changed(self, stores: Stores, **changes: object) -> Plan:
-        """The plan with fields of it, or of a source (`c={...}`), changed."""
+        """The plan with changed fields of it, or of a source (`c={...}`)."""
         case = copy.deepcopy(self.CASE)
         for name, value in changes.items():
             if name in case["sources"]:
@@ -174,8 +174,10 @@ class TestIdentity:
             ({"shuffle": False}, ["shuffle was true, is false"]),
         ],
     )
-    def test_a_rewritten_past_is_refused_with_the_fields(self, stores: Stores, change: dict, fields: list[str]) -> None:
-        """The message names each field that differs, its old and its new value."""
+    def test_a_changed_history_is_refused_with_the_fields(
+        self, stores: Stores, change: dict, fields: list[str]
+    ) -> None:
+        """The message names each field that differs, with its old and new value."""
         state = self.changed(stores).state(10)
         with pytest.raises(StateMismatchError) as error:
             TokenLoader(self.changed(stores, **change)).load_state_dict(state)
@@ -187,8 +189,8 @@ class TestIdentity:
         pools = (["a", "b"], ["b", "a"], {"a": 1, "b": "1.0"}, {"b": 1.0, "a": 1})
         assert len({self.changed(stores, p={"pool": pool}).fingerprint for pool in pools}) == 1
 
-    def test_a_member_of_a_pool_is_no_source_of_the_mixture(self, stores: Stores) -> None:
-        """Taking a store that had no part into a pool of a later stage leaves the history alone."""
+    def test_an_unused_store_can_join_a_pool_of_a_later_stage(self, stores: Stores) -> None:
+        """A store without a part so far that joins a pool of a later stage does not change the history."""
         state = self.changed(stores).state(10)
         later = [{"from_step": 10, "weights": {"q": 1}}]
         case = {**copy.deepcopy(self.CASE), "stages": later}
@@ -203,8 +205,8 @@ class TestIdentity:
         case["sources"] = {"x": {"path": 4, "max_epochs": changes.pop("epochs", 1)}}
         return plan_of(stores, {**case, "num_steps": 100, **changes})[0]
 
-    def test_a_padded_step_in_the_past_holds_the_end(self, stores: Stores) -> None:
-        """A padded plan's state goes into a plan with a later end, unless the padded step lies in its history."""
+    def test_a_padded_step_in_the_history_fixes_the_end(self, stores: Stores) -> None:
+        """A padded plan's state resumes in a plan with a later end, unless the padded step is in its history."""
         plan, longer = self.ending(stores), self.ending(stores, epochs=2)
         assert (plan.num_steps, longer.num_steps) == (3, 5)
         for step in (0, 1, 2):
@@ -219,8 +221,10 @@ class TestIdentity:
         with pytest.raises(StateMismatchError, match=r"end was null, is 60"):
             TokenLoader(plan).load_state_dict(longer.state(3))
 
-    def test_last_batch_matters_only_behind_the_padded_step(self, stores: Stores) -> None:
-        """Dropping the last step instead of padding it changes nothing before it; resumed behind it, the plan is too short."""
+    def test_last_batch_matters_only_after_the_padded_step(self, stores: Stores) -> None:
+        """Dropping the last step instead of padding it changes nothing before it; after it, the plan is too short to
+        resume.
+        """
         padded, dropped = self.ending(stores), self.ending(stores, last_batch="drop")
         assert (padded.num_steps, dropped.num_steps) == (3, 2)
         assert padded.fingerprint != dropped.fingerprint
@@ -232,8 +236,8 @@ class TestIdentity:
         with pytest.raises(StateMismatchError, match=r"expected a step in 0\.\.2, found 3"):
             TokenLoader(dropped).load_state_dict(padded.state(3))
 
-    def test_last_batch_without_a_padded_step_is_no_difference(self, stores: Stores) -> None:
-        """A plan whose steps are all full is the same one with pad and with drop."""
+    def test_last_batch_does_not_matter_if_all_steps_are_full(self, stores: Stores) -> None:
+        """Such a plan is the same with pad and with drop."""
         plans = [self.changed(stores, last_batch=last) for last in ("pad", "drop")]
         assert plans[0].history(20) == plans[1].history(20)
         TokenLoader(plans[0]).load_state_dict(plans[1].state(20))

@@ -1,4 +1,4 @@
-"""The bins of packed sources against plain-int twins (ORD-14), and what they promise at any size (P3, P6)."""
+"""The bins of packed sources against plain-Python twins (ORD-14), and what they promise at any size (P3, P6)."""
 
 from fractions import Fraction
 
@@ -29,18 +29,18 @@ from tokenstore.order.packing import TAKEN, greatest_first, num_best_fit, pack, 
 
 
 @given(st.lists(st.integers(0, 9) | st.integers(0, 1 << 62), max_size=40))
-def test_pieces_are_taken_greatest_first(keys: list[int]) -> None:
-    """Equal ones in their order, whether or not a key and its place fit into one number."""
+def test_keys_are_sorted_greatest_first(keys: list[int]) -> None:
+    """Equal keys keep their order, whether or not a key and its index fit in one number."""
     expected = sorted(range(len(keys)), key=lambda place: -keys[place])
     assert greatest_first(np.array(keys, np.int64)).tolist() == expected
 
 
 class TestBitset:
-    """The set behind best fit."""
+    """The set of tokens left that best fit searches."""
 
     @given(st.integers(1, 200_000), st.data())
     def test_is_a_set(self, size: int, data: st.DataObject) -> None:
-        """After any adding and removing, next_member is the least member from a number on, or -1."""
+        """After any adding and removing, next_member is the smallest member from a number on, or -1."""
         edges = [x + d for x in (0, 63, 64, 4095, 4096, 8192, 65536, 131072, size - 1) for d in (-1, 0, 1)]
         numbers = st.integers(0, size - 1) | st.sampled_from([x for x in edges if 0 <= x < size])
         steps = data.draw(st.lists(st.tuples(st.sampled_from([ADD, REMOVE, NEXT, ADD, NEXT]), numbers), max_size=60))
@@ -54,7 +54,7 @@ class TestBitset:
         assert replay(steps, size) == expected
 
     def test_finds_each_of_many(self) -> None:
-        """131,073 numbers: from every one on, full, thinned out and empty again."""
+        """131,073 numbers: from every one on, with a full, a sparse and an empty set."""
         size, rng = 131_073, np.random.default_rng(0)
         kept = np.flatnonzero(rng.random(size) < 0.001)
         gone = np.setdiff1d(np.arange(size), kept)
@@ -69,11 +69,11 @@ class TestBitset:
 
 
 class TestNumSequences:
-    """ORD-14: N."""
+    """ORD-14, step 1: the number of bins N."""
 
     @given(documents())
     def test_equals_the_twin(self, case: tuple) -> None:
-        """Best-fit decreasing by runs fills as many bins as piece by piece."""
+        """Best-fit decreasing by groups fills as many bins as piece by piece."""
         length, lengths = case
         classes = classes_of(lengths, length)
         assert num_best_fit(classes) == packing_twin.num_sequences(counts_of(classes), length, "best_fit")
@@ -97,8 +97,8 @@ class TestNumSequences:
         ],
         ids=lambda value: str(value),
     )
-    def test_slack_is_that_of_the_text(self, lengths: list[int], times: int, expected: int) -> None:
-        """None below 32 bins, then a 200th, and a 1000th from 100,000 pieces on; half as much over best-fit decreasing."""
+    def test_slack_is_that_of_the_specification(self, lengths: list[int], times: int, expected: int) -> None:
+        """None below 32 bins, then 1/200, and 1/1000 from 100,000 pieces on; half as much over best-fit decreasing."""
         classes = classes_of(lengths, 64, times)
         assert num_best_fit(classes) == expected
         assert packing_twin.num_sequences(counts_of(classes), 64, "best_fit") == expected
@@ -109,7 +109,7 @@ class TestBestFit:
 
     @given(documents(), SEEDS, EPOCHS)
     def test_bins_equal_the_twin(self, case: tuple, seed: int, epoch: int) -> None:
-        """P6: bin for bin, slot for slot, on the twin's attempt, shuffled in several epochs and unshuffled."""
+        """P6: each bin and slot, in the twin's attempt, shuffled in several epochs and unshuffled."""
         length, lengths = case
         classes = classes_of(lengths, length)
         num_bins = num_best_fit(classes)
@@ -118,7 +118,7 @@ class TestBestFit:
 
     @given(documents(most=120), SEEDS, st.fractions(0, 1))
     def test_any_number_of_bins_equals_the_twin(self, case: tuple, seed: int, share: Fraction) -> None:
-        """From as many as best-fit decreasing needs to one a piece: pieces that may not join go into empty bins."""
+        """From what best-fit decreasing needs to one per piece: pieces that may not join go into empty bins."""
         length, lengths = case
         classes = classes_of(lengths, length)
         least = packing_twin.num_bins_best_fit_decreasing(counts_of(classes), length)
@@ -128,8 +128,8 @@ class TestBestFit:
             assert_whole(pack(classes, num_bins, jitter(seed), 3, shuffle), classes, num_bins)
 
     @given(st.integers(1000, 20_000), st.integers(10, 400), st.integers(0, 9999), EPOCHS)
-    def test_long_sub_entries_equal_the_twin(self, length: int, count: int, seed: int, epoch: int) -> None:
-        """Long sequences and few lengths: a sub-entry has several slots, and leaves groups in part."""
+    def test_entries_of_several_slots_equal_the_twin(self, length: int, count: int, seed: int, epoch: int) -> None:
+        """Long sequences and few lengths: an entry has several slots, and groups are used in part."""
         rng = np.random.default_rng(seed)
         lengths = rng.integers(1, 25, count) * (length // 16) + rng.integers(0, 2, count)
         classes = classes_of(lengths, length)
@@ -140,12 +140,14 @@ class TestBestFit:
 
     @pytest.mark.parametrize("seed", [5, 6])
     def test_equal_sort_keys_equal_the_twin(self, seed: int) -> None:
-        """By falling length, then in order: found by trying, so that entries of two classes have one sort key."""
+        """By falling length, then in order; the seeds were chosen so that entries of two classes have equal sort
+        keys.
+        """
         classes = classes_of(range(1, 65), 64, 256)
         assert assert_same_bins(classes, num_best_fit(classes), seed, 0, True, "a") == 4
 
     def test_tight_packings_equal_the_twin(self) -> None:
-        """Few pieces and not a bin to spare: thousands of histograms, six of the seven attempts."""
+        """Few pieces and no spare bin: thousands of histograms, six of the seven attempts."""
         rng, attempts = np.random.default_rng(1), set()
         for seed in range(3000):
             length = int(rng.choice([5, 10, 16, 31, 48, 64, 100]))
@@ -173,8 +175,8 @@ class TestBestFit:
         ],
         ids=lambda value: value if isinstance(value, int) else f"{len(value)} of {value[0]}",
     )
-    def test_ends_equal_the_twin(self, length: int, lengths: list[int]) -> None:
-        """One token, one document, all equal, documents of two million tokens, sub-entries one a class."""
+    def test_extreme_histograms_equal_the_twin(self, length: int, lengths: list[int]) -> None:
+        """One token, one document, all equal, documents of two million tokens, one entry per class."""
         classes = classes_of(lengths, length)
         num_bins = num_best_fit(classes)
         assert num_bins == packing_twin.num_sequences(counts_of(classes), length, "best_fit")
@@ -182,8 +184,8 @@ class TestBestFit:
             assert_same_bins(classes, num_bins, 7, epoch, shuffle)
             assert_whole(pack(classes, num_bins, jitter(7), epoch, shuffle), classes, num_bins)
 
-    def test_too_small_a_table_is_told(self) -> None:
-        """`place` says that the groups need more room, and writes nothing behind what it has."""
+    def test_a_table_that_is_too_small_is_reported(self) -> None:
+        """`place` reports that the groups need more room, and writes nothing after its end."""
         entries = np.array([[9, 0, 7], [5, 0, 6], [3, 0, 4], [2, 0, 30]])
         full = self.placed(entries, 40)
         assert 5 < len(full) < 40
@@ -192,7 +194,7 @@ class TestBestFit:
         assert np.array_equal(self.placed(entries, len(full)), full)
 
     def placed(self, entries: np.ndarray, room: int) -> np.ndarray:
-        """The groups, none where `room` of them are not enough."""
+        """The groups; none if there is not room for them."""
         groups = np.full((room + 5, 8), -7)
         used = place(entries, 4, 25, 22, np.full(17, -1), empty_bitset(17), groups[:room])
         assert np.all(groups[room:] == -7)
@@ -201,7 +203,7 @@ class TestBestFit:
 
     @given(documents())
     def test_singles_equal_the_twin(self, case: tuple) -> None:
-        """`none`: a piece a bin, the longest first."""
+        """`none`: one piece per bin, the longest first."""
         length, lengths = case
         classes = classes_of(lengths, length)
         made = pack_singles(classes)
@@ -232,7 +234,7 @@ class TestBestFit:
 
     @pytest.mark.parametrize("length", [1, 2, 8, 2048, 32768])
     def test_costs_the_same_for_any_number_of_documents(self, length: int) -> None:
-        """10**9 and 10**12 documents: as many groups, within a fifth, and every one of 10**15 tokens has its bin."""
+        """10**9 and 10**12 documents: as many groups, within a fifth, and each of 10**15 tokens has its bin."""
         lengths = web_lengths(11, 10**5)
         for shuffle in (True, False):
             groups = []

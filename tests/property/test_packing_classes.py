@@ -1,4 +1,4 @@
-"""The pieces of packed sources against plain-int twins (ORD-12, ORD-13): sorting, repeats, length classes."""
+"""The pieces of packed sources against plain-Python twins (ORD-12, ORD-13): sorting, repeats, length classes."""
 
 from fractions import Fraction
 from itertools import pairwise
@@ -18,7 +18,7 @@ from tokenstore.order.sorting import LONG, count_lengths, place_by_length
 
 
 class TestRepeats:
-    """ORD-12: which documents an epoch gives, and where."""
+    """ORD-12: which documents an epoch contains, and at which ranks."""
 
     @given(st.integers(1, 40), factors(), EPOCHS)
     def test_ranks_and_positions_equal_the_twin(self, num_documents: int, factor: tuple, epoch: int) -> None:
@@ -40,7 +40,9 @@ class TestRepeats:
     @example(10**12, (999_999, 10_000), 2**62, Fraction(1))
     @example(10**12, (1, 10_000), 2**62, Fraction(1))
     def test_are_inverse_at_any_size(self, num_documents: int, factor: tuple, epoch: int, share: Fraction) -> None:
-        """P6: 10**12 documents, factors from 0.0001 to 10**6: int64 is wide enough, and the formula is the text's."""
+        """P6: 10**12 documents, factors from 0.0001 to 10**6: int64 is sufficient, and the formula equals the
+        specification.
+        """
         p, q = factor
         x = int(share * (num_documents - 1))
         ranks = ranks_of(x, epoch, p, q)
@@ -55,7 +57,7 @@ class TestRepeats:
 
     @pytest.mark.parametrize(("p", "q"), [(2, 4), (0, 1), (1, 0), (-1, 2), (3, 3)])
     def test_factors_not_in_lowest_terms_are_refused(self, p: int, q: int) -> None:
-        """ORD-12 is written for lowest terms."""
+        """ORD-12 requires lowest terms."""
         with pytest.raises(ValueError, match="lowest terms"):
             member([1], p, q)
 
@@ -65,7 +67,7 @@ class TestClasses:
 
     @given(pools())
     def test_equal_the_twin(self, pool: tuple) -> None:
-        """Counts are the twin's, entry_of finds the (member, rank, j) of every slot, slot_of leads back."""
+        """Counts equal the twin's, entry_of finds the (member, rank, j) of every slot, and slot_of inverts it."""
         length, members = pool
         expected = packing_twin.slots(members, length)
         classes = length_classes([member(*each) for each in members], length)
@@ -83,7 +85,7 @@ class TestClasses:
                 assert slot_of(classes, *at, rooms[at[0]][at[1]]) == (v, y)
 
     def test_are_as_large_as_the_number_of_lengths(self) -> None:
-        """10**12 documents have the entries of a million."""
+        """10**12 documents need as many entries as a million."""
         lengths = web_lengths(1, 10**5)
         one, many = classes_of(lengths, 2048), classes_of(lengths, 2048, 10**7)
         assert len(many.entries) == len(one.entries)
@@ -100,7 +102,7 @@ class TestSorting:
         st.data(),
     )
     def test_equals_sorting(self, lengths: list[int], longest: int, data: st.DataObject) -> None:
-        """One block of the boundaries at a time; documents of `longest` tokens or more come last, by number."""
+        """One block of the boundaries at a time; documents of `longest` tokens or more are last, by number."""
         starts = np.cumsum([0, *lengths])
         cuts = sorted({0, len(lengths), *data.draw(st.lists(st.integers(0, len(lengths)), max_size=3))})
         counts = np.zeros(longest + 1, np.int64)
@@ -119,6 +121,6 @@ class TestSorting:
             assert np.array_equal(moving, places + counts)
 
     @pytest.mark.parametrize("starts", [[0, 3, 3, 9], [0, 3, 2], [5, 0]])
-    def test_a_document_of_no_token_is_told(self, starts: list[int]) -> None:
-        """Or of fewer: the boundaries are damaged."""
+    def test_a_document_without_tokens_is_reported(self, starts: list[int]) -> None:
+        """Or with a negative number of tokens: the boundaries are damaged."""
         assert not count_lengths(np.array(starts, np.int64), np.zeros(LONG + 1, np.int64))

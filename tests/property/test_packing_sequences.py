@@ -1,4 +1,6 @@
-"""The sequences of packed sources against plain-int twins (ORD-15), backwards too, and who meets whom again."""
+"""The sequences of packed sources against plain-Python twins (ORD-15), their inverse, and how often neighbours
+repeat.
+"""
 
 from fractions import Fraction
 
@@ -28,7 +30,7 @@ from tokenstore.order.packing import num_best_fit, pack, pack_singles
 
 
 def share_met_again(source: PackedSource, epoch: int) -> float:
-    """Of the pairs of pieces in one sequence of `epoch`, the share in one sequence of the next again."""
+    """The share of the pairs of pieces in one sequence of `epoch` that share a sequence again in the next epoch."""
     starts = np.cumsum(source.classes.counts) - source.classes.counts
     now, then = np.full((2, source.classes.num_pieces), -1)
     for sequences, e in ((now, epoch), (then, epoch + 1)):
@@ -49,21 +51,21 @@ def share_met_again(source: PackedSource, epoch: int) -> float:
 
 
 class TestNeighbours:
-    """ORD-14, ORD-15: a document has new neighbours every epoch."""
+    """ORD-14, ORD-15: documents have new neighbours in every epoch."""
 
-    def test_few_of_few_documents_meet_again(self) -> None:
-        """10,000 conversations: at most 0.2 % of the pairs of an epoch are pairs of the next one again."""
+    def test_few_pairs_of_ten_thousand_documents_repeat(self) -> None:
+        """10,000 conversations: at most 0.2 % of the pairs of an epoch are pairs of the next one."""
         source = PackedSource([member(sft_lengths(1, 10**4))], 4096, 1, "chat", "best_fit", True)
         assert max(share_met_again(source, epoch) for epoch in range(4)) <= 0.002
 
-    def test_few_of_many_documents_meet_again(self) -> None:
+    def test_few_pairs_of_a_million_documents_repeat(self) -> None:
         """A million web documents: at most 0.02 %."""
         source = PackedSource([member(web_lengths(1, 10**6))], 2048, 1, "web", "best_fit", True)
         assert share_met_again(source, 0) <= 0.0002
 
 
 class TestSequences:
-    """ORD-15: the whole way from a number to the pieces in a row."""
+    """ORD-15: from the number of a sequence to the pieces in its row."""
 
     @given(pools(most=12), SEEDS, st.text("aé", max_size=2), EPOCHS, st.booleans(), st.data())
     def test_equal_the_twin(
@@ -82,14 +84,14 @@ class TestSequences:
         st.lists(st.tuples(st.integers(1, 300) | st.integers(65_530, 65_540) | st.integers(1, 2**61), KEYS)), st.data()
     )
     def test_permuting_together_equals_one_by_one(self, domains: list[tuple], data: st.DataObject) -> None:
-        """ORD-2, for small and large domains side by side."""
+        """ORD-2, for small and large domains in one call."""
         numbers = [data.draw(st.integers(0, n - 1)) for n, _ in domains]
         expected = [order_twin.permute(x, n, key) for x, (n, key) in zip(numbers, domains, strict=True)]
         assert permute_each([n for n, _ in domains], [key for _, key in domains], numbers) == expected
 
 
 class TestInverse:
-    """The order backwards."""
+    """The inverse of the order."""
 
     @given(documents(most=20), st.sampled_from([1, 6, 30]), st.booleans(), st.fractions(0, 1))
     def test_every_slot_is_found_in_its_bin(self, case: tuple, times: int, shuffle: bool, share: Fraction) -> None:
@@ -105,7 +107,7 @@ class TestInverse:
 
     @pytest.mark.parametrize(("length", "times"), [(2048, 1), (32768, 1), (2048, 10**7)])
     def test_slots_of_large_packings_are_found(self, length: int, times: int) -> None:
-        """In 10**5 documents, and in 10**12."""
+        """With 10**5 documents, and with 10**12."""
         classes = classes_of(web_lengths(6, 10**5), length, times)
         made, rng = pack(classes, num_best_fit(classes), jitter(4), 2, True), np.random.default_rng(0)
         index = BinIndex(made)
@@ -117,7 +119,7 @@ class TestInverse:
     def test_places_before_are_the_inverse_of_permute(
         self, size: int, base: int, counter: int, inner: int, data: st.DataObject
     ) -> None:
-        """Under the counted key of ORD-1, and the counted key of that one where a class asks for it."""
+        """With the counted key of ORD-1, and for classes with the counted key of that key."""
         numbers = data.draw(st.lists(st.integers(0, size - 1), max_size=8))
         key = order_twin.counted_key(base, counter)
         key = key if inner < 0 else order_twin.counted_key(key, inner)

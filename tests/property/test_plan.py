@@ -21,7 +21,7 @@ ALL = ("best_fit", "concat", "none")
 
 
 class Pool(dict):
-    """A dict that is short when hypothesis shows a failing example."""
+    """A dict with a short repr, for hypothesis's failing examples."""
 
     def __repr__(self) -> str:
         return "Pool()"
@@ -29,7 +29,7 @@ class Pool(dict):
 
 @pytest.fixture(scope="session")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Pool:
-    """{vocabulary: [(path, documents)]}: stores of several shapes and many shards, as uint16 and as uint32."""
+    """{vocabulary: [(path, documents)]}: stores of several shapes with many shards, as uint16 and as uint32."""
     folder = tmp_path_factory.mktemp("pool")
     stores = Pool()
     for vocabulary in VOCABULARIES:
@@ -56,7 +56,7 @@ def configs(
     least_weight: str = "0.01",
     packings: tuple[str, ...] = ("concat",),
 ) -> dict:
-    """(vocabulary, fields of a PlanConfig with numbers of stores in place of paths)."""
+    """(vocabulary, fields of a PlanConfig with numbers of stores instead of paths)."""
     names = draw(st.lists(st.text("abcdef", min_size=1, max_size=4), min_size=1, max_size=most_sources, unique=True))
     weight = st.sampled_from(["1", "0.5", "0.3", "0.05", least_weight, "0.7"])
     stages, step = [], 0
@@ -126,7 +126,7 @@ def split(data: st.DataObject, *sizes: int) -> tuple[int, int]:
 
 @given(case=configs())
 def test_every_batch_equals_the_slow_twin(pool: dict, case: dict) -> None:
-    """P6: kernels, maps and arithmetic give what walking the run by hand gives."""
+    """P6: kernels, maps and arithmetic equal walking the run by hand."""
     plan, documents = plan_of(pool, case)
     for step in range(min(plan.num_steps, 8)):
         if not plan.schedule.is_skipped(step):
@@ -138,7 +138,9 @@ def test_every_batch_equals_the_slow_twin(pool: dict, case: dict) -> None:
 
 @given(case=configs(packings=ALL), data=st.data())
 def test_any_split_over_ranks_gives_the_same_step(pool: dict, case: dict, data: st.DataObject) -> None:
-    """P2, P5: world size and microbatch size change who is given a row, not which rows there are; all get as many."""
+    """P2, P5: world size and microbatch size decide which rank gets a row, not which rows there are; all get equally
+    many.
+    """
     plan, _ = plan_of(pool, case)
     step = data.draw(st.integers(0, plan.num_steps - 1))
     if plan.schedule.is_skipped(step):
@@ -154,7 +156,7 @@ def test_any_split_over_ranks_gives_the_same_step(pool: dict, case: dict, data: 
 @settings(max_examples=20)
 @given(case=configs(most_steps=6, packings=ALL), data=st.data())
 def test_resuming_at_any_microbatch_gives_the_rest(pool: dict, case: dict, data: st.DataObject) -> None:
-    """P1, P2: from every state, also inside a step and with another split, the rest is what would have come."""
+    """P1, P2: resuming from any state, also inside a step and with other ranks, continues the same run."""
     plan, _ = plan_of(pool, case)
     world, size = split(data, 24)
     loaders = [TokenLoader(plan, rank=r, world_size=world, microbatch_size=size) for r in range(world)]
@@ -180,7 +182,7 @@ def test_resuming_at_any_microbatch_gives_the_rest(pool: dict, case: dict, data:
 
 @given(case=configs(most_sources=50, least_weight="1e-6", packings=ALL))
 def test_the_mixture_is_within_one_after_every_step(pool: dict, case: dict) -> None:
-    """P4: up to 50 sources with weights from 1e-6 to 1, at every step, counted in the batches' documents."""
+    """P4: up to 50 sources with weights from 1e-6 to 1, at every step, counted in the batches."""
     plan, _ = plan_of(pool, {**case, "sequence_length": 1, "skip_steps": []})
     counts: dict[str, int] = {}
     for step in range(plan.num_steps):
@@ -198,8 +200,8 @@ def test_the_mixture_is_within_one_after_every_step(pool: dict, case: dict) -> N
 
 
 @given(case=configs(packings=ALL))
-def test_documents_tell_where_every_token_is_from(pool: dict, case: dict) -> None:
-    """plan.documents names the pieces whose tokens are the batch; behind them is padding, in `concat` none."""
+def test_documents_name_the_origin_of_every_token(pool: dict, case: dict) -> None:
+    """plan.documents lists the pieces whose tokens are the batch; after them is padding, with `concat` none."""
     plan, documents = plan_of(pool, case)
     step = plan.schedule.next_step(0)
     if step >= plan.num_steps:
@@ -215,7 +217,7 @@ def test_documents_tell_where_every_token_is_from(pool: dict, case: dict) -> Non
 
 
 def test_an_epoch_of_concat_gives_every_token_once(pool: dict) -> None:
-    """P3: one epoch gives all but T mod L tokens once, and neighbouring epochs cut elsewhere."""
+    """P3: an epoch uses all except T mod L tokens once, and the next epoch is cut elsewhere."""
     path, documents = pool[300][0]
     total = sum(map(len, documents))
     plan = Plan.of(path, sequence_length=7, global_batch_size=1, num_steps="first_exhausted", packing="concat")
@@ -231,7 +233,7 @@ def test_an_epoch_of_concat_gives_every_token_once(pool: dict) -> None:
 
 
 class TestIdentity:
-    """P10: a state is resumed into a plan with the same history, and into no other."""
+    """P10: a state resumes in a plan with the same history, and in no other."""
 
     CASE: ClassVar[dict] = {
         "vocabulary": 300,
@@ -258,13 +260,13 @@ class TestIdentity:
                 {"sources": {"a": {"path": 2, "weight": "0.6"}, "b": {"path": 1, "weight": "0.4"}}},
                 "sources.a.digest was",
             ),
-            ({"skip_steps": [[4, 5]]}, "skip_steps was [], is [[4, 5]]"),
-            ({"stages": [{"from_step": 9, "weights": {"a": "1"}}]}, "stages was"),
-            ({"stages": [{"from_step": 9, "global_batch_size": 48}]}, "stages was"),
+            ({"skip_steps": [[4, 5]]}, "skip_steps[0] was null, is [4, 5]"),
+            ({"stages": [{"from_step": 9, "weights": {"a": "1"}}]}, "stages[1] was null"),
+            ({"stages": [{"from_step": 9, "global_batch_size": 48}]}, "stages[1] was null"),
         ],
     )
-    def test_a_rewritten_past_is_refused_with_the_field(self, pool: dict, change: dict, field: str) -> None:
-        """The message names the field that differs, its old and its new value."""
+    def test_a_changed_history_is_refused_with_the_field(self, pool: dict, change: dict, field: str) -> None:
+        """The message names the field that differs, with its old and new value."""
         state = plan_of(pool, self.CASE)[0].state(10)
         other, _ = plan_of(pool, {**self.CASE, **change})
         with pytest.raises(StateMismatchError) as error:
@@ -283,7 +285,7 @@ class TestIdentity:
         ],
     )
     def test_a_change_from_the_resumed_step_on_is_accepted(self, pool: dict, change: dict) -> None:
-        """A stage, skip, source, length or limit that begins at the resumed step leaves the history alone."""
+        """A stage, skip, source, length or limit that begins at the resumed step does not change the history."""
         plan, _ = plan_of(pool, self.CASE)
         other, _ = plan_of(pool, {**self.CASE, **change})
         loader = TokenLoader(other)
@@ -295,7 +297,9 @@ class TestIdentity:
                 TokenLoader(other).load_state_dict(plan.state(13))
 
     def test_omitted_and_restated_weights_are_two_histories(self, pool: dict) -> None:
-        """A stage without weights continues the interleave, one that restates them restarts it: a state knows which."""
+        """A stage without weights continues the interleave, one that repeats them restarts it: their histories
+        differ.
+        """
         omitted = {**self.CASE, "stages": [{"from_step": 3, "global_batch_size": 48}]}
         weights = {"a": "0.6", "b": "0.4"}
         restated = {**self.CASE, "stages": [{"from_step": 3, "global_batch_size": 48, "weights": weights}]}
@@ -304,21 +308,21 @@ class TestIdentity:
         with pytest.raises(StateMismatchError, match=r"stages\[1\].shares was null, is \{"):
             TokenLoader(other).load_state_dict(one.state(4))
 
-    def test_a_stage_that_changes_nothing_leaves_no_trace(self, pool: dict) -> None:
+    def test_a_stage_that_changes_nothing_is_not_in_the_history(self, pool: dict) -> None:
         """The same batch size again is the same plan."""
         one, _ = plan_of(pool, self.CASE)
         other, _ = plan_of(pool, {**self.CASE, "stages": [{"from_step": 3, "global_batch_size": 24}]})
         assert one.fingerprint == other.fingerprint
 
-    def test_names_and_order_of_sources_not_paths_decide(self, pool: dict) -> None:
-        """The same stores under the same names in another order of keys are the same plan."""
+    def test_names_of_sources_decide_not_paths_or_order(self, pool: dict) -> None:
+        """The same stores under the same names, in another order of keys, are the same plan."""
         one, _ = plan_of(pool, self.CASE)
         other, _ = plan_of(pool, {**self.CASE, "sources": dict(reversed(self.CASE["sources"].items()))})
         assert one.fingerprint == other.fingerprint
         assert (one.batch(3)["input_ids"] == other.batch(3)["input_ids"]).all()
 
     def test_a_foreign_state_is_refused(self, pool: dict) -> None:
-        """Another shape, another version, a damaged history: each says what it is."""
+        """Another shape, another version, a damaged history: each has its own message."""
         loader = TokenLoader(plan_of(pool, self.CASE)[0])
         state = loader.state_dict()
         loader.load_state_dict({})
@@ -332,7 +336,7 @@ class TestIdentity:
                 loader.load_state_dict(bad)
 
     def test_inside_a_step_a_rest_that_does_not_divide_is_refused(self, pool: dict) -> None:
-        """The message offers splits that work, and the start of the step."""
+        """The message offers sizes that divide it, and the start of the step."""
         plan, _ = plan_of(pool, self.CASE)
         loader = TokenLoader(plan, microbatch_size=1)
         next(iter(loader))
@@ -342,8 +346,10 @@ class TestIdentity:
 
 
 @given(case=configs(least_weight="0.2", packings=("best_fit", "concat")), data=st.data())
-def test_limits_end_and_drop_as_counting_does(pool: dict, case: dict, data: st.DataObject) -> None:
-    """P3: max_epochs with drop or stop, and the two words: the run is that of counting by hand, no source passes its limit."""
+def test_limits_equal_counting_by_hand(pool: dict, case: dict, data: st.DataObject) -> None:
+    """P3: max_epochs with drop, stop, first_exhausted and all_exhausted equal counting by hand; no source exceeds
+    its limit.
+    """
     word = data.draw(st.sampled_from([None, "first_exhausted", "all_exhausted"]))
     case = {**copy.deepcopy(case), "sequence_length": data.draw(st.integers(16, 64)), "skip_steps": [], "stages": []}
     case["num_steps"] = word or case["num_steps"]

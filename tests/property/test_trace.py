@@ -1,4 +1,4 @@
-"""A trace is what a loader really gives: tokens, masks, padding, rows of ranks; and find's places, as people ask."""
+"""A trace shows what a loader returns: tokens, masks, padding, rows of ranks, and the places that find reports."""
 
 from itertools import islice
 from pathlib import Path
@@ -28,14 +28,14 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 
 
 def ids_of(row: TracedRow, length: int, pad_id: int = PAD) -> list[int]:
-    """The tokens of a row, padding behind them."""
+    """The tokens of a row, and padding after them."""
     ids = [id for piece in row.pieces for segment in piece.excerpt.segments for id in segment.ids]
     assert row.padding == length - len(ids)
     return ids + [pad_id] * row.padding
 
 
 def targets_of(row: TracedRow, plan: Plan) -> list[int]:
-    """What the tokens of a row predict, from the pieces and masks of the trace and the token behind each piece."""
+    """What the tokens of a row predict, from the pieces and masks of the trace and the token after each piece."""
     targets: list[int] = []
     for piece in row.pieces:
         store = plan.stores[piece.source]
@@ -50,7 +50,7 @@ def targets_of(row: TracedRow, plan: Plan) -> list[int]:
 
 
 def given_by_loader(plan: Plan, step: int, rank: int, world_size: int, size: int | None) -> tuple[np.ndarray, ...]:
-    """Tokens, targets and sources of what a loader gives a rank in a step."""
+    """Tokens, targets and sources that a loader returns to a rank in a step."""
     size = size or 12
     fields = ("input_ids", "targets", "source_ids")
     loader = TokenLoader(plan, rank=rank, world_size=world_size, microbatch_size=size, step=step, fields=fields)
@@ -60,8 +60,10 @@ def given_by_loader(plan: Plan, step: int, rank: int, world_size: int, size: int
 
 
 @given(case=cases(PACKINGS), data=st.data())
-def test_a_trace_is_what_a_loader_gives(stores: Stores, case: dict, data: st.DataObject) -> None:
-    """Every packing, pool, stage and split: the rows of a rank, in its order, token by token, and their sources."""
+def test_a_trace_equals_what_a_loader_returns(stores: Stores, case: dict, data: st.DataObject) -> None:
+    """Every packing, pool, stage and number of ranks: the rows of a rank, in order, token by token, and their
+    sources.
+    """
     try:
         plan, documents = plan_of(stores, data.draw(st.one_of(st.just(case), limited(case))))
     except ConfigError:
@@ -88,8 +90,10 @@ def test_a_trace_is_what_a_loader_gives(stores: Stores, case: dict, data: st.Dat
 
 
 @given(case=cases(PACKINGS), data=st.data())
-def test_ranks_are_parts_of_the_step(stores: Stores, case: dict, data: st.DataObject) -> None:
-    """All ranks together hold every row of the step once; places are those of their microbatches; one row is that row."""
+def test_ranks_divide_the_step(stores: Stores, case: dict, data: st.DataObject) -> None:
+    """All ranks together have every row of the step once, at the places of their microbatches; one row can be shown
+    alone.
+    """
     plan, _ = plan_of(stores, {**case, "skip_steps": []})
     step = data.draw(st.integers(0, plan.num_steps - 1)) if plan.num_steps else 0
     whole = list(trace_rows(plan, NO_TEXT, step, max_tokens=3))
@@ -116,7 +120,7 @@ def test_ranks_are_parts_of_the_step(stores: Stores, case: dict, data: st.DataOb
 
 @given(case=cases(PACKINGS), data=st.data())
 def test_appearances_are_where_the_trace_shows_them(stores: Stores, case: dict, data: st.DataObject) -> None:
-    """Every place told for a document holds it, for the rank told."""
+    """Every place reported for a document contains it, at the reported rank."""
     plan, documents = plan_of(stores, case)
     source = data.draw(st.sampled_from(sorted(documents)))
     document = data.draw(st.integers(0, len(documents[source]) - 1))
@@ -132,7 +136,7 @@ def test_appearances_are_where_the_trace_shows_them(stores: Stores, case: dict, 
 
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_masks_are_shown(tmp_path: Path, packing: str) -> None:
-    """A token that is not learned in the trace is no target, and every other one that follows another is."""
+    """A token that the trace shows as not in the loss is not a target; every other token that follows another is."""
     documents = random_masked(3, [9, 30, 4, 17, 1, 26, 40] * 5)
     path = write_masked(tmp_path / "s", documents, length_index=True)
     plan = Plan.of(path, 16, 12, packing=packing, num_steps=4)
@@ -148,7 +152,7 @@ class TestQuestions:
     @pytest.fixture(scope="class")
     @classmethod
     def plan(cls, tmp_path_factory: pytest.TempPathFactory) -> Plan:
-        """Over a store with ids and origins, whose sources have names with a colon, and one without."""
+        """A plan over a store with ids and origins, whose sources have names with a colon, and one without."""
         folder = tmp_path_factory.mktemp("asked")
         write(folder / "s", documents_of(7, [3, 30, 5, 9, 11, 2]))
         write_masked(folder / "t", random_masked(1, [5, 9]), length_index=True)
@@ -158,7 +162,7 @@ class TestQuestions:
         )
 
     def test_documents_by_number_and_id(self, plan: Plan) -> None:
-        """The longest name of a source goes; digits are a number, unless id= says else."""
+        """The longest source name wins; digits are a number, unless id= says otherwise."""
         ids = [plan.stores["w"].id(i) for i in range(6)]
         assert document_named(plan, "w:3") == ("w", 3)
         assert document_named(plan, "w:x:1") == ("w:x", 1)
@@ -174,13 +178,13 @@ class TestQuestions:
             ("w:x:y", "id: expected a store with ids"),
         ],
     )
-    def test_documents_that_are_not_there(self, plan: Plan, name: str, message: str) -> None:
-        """The message says what could be asked."""
+    def test_unknown_documents(self, plan: Plan, name: str, message: str) -> None:
+        """The message says what exists."""
         with pytest.raises(ConfigError, match=message):
             document_named(plan, name)
 
-    def test_origins_and_ids_stand_beside_pieces(self, plan: Plan) -> None:
-        """Those of the store, None in one without."""
+    def test_pieces_have_origins_and_ids(self, plan: Plan) -> None:
+        """Those of the store; None in a store without."""
         for row in trace_rows(plan, NO_TEXT, 0):
             for piece in row.pieces:
                 store = plan.stores[piece.source]
@@ -190,22 +194,22 @@ class TestQuestions:
     @pytest.mark.parametrize(
         ("question", "message"),
         [
-            ({"step": 9}, "step: expected one below 9, found 9"),
-            ({"step": -1}, "step: expected one in 0..9"),
-            ({"step": 4}, "step: expected one that is not skipped"),
+            ({"step": 9}, "step: expected a step below 9, found 9"),
+            ({"step": -1}, "step: expected a step in 0..9"),
+            ({"step": 4}, "step: 4 is skipped"),
             ({"step": 0, "rank": 2, "world_size": 2}, "rank: expected 0 <= rank < world_size"),
             ({"step": 0, "rank": -1, "world_size": 2}, "rank: expected 0 <= rank < world_size"),
             ({"step": 0, "world_size": 4}, "world_size: expected a divisor"),
             ({"step": 0, "row": 6}, "row: expected one of the step's 6, found 6"),
         ],
     )
-    def test_rows_that_are_not_there(self, plan: Plan, question: dict, message: str) -> None:
-        """Said at once, not when the first row is looked at."""
+    def test_unknown_rows(self, plan: Plan, question: dict, message: str) -> None:
+        """The error is raised at once, not when the first row is read."""
         with pytest.raises(ConfigError, match=message):
             trace_rows(plan, NO_TEXT, **question)
 
-    def test_appearances_that_cannot_be(self, plan: Plan) -> None:
-        """Unknown documents, and epochs that are none."""
+    def test_unknown_appearances(self, plan: Plan) -> None:
+        """Unknown documents and invalid epochs."""
         for question in (("w", 6), ("v", 0), ("w", 0, -1)):
             with pytest.raises(ConfigError, match="expected"):
                 list(appearances(plan, *question))

@@ -27,14 +27,14 @@ def test_a_finished_store_is_left_alone(build: Build, jsonl: Callable[..., Path]
 
 
 OTHER = [
-    ({"eos": False}, r"options\.eos was True, is False"),
-    ({"document_start": "eos"}, r"options\.document_start was 'none', is 'eos'"),
-    ({"special_text": "special"}, r"options\.special_text was 'plain', is 'special'"),
-    ({"text_field": "a.text"}, r"options\.text_field was 'text', is 'a\.text'"),
-    ({"text_endings": (".md",)}, r"options\.text_endings\[0\] was nothing, is \.md"),
-    ({"keep_empty": True}, r"options\.keep_empty was False, is True"),
+    ({"eos": False}, r"options\.eos was true, is false"),
+    ({"document_start": "eos"}, r'options\.document_start was "none", is "eos"'),
+    ({"special_text": "special"}, r'options\.special_text was "plain", is "special"'),
+    ({"text_field": "a.text"}, r'options\.text_field was "text", is "a\.text"'),
+    ({"text_endings": (".md",)}, r'options\.text_endings\[0\] was null, is "\.md"'),
+    ({"keep_empty": True}, r"options\.keep_empty was false, is true"),
     ({"shard_bytes": 4096}, r"options\.shard_bytes was 1073741824, is 4096"),
-    ({"tokenizer": "a file"}, r"tokenizer\.kind was 'bytes', is 'huggingface'"),
+    ({"tokenizer": "a file"}, r'tokenizer\.kind was "bytes", is "huggingface"'),
 ]
 
 
@@ -79,7 +79,7 @@ def test_an_unfinished_build_that_had_finished_nothing_stands_in_nobodys_way(
     with pytest.raises(BadRecordsError):
         build(source)
     assert documents(build(source, text_field="body", note=notes.append).path) == as_bytes("x")
-    assert "options.text_field was 'text', is 'body'" in notes[0]
+    assert 'options.text_field was "text", is "body"' in notes[0]
 
 
 def test_other_inputs_than_those_of_the_store_are_refused_by_name(build: Build, jsonl: Callable[..., Path]) -> None:
@@ -100,7 +100,7 @@ def test_other_versions_than_those_of_the_store_are_refused_by_name(
     source = jsonl("in.jsonl", ["a"])
     build(source)
     monkeypatch.setattr(f"{library}.__version__", "0.0.7")
-    with pytest.raises(ConfigError, match=rf"library_versions\.{library} was '.*', is '0\.0\.7'"):
+    with pytest.raises(ConfigError, match=rf'library_versions\.{library} was ".*", is "0\.0\.7"'):
         build(source)
 
 

@@ -153,7 +153,7 @@ def test_a_store_inside_its_input_folder_is_not_read_by_the_same_command_again(
     assert again.was_there is (state == "finished")
     assert again.counts == {"input files": 1, **counts(documents=len(TEXTS), bad=1)}
     assert build(f"{source.parent}/**/*.jsonl", output="data/store", max_bad=1).was_there
-    with pytest.raises(ConfigError, match="found none"):
+    with pytest.raises(ConfigError, match="holds only files"):
         build(source.with_name("store.tokenstore") / "rejects.jsonl", output="data/store")
 
 

@@ -1,4 +1,4 @@
-"""The bytes tokenizer where special-token strings in a text are meant, as a chat template writes them."""
+"""The bytes tokenizer with special tokens in texts, as chat templates write them."""
 
 import numpy as np
 import pytest
@@ -9,8 +9,8 @@ from tokenstore.tokenizer import load_tokenizer
 @pytest.mark.parametrize(
     "text", ["", "a", "<|endoftext|>", "é<|endoftext|><|startoftext|>b<|endoftext|", "<|padding|>☃"]
 )
-def test_special_strings_become_special_ids_only_where_they_are_meant(text: str) -> None:
-    """The same text comes back either way; spans cover every character once."""
+def test_special_strings_become_special_ids_only_on_request(text: str) -> None:
+    """Decoding gives the same text either way; spans cover every character once."""
     special = load_tokenizer("bytes", special_text="special")
     plain = load_tokenizer("bytes")
     assert plain.encode_batch([text])[0].tolist() == list(text.encode())

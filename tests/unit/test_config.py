@@ -1,4 +1,4 @@
-"""PlanConfig and what a Plan refuses: every mistake is named, all of them at once."""
+"""PlanConfig, and what a Plan rejects: every error is named, all of them at once."""
 
 import json
 import warnings
@@ -55,16 +55,16 @@ def two(make_store: Callable[..., Path]) -> dict[str, Path]:
         ({"stages": [{"from_step": 3, "weights": {"b": 1}}], "skip_steps": [[3, 3]]}, ["stages[0]", "skip_steps"]),
     ],
 )
-def test_mistakes_are_named_all_at_once(change: dict, texts: list[str]) -> None:
-    """The message holds every field that is wrong."""
+def test_all_errors_are_reported_at_once(change: dict, texts: list[str]) -> None:
+    """The message contains every invalid field."""
     with pytest.raises(ConfigError) as error:
         PlanConfig(**{**GOOD, **change})
     for text in texts:
         assert text in str(error.value)
 
 
-def test_a_plan_file_means_its_decimals_and_its_folder(tmp_path: Path, two: dict) -> None:
-    """Paths are relative to the file; 0.1 and 0.2 are 1 to 2; the same from Python."""
+def test_a_plan_file_has_exact_decimals_and_relative_paths(tmp_path: Path, two: dict) -> None:
+    """Paths are relative to the file; 0.1 to 0.2 is 1 to 2; the same from Python."""
     file = tmp_path / "plan.yaml"
     file.write_text(
         "sequence_length: 8\nglobal_batch_size: 4\nseed: 7\n"
@@ -93,14 +93,14 @@ def test_a_plan_file_means_its_decimals_and_its_folder(tmp_path: Path, two: dict
         ("a: [", "YAML"),
         ("- 1", "expected fields"),
         ("", "expected fields"),
-        ("seed: 1\nseed: 2", "twice: ['seed']"),
-        ("sources: {a: {path: x}, a: {path: y}}", "twice: ['a']"),
+        ("seed: 1\nseed: 2", "keys are repeated: ['seed']"),
+        ("sources: {a: {path: x}, a: {path: y}}", "keys are repeated: ['a']"),
         ("sequence_length: 8", "global_batch_size"),
         ("sources: 3", "sources"),
     ],
 )
-def test_a_bad_plan_file_is_named(tmp_path: Path, text: str, expected: str) -> None:
-    """Wrong YAML, a doubled key, missing fields: the message names the file."""
+def test_an_invalid_plan_file_is_named(tmp_path: Path, text: str, expected: str) -> None:
+    """Invalid YAML, a repeated key, missing fields: the message names the file."""
     file = tmp_path / "plan.yaml"
     file.write_text(text)
     with pytest.raises(ConfigError) as error:
@@ -113,7 +113,7 @@ def test_a_bad_plan_file_is_named(tmp_path: Path, text: str, expected: str) -> N
 
 @pytest.mark.parametrize("ascii_only", [True, False])
 def test_a_plan_file_may_be_json(tmp_path: Path, ascii_only: bool) -> None:
-    """Characters that JSON escapes in two halves are one, in names and in paths."""
+    """Characters that JSON escapes as two surrogates are one character, in names and in paths."""
     fields = {**GOOD, "sources": {"🦊 é\n": {"path": "/👩‍👩‍👧", "weight": 0.5}}, "seed": -7}
     (tmp_path / "plan.json").write_text(json.dumps(fields, ensure_ascii=ascii_only))
     config = PlanConfig.load(tmp_path / "plan.json")
@@ -127,15 +127,16 @@ def test_a_source_shorter_than_a_sequence_is_refused(two: dict) -> None:
         Plan.of(two, sequence_length=100_000, global_batch_size=1, packing="concat")
 
 
-def test_a_source_that_runs_out_is_refused_with_what_would_work(two: dict) -> None:
+def test_a_source_that_runs_out_is_refused_with_remedies(two: dict) -> None:
     """The message names source, step, epochs needed and the longest plan; that plan works."""
     fields = {"sequence_length": 8, "global_batch_size": 4}
     sources = {"a": {"path": str(two["a"]), "weight": 1, "max_epochs": 1}, "b": {"path": str(two["b"]), "weight": 3}}
     with pytest.raises(
-        ConfigError, match=r"source a: .*runs out in step (\d+).*1 epochs.*need.*num_steps: \1;"
+        ConfigError,
+        match=r"source a: runs out at step (\d+) \(1000 steps need .* max_epochs is 1, .*set num_steps to \1,",
     ) as error:
         Plan(PlanConfig(**fields, sources=sources, num_steps=1000))
-    longest = int(str(error.value).split("num_steps: ")[1].split(";")[0])
+    longest = int(str(error.value).split("num_steps to ")[1].split(",")[0])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert Plan(PlanConfig(**fields, sources=sources, num_steps=longest)).num_steps == longest
@@ -147,8 +148,8 @@ def test_a_source_that_runs_out_is_refused_with_what_would_work(two: dict) -> No
 
 @pytest.mark.parametrize("packing", ["best_fit", "concat"])
 @pytest.mark.parametrize("word", ["first_exhausted", "all_exhausted"])
-def test_weights_left_out_end_all_epochs_together(two: dict, word: str, packing: str) -> None:
-    """Shares proportional to the sequences: one epoch of every source, all but less than a step."""
+def test_without_weights_all_epochs_end_together(two: dict, word: str, packing: str) -> None:
+    """Shares are proportional to the sequences: one epoch of every source, except less than a step."""
     plan = Plan.of(two, sequence_length=8, global_batch_size=4, num_steps=word, packing=packing)
     total = sum(plan.num_sequences.values())
     assert total - 4 < plan.num_steps * 4 <= total
@@ -162,7 +163,7 @@ def test_a_plan_shorter_than_a_step_is_refused(two: dict) -> None:
 
 
 def test_stores_of_different_tokenizers_are_refused(two: dict, tmp_path: Path) -> None:
-    """Ids of one vocabulary mean nothing in another."""
+    """Ids of one vocabulary are meaningless in another."""
     other = write_store(tmp_path / "c", random_documents(0, 30, 30), vocab_size=301)
     with pytest.raises(ConfigError, match="expected stores of one tokenizer, found 2"):
         Plan.of({**two, "c": other}, sequence_length=8, global_batch_size=4)
@@ -175,13 +176,15 @@ def test_one_store_twice_is_a_warning(two: dict) -> None:
 
 
 def test_many_epochs_are_a_warning(two: dict) -> None:
-    """More than four passes over a source without max_epochs is said once, at load."""
+    """More than four passes over a source without max_epochs give a warning, once, when the plan is created."""
     with pytest.warns(UserWarning, match=r"source a is repeated \d+\.\d times"):
         Plan.of(two["a"], sequence_length=8, global_batch_size=4, num_steps=1000)
 
 
 def test_a_missing_store_is_named(tmp_path: Path) -> None:
-    """The message names the source and the path; so for a directory that is empty, as where a disk is not mounted."""
+    """The message names the source and the path; also for an empty directory, such as the mount point of a missing
+    disk.
+    """
     (tmp_path / "empty").mkdir()
     for name, found in (("none", "nothing"), ("empty", "a directory without manifest.json")):
         with pytest.raises(
@@ -190,8 +193,8 @@ def test_a_missing_store_is_named(tmp_path: Path) -> None:
             Plan.of(tmp_path / name, sequence_length=8, global_batch_size=4)
 
 
-def test_a_source_without_weight_beside_weighted_ones_is_refused(two: dict) -> None:
-    """It would get no sequences; weight 0, a weight in a stage, or none for all are what works."""
+def test_one_source_without_weight_is_refused(two: dict) -> None:
+    """It would get no sequences; weight 0, a weight in a stage, or no weights at all are accepted."""
     fields = {"sequence_length": 8, "global_batch_size": 4, "num_steps": 9}
     with pytest.raises(ConfigError, match=r"sources.b: has no weight although .*; give it a weight, or 0 to declare"):
         Plan.of(two, weights={"a": 1}, **fields)
@@ -202,8 +205,8 @@ def test_a_source_without_weight_beside_weighted_ones_is_refused(two: dict) -> N
 
 
 @pytest.mark.parametrize("fields", [{}, {"temperature": 2}, {"weights": {"a": "0.3", "b": "0.7"}}])
-def test_a_stage_may_change_the_batch_size_alone(two: dict, fields: dict) -> None:
-    """The run is the same stream of sequences, cut into larger steps from there on; weights may be omitted everywhere."""
+def test_a_stage_can_change_only_the_batch_size(two: dict, fields: dict) -> None:
+    """The sequences are the same, cut into larger steps from there on; weights can be omitted everywhere."""
     fields = {**fields, "sequence_length": 8, "packing": "concat", "shuffle": False}
     plain = Plan.of(two, global_batch_size=4, num_steps=12, **fields)
     ramp = [{"from_step": 2, "global_batch_size": 8}, {"from_step": 4, "global_batch_size": 12}]
@@ -214,16 +217,16 @@ def test_a_stage_may_change_the_batch_size_alone(two: dict, fields: dict) -> Non
 
 
 def test_sequences_that_are_mostly_padding_are_a_warning(two: dict) -> None:
-    """A sequence length far above the corpus is said with its numbers; a source that takes no part is not."""
+    """A sequence length far above the corpus gives a warning with numbers; not for a source without a part."""
     with pytest.warns(
         UserWarning, match=r"source a: 9[\d.]+ % padding: an epoch is 1 sequence of 100,000 tokens, but the"
-    ) as told:
+    ) as reported:
         Plan.of(two, sequence_length=100_000, global_batch_size=1, num_steps=1, weights={"a": 1, "b": 0})
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 def test_the_path_of_a_file_is_a_plan(tmp_path: Path, two: dict) -> None:
-    """Plan, TokenLoader, TokenDataset and SequenceDataset take a str or Path."""
+    """Plan, TokenLoader, TokenDataset and SequenceDataset accept a str or Path."""
     file = tmp_path / "plan.yaml"
     file.write_text("sequence_length: 8\nglobal_batch_size: 4\nsources: {a: {path: a}}\nnum_steps: 3\n")
     plan = Plan(PlanConfig.load(file))
@@ -233,13 +236,13 @@ def test_the_path_of_a_file_is_a_plan(tmp_path: Path, two: dict) -> None:
 
 
 def test_unknown_names_of_weights_are_refused(two: dict) -> None:
-    """A weight for a store that is not there is a mistake."""
+    """A weight for an unknown store is an error."""
     with pytest.raises(ConfigError, match=r"expected names of stores \(a, b\), found \['c'\]"):
         Plan.of(two, sequence_length=8, global_batch_size=4, weights={"c": 1})
 
 
-def test_messages_speak_of_the_plan_not_of_a_library() -> None:
-    """Each mistake is a sentence with the place, the rule and what was found; none of a library's words."""
+def test_messages_name_the_field_the_rule_and_the_value() -> None:
+    """Each error is one sentence, in terms of the plan."""
     cases = {
         "sequence_length: expected a whole number, found '8'": {"sequence_length": "8"},
         "num_steps: expected a whole number above 0, first_exhausted or all_exhausted, found 'soon'": {
@@ -305,7 +308,7 @@ def test_the_json_of_a_configuration_is_the_configuration() -> None:
 
 
 def test_yaml_anchors_and_home_folders(tmp_path: Path) -> None:
-    """Merges and aliases mean what YAML says; ~ is the home folder; a path shared by two sources is moved once."""
+    """Merges and aliases work as in YAML; ~ is the home directory; a shared path is made relative once."""
     file = tmp_path / "plan.yaml"
     file.write_text(
         "sequence_length: 8\nglobal_batch_size: 4\nsources:\n  a: &s {path: x, weight: 1}\n  b: {<<: *s, weight: 2}\n"
@@ -318,7 +321,7 @@ def test_yaml_anchors_and_home_folders(tmp_path: Path) -> None:
 
 
 def test_a_configuration_changed_later_changes_no_plan(two: dict) -> None:
-    """A Plan works on a copy of its own."""
+    """A Plan works on its own copy."""
     config = PlanConfig(sequence_length=8, global_batch_size=4, sources={"a": {"path": str(two["a"])}})
     plan = Plan(config)
     config.sources["b"] = config.sources["a"]
@@ -335,7 +338,7 @@ def test_skips_written_in_two_ways_are_one_plan(two: dict) -> None:
 
 
 def test_absurd_numbers_are_refused_at_once(two: dict) -> None:
-    """An exponent that would fill the memory, more steps than can be counted."""
+    """An exponent that would fill the memory, or more steps than can be counted."""
     with pytest.raises(ConfigError, match="num_steps"):
         Plan.of(two["a"], sequence_length=8, global_batch_size=4, num_steps=10**30)
     with pytest.raises(ConfigError, match=r"2\*\*62 sequences"):

@@ -1,4 +1,4 @@
-"""The fast engine: exact or not at all. Texts it reads differently, tokenizers it cannot stand for, and how it is caught."""
+"""The fast engine is exact or not used: texts that it encodes differently, and tokenizers that it cannot replace."""
 
 import json
 import sys
@@ -37,7 +37,7 @@ SORTS = [(kind, "plain") for kind in KINDS] + [(kind, "special") for kind in KIN
 
 @pytest.fixture(scope="module")
 def files(tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, dict[str, Any]]]:
-    """A tokenizer of every sort that the fast engine can stand for: path and options."""
+    """Tokenizers of every type that the fast engine can replace: path and options."""
     folder = tmp_path_factory.mktemp("fast")
     (folder / "ranks").write_bytes(rank_lines(tokenizer_file))
     (folder / "model").write_bytes(sentencepiece_model())
@@ -59,7 +59,7 @@ def files(tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dic
 
 @pytest.fixture(scope="module")
 def load(files: dict[str, tuple[str, dict[str, Any]]]) -> Callable[..., fast.FastTokenizer]:
-    """Load a sort of tokenizer with the fast engine, once a module."""
+    """Load a type of tokenizer with the fast engine, once per module."""
     loaded: dict[tuple[str, str], fast.FastTokenizer] = {}
 
     def get(kind: str, special_text: str = "plain") -> fast.FastTokenizer:
@@ -74,28 +74,28 @@ def load(files: dict[str, tuple[str, dict[str, Any]]]) -> Callable[..., fast.Fas
 
 @pytest.mark.parametrize(("kind", "special_text"), SORTS)
 @given(texts=batches)
-def test_any_batch_is_as_the_reference_gives_it(
+def test_any_batch_equals_the_reference(
     load: Callable[..., fast.FastTokenizer], kind: str, special_text: str, texts: list[str]
 ) -> None:
-    """Whatever the texts, ids and lengths are those of the reference, and no difference is met on the way."""
+    """For any texts, ids and lengths equal the reference, without a mismatch."""
     assert same(load(kind, special_text), texts)
 
 
 @pytest.mark.parametrize(("kind", "special_text"), SORTS)
 @given(texts=batches)
-def test_the_characters_of_tokens_are_those_of_the_reference(
+def test_spans_equal_the_reference(
     load: Callable[..., fast.FastTokenizer], kind: str, special_text: str, texts: list[str]
 ) -> None:
-    """Whatever the texts, with characters that are normalized, divided among tokens or put before the text."""
+    """For any texts, also with characters that are normalized, divided among tokens or prepended."""
     tokenizer = load(kind, special_text)
     here, there = tokenizer.encode_batch_with_spans(texts), tokenizer.reference.encode_batch_with_spans(texts)
     assert all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(here, there, strict=True))
 
 
-def test_characters_are_found_without_the_reference(
+def test_spans_are_computed_without_the_reference(
     load: Callable[..., fast.FastTokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For byte-level tokenizers, which have the bytes of a text as they are; only the compared text is read twice."""
+    """For byte-level tokenizers, whose tokens are the bytes of the text; only the compared text is encoded twice."""
     asked = []
     for kind in ("huggingface", "added", "nfc", "tiktoken"):
         tokenizer = load(kind, "special")
@@ -108,17 +108,15 @@ def test_characters_are_found_without_the_reference(
         asked.clear()
 
 
-def test_wrong_characters_are_a_mismatch(
-    load: Callable[..., fast.FastTokenizer], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A tokenizer whose bytes are not understood is caught by the text that is compared."""
+def test_wrong_spans_are_a_mismatch(load: Callable[..., fast.FastTokenizer], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tokenizer whose bytes are interpreted wrongly is detected by the text that is compared."""
     tokenizer = load("huggingface")
     monkeypatch.setattr(fast, "spans_of_bytes", lambda text, sizes: np.maximum(spans_of_bytes(text, sizes) - [1, 0], 0))
     with pytest.raises(EngineMismatch, match="differ in tokens or their characters"):
         tokenizer.encode_batch_with_spans([TEXTS[0]])
 
 
-def test_a_tokenizer_that_is_not_made_of_bytes_gives_no_characters(tokenizer_file: Path, tmp_path: Path) -> None:
+def test_spans_need_a_byte_level_tokenizer(tokenizer_file: Path, tmp_path: Path) -> None:
     """`auto` then says why, and `fast` is refused; without spans it is used."""
 
     def other(value: dict[str, Any]) -> None:
@@ -137,7 +135,7 @@ def test_a_tokenizer_that_is_not_made_of_bytes_gives_no_characters(tokenizer_fil
 
 
 @pytest.mark.parametrize(("kind", "special_text"), SORTS)
-def test_texts_it_was_seen_to_read_differently_are_right(
+def test_texts_that_it_encodes_differently_go_to_the_reference(
     load: Callable[..., fast.FastTokenizer], kind: str, special_text: str
 ) -> None:
     """Special strings, stripped and single-word tokens, marks under NFC, characters of new Unicode versions."""
@@ -151,8 +149,8 @@ def test_texts_it_was_seen_to_read_differently_are_right(
     assert same(load(kind, special_text), ["a" * 50_000, " " * 50_000, "\n" * 50_000, "é1" * 20_000, ""])
 
 
-def test_it_stands_for_the_reference(load: Callable[..., fast.FastTokenizer]) -> None:
-    """All that is known of a tokenizer is the reference's; the versions of both engines are told."""
+def test_it_has_the_attributes_of_the_reference(load: Callable[..., fast.FastTokenizer]) -> None:
+    """The versions of both engines are included."""
     for kind in KINDS:
         tokenizer = load(kind)
         reference = tokenizer.reference
@@ -193,10 +191,8 @@ UNSUITED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 
 @pytest.mark.parametrize("name", list(UNSUITED))
-def test_a_tokenizer_it_is_not_exact_for_stays_with_the_reference(
-    tokenizer_file: Path, tmp_path: Path, name: str
-) -> None:
-    """`auto` gives the reference and says why; `fast` is an error that says why."""
+def test_a_tokenizer_that_it_cannot_replace_uses_the_reference(tokenizer_file: Path, tmp_path: Path, name: str) -> None:
+    """`auto` returns the reference and says why; `fast` is an error that says why."""
     change, reason = UNSUITED[name]
     path = variant(tokenizer_file, tmp_path / "tokenizer.json", change)
     tokenizer = load_tokenizer(str(path), engine="auto")
@@ -216,20 +212,20 @@ def test_a_tokenizer_it_is_not_exact_for_stays_with_the_reference(
     ],
     ids=["nfkc", "spaces", "no bytes", "unigram"],
 )
-def test_a_model_it_is_not_exact_for_stays_with_the_reference(
+def test_a_model_that_it_cannot_replace_uses_the_reference(
     tmp_path: Path, options: dict[str, Any], reason: str
 ) -> None:
-    """Of sentencepiece only BPE with byte fallback that leaves the text as it is."""
+    """Of sentencepiece only BPE with byte fallback and without normalization."""
     (tmp_path / "m").write_bytes(sentencepiece_model(**options))
     tokenizer = load_tokenizer(str(tmp_path / "m"), engine="auto")
     assert tokenizer.engine == "sentencepiece"
     assert reason in tokenizer.engine_note
 
 
-def test_other_kinds_stay_with_the_reference(
+def test_other_kinds_use_the_reference(
     tokenizer_file: Path, files: dict[str, tuple[str, dict[str, Any]]], tmp_path: Path
 ) -> None:
-    """Words, patterns of one's own, ranks with holes, added special tokens, bytes."""
+    """Word vocabularies, custom patterns, ranks with gaps, added special tokens, bytes."""
     Library(models.WordLevel({"a": 0}, unk_token="a")).save(str(tmp_path / "words.json"))
     lines = (tmp_path / "holes", Path(files["tiktoken"][0]).read_bytes().splitlines())
     lines[0].write_bytes(b"\n".join(lines[1][:300] + lines[1][301:]))
@@ -254,7 +250,7 @@ def test_other_kinds_stay_with_the_reference(
 def test_without_the_library_its_extra_is_named(
     tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """`auto` does without, `fast` says how to get it."""
+    """`auto` works without it, `fast` says how to install it."""
     monkeypatch.setitem(sys.modules, name, None)
     assert load_tokenizer(str(tokenizer_file), engine="auto").engine == "tokenizers"
     with pytest.raises(ConfigError, match=r"run: pip install -e '\.\[fast\]'"):
@@ -262,7 +258,7 @@ def test_without_the_library_its_extra_is_named(
 
 
 def test_a_template_and_truncation_in_the_file_change_nothing(tokenizer_file: Path, tmp_path: Path) -> None:
-    """What the reference leaves out of a tokenizer.json is left out for the fast engine too."""
+    """Parts of a tokenizer.json that the reference ignores are ignored by the fast engine too."""
     path = tmp_path / "tokenizer.json"
     path.write_bytes(tokenizer_file.read_bytes())
     full = Library.from_file(str(path))

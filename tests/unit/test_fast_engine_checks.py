@@ -1,4 +1,6 @@
-"""How a fast engine that answers wrongly is caught: every difference, failure or panic is a mismatch, interrupts are not."""
+"""How a wrong result of the fast engine is detected: differences, failures and panics are mismatches, interrupts are
+not.
+"""
 
 import pickle
 from collections.abc import Callable
@@ -15,11 +17,11 @@ from tokenstore.tokenizer import EngineMismatch, fast, load_tokenizer
 
 
 class PanicException(BaseException):
-    """As the library's panics are: no Exception."""
+    """Like the library's panics, not an Exception."""
 
 
 class Lying:
-    """An engine in place of the fast one that answers with `answer(texts, ids, offsets)`."""
+    """An engine that returns `answer(texts, ids, offsets)`."""
 
     def __init__(self, engine: Any, answer: Callable[..., tuple[np.ndarray, np.ndarray]]):
         self.engine, self.answer, self.asked = engine, answer, 0
@@ -42,7 +44,7 @@ def raising(error: BaseException) -> Callable[..., tuple[np.ndarray, np.ndarray]
 
 @pytest.fixture
 def lie(tokenizer_file: Path) -> Callable[..., fast.FastTokenizer]:
-    """A fast tokenizer whose engine lies from now on."""
+    """A fast tokenizer whose engine returns wrong results from now on."""
 
     def make(answer: Callable[..., tuple[np.ndarray, np.ndarray]]) -> fast.FastTokenizer:
         tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
@@ -69,7 +71,7 @@ def lie(tokenizer_file: Path) -> Callable[..., fast.FastTokenizer]:
 def test_a_wrong_answer_or_a_failure_is_a_mismatch(
     lie: Callable[..., fast.FastTokenizer], answer: Callable[..., tuple[np.ndarray, np.ndarray]], reason: str
 ) -> None:
-    """Whatever goes wrong in the fast engine, the caller can turn to the reference."""
+    """Whatever goes wrong in the fast engine, the caller can use the reference."""
     tokenizer = lie(answer)
     with pytest.raises(EngineMismatch, match=reason) as caught:
         tokenizer.encode_batch(TEXTS[:3])
@@ -85,20 +87,20 @@ def test_interrupts_pass_through(lie: Callable[..., fast.FastTokenizer], error: 
 
 
 def test_a_mismatch_can_be_sent_between_processes() -> None:
-    """A worker's mismatch arrives whole."""
+    """A worker's mismatch arrives complete."""
     error = pickle.loads(pickle.dumps(EngineMismatch("text", "reason")))
     assert (error.excerpt, error.reason, str(error)) == ("text", "reason", "reason, at 'text'")
 
 
-def test_texts_it_may_not_read_are_not_given_to_it(lie: Callable[..., fast.FastTokenizer]) -> None:
-    """A batch of such texts alone does not reach the engine at all."""
+def test_untrusted_texts_do_not_reach_the_engine(lie: Callable[..., fast.FastTokenizer]) -> None:
+    """Also if a batch has no other texts."""
     tokenizer = lie(raising(PanicException()))
     assert same(tokenizer, list(NEW))
     assert same(tokenizer, [])
 
 
-def test_it_is_loaded_anew_after_much_text(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It keeps every word it has seen; a long build does not let that grow without end."""
+def test_it_is_loaded_again_after_much_text(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It caches every word it has seen; in a long build the cache would grow without limit."""
     tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
     monkeypatch.setattr(fast, "_LOADED_CHARS", 1000)
     before = tokenizer._engine
@@ -107,8 +109,8 @@ def test_it_is_loaded_anew_after_much_text(tokenizer_file: Path, monkeypatch: py
     assert tokenizer._engine is not before
 
 
-def test_a_small_lie_is_found_in_time(lie: Callable[..., fast.FastTokenizer]) -> None:
-    """One wrong text among many of its kind is met within some batches, since others are checked at every turn."""
+def test_a_rare_error_is_found_within_some_batches(lie: Callable[..., fast.FastTokenizer]) -> None:
+    """One wrong text among many of its kind, because every batch checks others."""
 
     def answer(texts: list[str], ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         ids[offsets[texts.index("odd one out")]] += 1
@@ -126,7 +128,7 @@ def test_a_small_lie_is_found_in_time(lie: Callable[..., fast.FastTokenizer]) ->
 
 
 def test_more_of_a_new_source_is_checked(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first batch, and the first after `start_source`, are checked more than the others."""
+    """The first batch, and the first after `start_source`, are checked more than others."""
     tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
     texts = [f"{text} {i}" for i, text in enumerate(TEXTS * 20)]
     checked: list[int] = []

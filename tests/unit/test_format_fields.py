@@ -1,4 +1,4 @@
-"""The store format (FMT): refusals of a manifest's fields, with a checksum and digest that fit."""
+"""Validation of a manifest's fields (FMT-5), with a matching checksum and digest."""
 
 import copy
 import re
@@ -146,8 +146,8 @@ FIELDS: list[tuple[Callable[[dict], None], str]] = [
 @pytest.mark.parametrize(
     ("edit", "message"), FIELDS, ids=[f"{i}-{message[:40]}" for i, (_, message) in enumerate(FIELDS)]
 )
-def test_a_wrong_field_is_refused_by_name(edit: Callable[[dict], None], message: str) -> None:
-    """P9: a manifest whose checksums fit but whose fields cannot be is refused with the field, the path and a way out."""
+def test_an_invalid_field_is_refused_by_name(edit: Callable[[dict], None], message: str) -> None:
+    """P9: the message has the field, the path and what to do, although the checksums match."""
     body = copy.deepcopy(BODY)
     edit(body)
     with pytest.raises(CorruptionError) as refused:
@@ -185,8 +185,8 @@ _PLACES = [
 
 
 @given(st.sampled_from(_PLACES), _JSON)
-def test_any_value_anywhere_is_a_manifest_or_a_refusal(path: tuple, value: object) -> None:
-    """P9: no value in any field makes the decoder raise anything but its own two errors."""
+def test_any_value_is_decoded_or_refused(path: tuple, value: object) -> None:
+    """P9: no value in any field makes the decoder raise anything but its two errors."""
     body = copy.deepcopy(BODY)
     _set(*path, to=value)(body)
     message = PLACE

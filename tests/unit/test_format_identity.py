@@ -1,4 +1,4 @@
-"""The store format (FMT): what a store's digest, its identity, changes with."""
+"""The digest, a store's identity (FMT-5): what changes it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from tokenstore.store import open_store
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_the_digest_does_not_change_with_what_is_not_content(changes: dict[str, Any]) -> None:
+def test_the_digest_covers_only_the_content(changes: dict[str, Any]) -> None:
     """FMT-5: versions, options, counts, names and side files are not part of a store's identity."""
     assert dataclasses.replace(MANIFEST, **changes).digest == MANIFEST.digest
 
@@ -48,8 +48,8 @@ def test_the_digest_changes_with_content(changes: dict[str, Any]) -> None:
     assert dataclasses.replace(MANIFEST, **changes).digest != MANIFEST.digest
 
 
-def test_stores_of_other_tokens_boundaries_or_vocabulary_have_other_digests(make_store: Callable[..., Path]) -> None:
-    """FMT-5: on real stores: the same content twice is one digest, every change of content another."""
+def test_different_content_has_different_digests(make_store: Callable[..., Path]) -> None:
+    """FMT-5: on real stores: equal content has equal digests, every change of content another one."""
     stores = {
         "same": ([[7, 1], [5, 5, 1]], 8),
         "token": ([[7, 1], [5, 6, 1]], 8),

@@ -1,4 +1,4 @@
-"""The store format (FMT): names, sizes and types of files, the lookup, the worked example."""
+"""Names, sizes and dtypes of files, the lookup table, and the worked example of the format (FMT-1..3, FMT-6)."""
 
 import itertools
 import re
@@ -27,7 +27,7 @@ from tokenstore.format.layout import (
 
 
 def test_shard_names_count_from_zero_and_stay_plain_names() -> None:
-    """FMT-1: shard files are tokens-00000.bin, ..., five digits or more, and each is a name a reader accepts."""
+    """FMT-1: shard files are tokens-00000.bin, ..., with five digits or more, and each is a valid name."""
     assert [shard_name(i) for i in (0, 1, 99_999, 100_000)] == [
         "tokens-00000.bin",
         "tokens-00001.bin",
@@ -65,7 +65,7 @@ def test_a_plain_name_is_accepted(name: str) -> None:
     ],
 )
 def test_a_name_that_could_leave_the_directory_is_not_plain(name: str) -> None:
-    """FMT-6: no separator, no leading dot, nothing but ASCII, nothing too long, no line end at the end."""
+    """FMT-6: no separator, no leading dot, only ASCII, not too long, no line end at the end."""
     assert not is_plain_name(name)
 
 
@@ -85,7 +85,9 @@ def test_the_dtype_is_uint16_exactly_when_every_id_fits(vocab_size: int, name: s
     ("num_tokens", "entries"), [(1, 1), (4095, 1), (4096, 1), (4097, 2), (8192, 2), (MAX_TOKENS, 1 << 48)]
 )
 def test_the_lookup_has_an_entry_every_4096_tokens(num_tokens: int, entries: int) -> None:
-    """FMT-3: lookup[j] stands for token 4096 j, j = 0 .. (T - 1) div 4096; boundaries.bin has D + 1 numbers before it."""
+    """FMT-3: lookup[j] belongs to token 4096 j, j = 0 .. (T - 1) div 4096; boundaries.bin has D + 1 numbers before
+    it.
+    """
     assert LOOKUP_STRIDE == 4096
     assert num_lookup_entries(num_tokens) == (num_tokens - 1) // 4096 + 1 == entries
     assert boundaries_bytes(7, num_tokens) == 8 * (7 + 1 + entries)
@@ -95,10 +97,8 @@ def test_the_lookup_has_an_entry_every_4096_tokens(num_tokens: int, entries: int
     st.lists(st.one_of(st.integers(1, 30), st.integers(1, 9000), st.sampled_from([4095, 4096, 4097])), min_size=1),
     st.data(),
 )
-def test_lookup_entries_of_runs_are_those_found_by_looking_at_every_token(
-    lengths: list[int], data: st.DataObject
-) -> None:
-    """FMT-3: however documents come in runs, the entries together are the documents that hold tokens 0, 4096, ..."""
+def test_lookup_entries_equal_a_scan_of_all_tokens(lengths: list[int], data: st.DataObject) -> None:
+    """FMT-3: however documents are grouped, the entries are the documents that contain tokens 0, 4096, ..."""
     owner = [document for document, length in enumerate(lengths) for _ in range(length)]  # of every token
     cuts = sorted(data.draw(st.sets(st.integers(1, len(lengths)))) | {0, len(lengths)})
     ends = np.cumsum([0, *lengths])
@@ -113,8 +113,8 @@ def test_lookup_entries_of_runs_are_those_found_by_looking_at_every_token(
 # ---- the worked example
 
 
-def test_the_worked_example_of_the_specification_comes_out_byte_for_byte(make_store: Callable[..., Path]) -> None:
-    """FMT: the files of documents [7, 1] and [5, 5, 1] hold the bytes that stand in the docstring."""
+def test_the_worked_example_of_the_specification_is_exact(make_store: Callable[..., Path]) -> None:
+    """FMT: the files of documents [7, 1] and [5, 5, 1] have the bytes in the docstring."""
     text = tokenstore.format.__doc__ or ""
     written = re.search(r"tokens-00000\.bin +((?:[0-9a-f]{2} )*[0-9a-f]{2})\n", text)
     assert written is not None

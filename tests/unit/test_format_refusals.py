@@ -1,4 +1,4 @@
-"""The store format (FMT): refusals of a manifest before its fields are looked at."""
+"""Manifests that are refused before their fields are validated (FMT-5)."""
 
 import json
 import re
@@ -33,8 +33,10 @@ from tokenstore.format.manifest_file import decode_manifest, encode_manifest
     ],
     ids=lambda value: value[:24] if isinstance(value, bytes) else None,
 )
-def test_what_is_not_strict_json_is_refused(data: bytes, found: str) -> None:
-    """FMT-5: bad UTF-8, bad JSON, a key twice, floats, endless nesting and a lost end are damage, told with the path."""
+def test_json_that_is_not_strict_is_refused(data: bytes, found: str) -> None:
+    """FMT-5: bad UTF-8, bad JSON, a repeated key, floats, deep nesting and truncation are damage; the message has
+    the path.
+    """
     with pytest.raises(CorruptionError, match=rf"manifest: expected .*{re.escape(found)}.*\({PLACE}\); copy or build"):
         decode_manifest(data, PLACE)
 
@@ -42,15 +44,15 @@ def test_what_is_not_strict_json_is_refused(data: bytes, found: str) -> None:
 @pytest.mark.parametrize(
     ("data", "found"), [(b"[]\n", "list"), (b'"tokenstore"\n', "str"), (b"null\n", "NoneType"), (b"1\n", "int")]
 )
-def test_json_that_is_no_object_is_refused(data: bytes, found: str) -> None:
+def test_json_that_is_not_an_object_is_refused(data: bytes, found: str) -> None:
     """FMT-5: a manifest is one JSON object."""
     with pytest.raises(CorruptionError, match=rf"expected a JSON object, found {found} \({PLACE}\)"):
         decode_manifest(data, PLACE)
 
 
 @pytest.mark.parametrize("name", ["litdata", None, 1, ["tokenstore"], "x" * 5000])
-def test_another_format_is_refused_as_no_store(name: object) -> None:
-    """FMT-5: the manifest.json of another tool is a FormatError that asks whether the path is right, in a short message."""
+def test_another_format_is_not_a_store(name: object) -> None:
+    """FMT-5: another tool's manifest.json is a FormatError that asks whether the path is right, in a short message."""
     with pytest.raises(
         FormatError, match=rf"expected the format 'tokenstore', found .*\({PLACE}\); is this path a token store"
     ) as refused:
@@ -74,22 +76,22 @@ def test_another_format_is_refused_as_no_store(name: object) -> None:
     ids=lambda value: str(value)[:20],
 )
 def test_another_version_is_refused(version: object, todo: str) -> None:
-    """FMT-5: only the integer 1 is version 1; a newer one says what to install; checked before anything else is read."""
+    """FMT-5: only the integer 1 is version 1; a newer one says what to install; this is checked first."""
     with pytest.raises(FormatError, match=rf"expected format version 1, found .*\({PLACE}\); {todo}") as refused:
         decode_manifest(seal({**BODY, "format_version": version, "unknown": "of the future"}), PLACE)
     assert len(str(refused.value)) < 400
 
 
 def test_a_missing_version_is_refused() -> None:
-    """FMT-5: no version is not version 1."""
+    """FMT-5: a missing version is not version 1."""
     body = {key: value for key, value in BODY.items() if key != "format_version"}
     with pytest.raises(FormatError, match="expected format version 1, found None"):
         decode_manifest(seal(body), PLACE)
 
 
 @pytest.mark.parametrize("checksum", ["0" * 64, None, 5, BODY["checksum"].upper()])
-def test_a_checksum_that_does_not_fit_is_refused(checksum: object) -> None:
-    """FMT-5, P9: the checksum covers every other field."""
+def test_a_wrong_checksum_is_refused(checksum: object) -> None:
+    """FMT-5, P9: the checksum covers all other fields."""
     data = (json.dumps({**BODY, "checksum": checksum}) + "\n").encode()
     with pytest.raises(
         CorruptionError, match=rf"manifest checksum: expected the sha256 of its fields, found .*\({PLACE}\)"
@@ -98,14 +100,14 @@ def test_a_checksum_that_does_not_fit_is_refused(checksum: object) -> None:
 
 
 def test_a_missing_checksum_is_refused() -> None:
-    """FMT-5, P9: leaving the checksum out does not turn it off."""
+    """FMT-5, P9: omitting the checksum does not disable it."""
     body = {key: value for key, value in BODY.items() if key != "checksum"}
     with pytest.raises(CorruptionError, match=r"manifest checksum: .*found None"):
         decode_manifest((json.dumps(body) + "\n").encode(), PLACE)
 
 
 def test_every_nesting_depth_is_read_or_refused() -> None:
-    """P9: options nested as deep as the parser can follow do not run the checksum into the recursion limit."""
+    """P9: options nested as deeply as the parser allows do not raise a RecursionError in the checksum."""
     for depth in [*range(1, 3000, 13), *range(900, 1000)]:
         for opened, closed in (('{"x":', "}"), ("[", "]")):
             options = opened * depth + "1" + closed * depth
@@ -114,8 +116,8 @@ def test_every_nesting_depth_is_read_or_refused() -> None:
                 decode_manifest(data.encode(), PLACE)
 
 
-def test_a_digest_that_does_not_fit_is_refused() -> None:
-    """FMT-5: the digest is checked against the content it stands for, though the checksum fits."""
+def test_a_wrong_digest_is_refused() -> None:
+    """FMT-5: the digest is compared with the content, even if the checksum matches."""
     with pytest.raises(
         CorruptionError, match=rf"manifest digest: expected {BODY['digest']}, found {'0' * 64} \({PLACE}\)"
     ):

@@ -1,4 +1,4 @@
-"""Formats of trainers: what each gives, against the documents of the plan and the trainer's own code."""
+"""Batch formats of trainers, against the documents of the plan and the trainers' own code."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ DICTS = ("torch", "hf", "hf_flash", "megatron", "nanotron")
 
 @pytest.fixture(params=["best_fit", "concat", "none", "masked"])
 def plan(make_store: Callable[..., Path], tmp_path: Path, request: pytest.FixtureRequest) -> Plan:
-    """Documents shorter and longer than a sequence; when packed with padding, and empty rows in the last step."""
+    """Documents shorter and longer than a sequence; if packed, with padding, and empty rows in the last step."""
     if request.param == "masked":  # best_fit, and half of the tokens are not in the loss
         path = write_masked(tmp_path / "a", random_masked(5, range(1, 40)), length_index=True)
         return Plan.of(path, LENGTH, BATCH, num_steps="all_exhausted", last_batch="pad")
@@ -39,14 +39,14 @@ def batches(plan: Plan, format: str, fields: tuple[str, ...] | None = None, **op
 
 
 def pieces_of(plan: Plan, step: int) -> list[list[int]]:
-    """Sizes of the pieces of every row, padding as the last."""
+    """Sizes of the pieces of every row, with padding as the last one."""
     rows = [[piece.stop - piece.start for piece in pieces] for pieces in plan.documents(step)]
     return [[*sizes, LENGTH - sum(sizes)] if sum(sizes) < LENGTH else sizes for sizes in rows]
 
 
-def test_flash_batches_are_those_of_transformers(plan: Plan) -> None:
-    """hf_flash is what DataCollatorWithFlattening makes of the same documents: keys, values, dtypes; padding is a document
-    whose labels are left out.
+def test_flash_batches_equal_those_of_transformers(plan: Plan) -> None:
+    """hf_flash equals DataCollatorWithFlattening on the same documents: keys, values, dtypes. Padding is a document
+    without labels.
     """
     if has_masks(plan):
         return  # the collator knows of none
@@ -68,8 +68,8 @@ def test_flash_batches_are_those_of_transformers(plan: Plan) -> None:
 
 
 def test_flat_labels_never_predict_across_documents(plan: Plan) -> None:
-    """Shifted by the model, the labels of the rows as one are our targets, or left out: a row's first token, also where a
-    document goes on in it, is predicted from no stranger's last one. shift_labels are all our targets.
+    """With the model's shift, labels of the flattened rows are our targets or -100: a row's first token is never
+    predicted from the row before, even if its document continues. shift_labels are all our targets.
     """
     for step, batch in enumerate(batches(plan, "hf_flash", ("labels", "shift_labels"))):
         targets = torch.from_numpy(plan.batch(step)["targets"]).reshape(1, -1)
@@ -79,8 +79,8 @@ def test_flat_labels_never_predict_across_documents(plan: Plan) -> None:
         assert same(batch["shift_labels"], targets)
 
 
-def test_flash_batches_of_one_shape(plan: Plan) -> None:
-    """With max_documents the borders are filled up and the length is constant, as for cu_seqlens."""
+def test_flash_batches_have_one_shape_with_max_documents(plan: Plan) -> None:
+    """cu_seqlens has a constant length, padded with the end."""
     fields = ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k")
     ours = batches(plan, "torch", ("cu_seqlens", "max_seqlen"), max_documents=96)
     for batch, expected in zip(batches(plan, "hf_flash", fields, max_documents=96), ours, strict=True):
@@ -90,9 +90,9 @@ def test_flash_batches_of_one_shape(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize(("format", "shape"), [("torchtitan", (BATCH, LENGTH)), ("torchtitan_flat", (BATCH * LENGTH,))])
-def test_torchtitan_takes_a_pair(plan: Plan, format: str, shape: tuple[int, ...]) -> None:
-    """({input, positions}, labels) and no other key, which would reach the model; labels are shifted already; rows begin
-    at position 0, as masks are made of where positions are 0.
+def test_torchtitan_gets_a_pair(plan: Plan, format: str, shape: tuple[int, ...]) -> None:
+    """({input, positions}, labels) and no other key, which would reach the model. Labels are shifted already; rows
+    begin at position 0, because masks are made from positions.
     """
     ours = batches(plan, "torch", ("input_ids", "targets", "position_ids"))
     for (inputs, labels), expected in zip(batches(plan, format), ours, strict=True):
@@ -116,8 +116,10 @@ def test_megatron_masks_the_loss(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("most", [None, 10])
-def test_megatron_borders_are_of_each_row(plan: Plan, most: int | None) -> None:
-    """cu_seqlens int32[B, n + 1] hold every row's own borders, filled with L; max_seqlen int32[B] its longest piece."""
+def test_megatron_borders_are_per_row(plan: Plan, most: int | None) -> None:
+    """cu_seqlens int32[B, n + 1] contain the borders of each row, filled with L; max_seqlen int32[B] its longest
+    piece.
+    """
     loader = batches(plan, "megatron", ("cu_seqlens", "max_seqlen"), max_documents=most)
     for step, batch in enumerate(loader):
         width = 1 + (LENGTH if most is None else most)
@@ -128,17 +130,15 @@ def test_megatron_borders_are_of_each_row(plan: Plan, most: int | None) -> None:
 
 
 def test_too_many_documents_for_a_row_of_megatron(plan: Plan) -> None:
-    """As for cu_seqlens, the message names the number that is needed."""
+    """As for cu_seqlens, the message has the number that is needed."""
     most = max(len(sizes) for step in range(plan.num_steps) for sizes in pieces_of(plan, step))
     if most > 1:
         with pytest.raises(ValueError, match="max_documents: expected at least"):
             batches(plan, "megatron", ("cu_seqlens",), max_documents=most - 1)
 
 
-def test_nanotron_is_given_what_its_collator_makes(plan: Plan) -> None:
-    """input_ids, position_ids, label_ids, label_mask [B, L]: inside a row the mask is off where its collator has it off, at
-    a label that stands at position 0.
-    """
+def test_nanotron_batches_equal_those_of_its_collator(plan: Plan) -> None:
+    """input_ids, position_ids, label_ids, label_mask [B, L]: the mask is off at labels that are at position 0."""
     ours = batches(plan, "torch", ("input_ids", "targets", "position_ids"))
     for step, (batch, expected) in enumerate(zip(batches(plan, "nanotron"), ours, strict=True)):
         assert list(batch) == ["input_ids", "position_ids", "label_ids", "label_mask"]
@@ -157,7 +157,7 @@ def test_nanotron_is_given_what_its_collator_makes(plan: Plan) -> None:
 
 @pytest.mark.parametrize("format", DICTS)
 def test_no_format_has_an_attention_mask(plan: Plan, format: str) -> None:
-    """With one, a Hugging Face model lets the documents of a row see each other: none can be asked for."""
+    """With one, a Hugging Face model would let documents of a row attend to each other, so it cannot be requested."""
     assert "attention_mask" not in batches(plan, format)[0]
     with pytest.raises(ValueError, match="fields: expected some of"):
         TokenLoader(plan, format=format, fields=("attention_mask",))
@@ -175,15 +175,15 @@ def test_no_format_has_an_attention_mask(plan: Plan, format: str) -> None:
         ("nanotron", ()),
     ],
 )
-def test_pipeline_stages_ask_for_their_fields(plan: Plan, format: str, fields: tuple[str, ...]) -> None:
-    """A stage is given what it asks for, in that order, the same as in a whole batch."""
+def test_pipeline_stages_request_their_fields(plan: Plan, format: str, fields: tuple[str, ...]) -> None:
+    """A stage gets the requested fields, in that order, with the same values as in a full batch."""
     for part, whole in zip(batches(plan, format, fields), batches(plan, format), strict=True):
         assert tuple(part) == fields
         assert all(same(part[name], whole[name]) for name in fields)
 
 
 def test_a_stage_of_torchtitan_always_has_labels(plan: Plan) -> None:
-    """Its loss is divided by the labels of all ranks, so the pair is never without them."""
+    """Its loss is divided by the number of labels on all ranks, so the pair always has them."""
     for (inputs, labels), whole in zip(
         batches(plan, "torchtitan", ("labels",)), batches(plan, "torchtitan"), strict=True
     ):
@@ -191,8 +191,8 @@ def test_a_stage_of_torchtitan_always_has_labels(plan: Plan) -> None:
         assert same(labels, whole[1])
 
 
-def test_sources_and_documents_go_with_every_dict(plan: Plan) -> None:
-    """For a loss by source: document_ids and source_ids are there in every format but those whose keys reach a model."""
+def test_every_dict_can_have_sources_and_documents(plan: Plan) -> None:
+    """For a loss per source: document_ids and source_ids exist in every format whose keys do not reach a model."""
     ours = batches(plan, "torch", ("document_ids", "source_ids"))
     for format in DICTS:
         for batch, expected in zip(batches(plan, format, ("document_ids", "source_ids")), ours, strict=True):
@@ -210,18 +210,18 @@ def test_sources_and_documents_go_with_every_dict(plan: Plan) -> None:
     ],
 )
 def test_unknown_formats_and_fields_are_refused(plan: Plan, format: str, fields: tuple | None, text: str) -> None:
-    """The message lists what there is."""
+    """The message lists the known ones."""
     for make in (TokenLoader, TokenDataset):
         with pytest.raises(ValueError, match=text):
             make(plan, format=format, fields=fields)
 
 
 def values_of(batch: Any) -> list[Any]:
-    """What is in a batch, in order."""
+    """The values of a batch, in order."""
     return [*batch[0].values(), batch[1]] if isinstance(batch, tuple) else list(batch.values())
 
 
-def test_every_format_gives_fresh_memory(plan: Plan) -> None:
+def test_every_format_returns_new_memory(plan: Plan) -> None:
     """A batch may be kept and written to: no later one shares its memory."""
     for format in (*DICTS, "torchtitan_flat"):
         made = batches(plan, format)
@@ -230,14 +230,14 @@ def test_every_format_gives_fresh_memory(plan: Plan) -> None:
 
 
 def test_pinned_memory_needs_a_device(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for where there is nothing to copy to, it is refused when the loader is made."""
+    """Without a device to copy to, it is refused when the loader is created."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     with pytest.raises(ValueError, match="pin_memory: expected a device such as CUDA to copy to, found none"):
         TokenLoader(plan, pin_memory=True)
 
 
 def test_pinned_tensors_are_those_that_were_allocated(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA keeps memory that is being copied from only where it knows the allocation: never a second view of it."""
+    """CUDA keeps memory alive during a copy only if it knows the allocation: never a second view of it."""
     allocated: set[int] = set()
     empty = torch.empty
 
@@ -258,8 +258,8 @@ def test_pinned_tensors_are_those_that_were_allocated(plan: Plan, monkeypatch: p
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("reuse", [1, 3])
-def test_memory_is_used_again_when_asked_for(plan: Plan, reuse: int, prefetch: int) -> None:
-    """A batch stays as it is until `reuse` more were asked for, also with a thread ahead; memory does not grow with batches."""
+def test_memory_is_reused_on_request(plan: Plan, reuse: int, prefetch: int) -> None:
+    """A batch is valid until `reuse` more were returned, also with prefetching; memory does not grow with batches."""
     for format in (*DICTS, "torchtitan_flat"):
         fields = FIELDS if format == "torch" else None
         loader = TokenLoader(plan, format=format, fields=fields, microbatch_size=2, reuse=reuse, prefetch=prefetch)
@@ -278,7 +278,7 @@ def test_memory_is_used_again_when_asked_for(plan: Plan, reuse: int, prefetch: i
     assert len(pointers) <= 2 * (reuse + (prefetch + 1 if prefetch else 0))
 
 
-def test_less_than_no_reuse_is_refused(plan: Plan) -> None:
-    """A number below 0 is a mistake."""
+def test_negative_reuse_is_refused(plan: Plan) -> None:
+    """A number below 0 is an error."""
     with pytest.raises(ValueError, match="reuse: expected a number of microbatches, 0 for none, found -1"):
         TokenLoader(plan, reuse=-1)

@@ -1,4 +1,4 @@
-"""The length index (FMT-9): its bytes, what a store is that is given one, who may write it, and `tokenstore index`."""
+"""The length index (FMT-9): its bytes, adding it to a store, concurrent writers, and `tokenstore index`."""
 
 import json
 import os
@@ -30,7 +30,7 @@ INDEX = [sys.executable, "-m", "tools.index_store"]
 
 
 def expected_bytes(lengths: Sequence[int]) -> bytes:
-    """length_index.bin by its text: numbers by (tokens, number), zeros up to 8 bytes, every length and its first place."""
+    """length_index.bin from the specification: numbers by (tokens, number), zeros up to 8 bytes, then the runs."""
     order = sorted(range(len(lengths)), key=lambda document: (lengths[document], document))
     ordered = sorted(lengths)
     runs = [(length, ordered.index(length)) for length in sorted(set(lengths))]
@@ -43,7 +43,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def take_away(path: Path) -> None:
-    """Make a store one of before there were length indexes."""
+    """Remove the length index from a store."""
     (path / "length_index.bin").unlink()
     forge(path, lambda body: body["files"].pop("length_index.bin"))
     (path / "manifest.json").chmod(0o444)
@@ -51,7 +51,7 @@ def take_away(path: Path) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store of 300 documents in some shards, without a length index."""
+    """A store of 300 documents in several shards, without a length index."""
     return write_store(tmp_path / "s", random_documents(1, 300, 40), shard_bytes=2000)
 
 
@@ -71,7 +71,7 @@ def test_the_worked_example(tmp_path: Path) -> None:
     long=st.sampled_from([1, 5, 1 << 20]),
 )
 def test_random_stores_are_sorted(lengths: list[int], block: int, long: int) -> None:
-    """FMT-9: the file is the sorted list, whatever is handled at once and counted as long; verify agrees."""
+    """FMT-9: the file is the sorted list, for any block size and any limit of long documents; verify agrees."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(length_index, "_BLOCK", block)
         patch.setattr(sorting, "LONG", long)
@@ -88,7 +88,7 @@ def test_random_stores_are_sorted(lengths: list[int], block: int, long: int) -> 
 
 
 def test_documents_of_more_than_a_million_tokens(tmp_path: Path) -> None:
-    """FMT-9: lengths around 2**20, where sorting changes its way, several of them equal, between short ones."""
+    """FMT-9: lengths around 2**20, where the algorithm changes, some of them equal, between short ones."""
     most = 1 << 20
     lengths = [most + 5, 3, most, most - 1, 1, most + 5, most + 1, 3, most, most - 1]
     path = write_store(
@@ -101,8 +101,8 @@ def test_documents_of_more_than_a_million_tokens(tmp_path: Path) -> None:
     assert sum(piece.stop - piece.start for piece in seen) == sum(lengths)
 
 
-def test_progress_is_told_from_beginning_to_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every document is handled twice; the last call says that all is done."""
+def test_progress_is_reported_to_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every document is processed twice; the last call reports the total."""
     monkeypatch.setattr(length_index, "_BLOCK", 100)
     calls: list[tuple[int, int]] = []
     add_length_index(path, lambda done, total: calls.append((done, total)))
@@ -110,7 +110,7 @@ def test_progress_is_told_from_beginning_to_end(path: Path, monkeypatch: pytest.
 
 
 def test_damaged_boundaries_are_refused(path: Path) -> None:
-    """P9: starts that do not rise are no lengths: the error names the file, and nothing is left."""
+    """P9: starts that do not increase give no lengths: the error names the file, and nothing is left."""
     before = {name for name in contents(path) if name != "boundaries.bin"}
     damaged = bytearray((path / "boundaries.bin").read_bytes())
     damaged[80:88] = damaged[160:168]
@@ -125,8 +125,10 @@ def test_damaged_boundaries_are_refused(path: Path) -> None:
 # ---- a store that is given one
 
 
-def test_nothing_but_the_order_is_added(path: Path) -> None:
-    """FMT-9: the digest and every other field and file stay; the new file is in the manifest, and read-only as all are."""
+def test_nothing_but_the_length_index_changes(path: Path) -> None:
+    """FMT-9: the digest and all other fields and files are unchanged; the new file is in the manifest, and
+    read-only.
+    """
     before, manifest = contents(path), open_store(path).manifest
     plan = tokenstore.Plan.of(path, 8, 4, packing="concat", num_steps=9)
     assert add_length_index(path) is True
@@ -144,7 +146,7 @@ def test_nothing_but_the_order_is_added(path: Path) -> None:
 
 
 def test_a_second_run_does_nothing(path: Path) -> None:
-    """The file that is there is left alone, and so is the manifest."""
+    """The existing file and the manifest are unchanged."""
     assert add_length_index(path) is True
     before = {file: (file.stat().st_mtime_ns, file.stat().st_ino) for file in path.iterdir()}
     calls: list[tuple[int, int]] = []
@@ -153,8 +155,8 @@ def test_a_second_run_does_nothing(path: Path) -> None:
     assert calls == []
 
 
-def test_a_store_held_open_meanwhile_reads_on(path: Path) -> None:
-    """The old manifest knows no order, the new one does; documents are the same; a held order survives a close."""
+def test_an_open_store_is_not_affected(path: Path) -> None:
+    """Its manifest has no length index, the new one does; documents are equal; a held array survives a close."""
     held = open_store(path)
     first = held[0].tolist()
     add_length_index(path)
@@ -168,7 +170,7 @@ def test_a_store_held_open_meanwhile_reads_on(path: Path) -> None:
 
 
 def test_a_build_writes_one(tmp_path: Path) -> None:
-    """P8, FMT-9: a built store has the bytes add_order makes; the same build gives one to a store that lacks it, and says so."""
+    """P8, FMT-9: a build writes the same bytes as add_length_index; repeating it adds one to a store that has none."""
     source = tmp_path / "in.jsonl"
     source.write_text("".join(json.dumps({"text": "x" * (7 * i % 23 + 1)}) + "\n" for i in range(100)))
     options = BuildOptions((str(source),), tmp_path / "s", "bytes")
@@ -188,8 +190,8 @@ def test_a_build_writes_one(tmp_path: Path) -> None:
 # ---- two at once, and none
 
 
-def test_two_writers_at_once(path: Path) -> None:
-    """The second one is told that the store is busy, and by whom; the lock goes with the first one."""
+def test_a_second_writer_is_refused(path: Path) -> None:
+    """The store is busy, and the message names the process; the lock ends with the first writer."""
     with exclusive_work(path):
         with pytest.raises(StoreBusyError, match=rf"process {os.getpid()} is writing it"):
             add_length_index(path)
@@ -198,8 +200,8 @@ def test_two_writers_at_once(path: Path) -> None:
     assert not path.with_name("s.tokenstore").exists()
 
 
-def test_a_busy_store_is_told_in_words_of_this_command(path: Path) -> None:
-    """What to do is to wait; `index` has no output."""
+def test_the_message_for_a_busy_store_fits_the_command(path: Path) -> None:
+    """The remedy is to wait, because `index` has no output."""
     with exclusive_work(path):
         with pytest.raises(StoreBusyError) as error:
             add_length_index(path)
@@ -207,7 +209,7 @@ def test_a_busy_store_is_told_in_words_of_this_command(path: Path) -> None:
 
 
 def test_a_store_and_a_link_to_it_have_one_lock(path: Path) -> None:
-    """Two writers of one directory never meet, whatever name each gave."""
+    """Two writers of one directory exclude each other, whatever path each uses."""
     link = path.parent / "other" / "link"
     link.parent.mkdir()
     link.symlink_to(path)
@@ -216,7 +218,7 @@ def test_a_store_and_a_link_to_it_have_one_lock(path: Path) -> None:
 
 
 def test_a_split_is_not_written_while_all_splits_are(tmp_path: Path, jsonl: Callable[..., Path]) -> None:
-    """P8: an append to a folder of splits and an index of one of them would undo each other."""
+    """P8: an append to a folder of splits and an index of one of them would conflict."""
     source = jsonl("in.jsonl", ["a", "b", "c", "d"])
     store = build_store(BuildOptions((str(source),), tmp_path / "store", "bytes", split="a=0.5,b=0.5")).path
     (store / "a" / "length_index.bin").unlink()
@@ -229,7 +231,7 @@ def test_a_split_is_not_written_while_all_splits_are(tmp_path: Path, jsonl: Call
 
 @pytest.mark.parametrize("kind", ["missing", "empty folder", "file"])
 def test_no_store_is_refused_before_a_lock_is_made(tmp_path: Path, kind: str) -> None:
-    """FormatError, and nothing is left beside it."""
+    """FormatError, and nothing is left next to the path."""
     path = tmp_path / "s"
     if kind == "file":
         path.write_text("x")
@@ -250,7 +252,7 @@ def index(*arguments: object) -> subprocess.CompletedProcess:
 
 
 def test_the_command_writes_once(path: Path) -> None:
-    """Exit code 0 and a line a store, of text or of JSON; where there is an order already it says so."""
+    """Exit code 0 and one line per store, as text or JSON; for a store that has an index it says so."""
     other = write_store(path.with_name("t"), [[1], [1, 2], [3]])
     done = index(path, other)
     assert (done.returncode, done.stderr) == (0, "")
@@ -267,7 +269,7 @@ def test_the_command_writes_once(path: Path) -> None:
 
 
 def test_the_command_fails_with_a_message(path: Path) -> None:
-    """Exit code 1 for what is no store or is busy, 2 for a wrong call; no traceback, nothing on standard output."""
+    """Exit code 1 if there is no store or it is busy, 2 for a wrong call; no traceback, nothing on standard output."""
     with exclusive_work(path):
         for arguments, code, text in (
             ([path.with_name("none")], 1, "error: no store at "),

@@ -147,7 +147,7 @@ def test_one_shape_of_sequence_borders(plan: Plan) -> None:
         ({"rank": 2, "world_size": 2}, ValueError, "rank 2 of 2"),
         ({"rank": 0, "world_size": 5}, ConfigError, r"divisor of the global batch of 12 sequences, found 5.*\[1, 2, 3"),
         ({"microbatch_size": 5}, ConfigError, "divisor of a rank's 12 sequences"),
-        ({"step": 8}, ValueError, r"step: expected one in 0\.\.7, found 8"),
+        ({"step": 8}, ValueError, r"step: expected a step in 0\.\.7, found 8"),
         ({"step": -1}, ValueError, "found -1"),
     ],
 )
@@ -161,7 +161,7 @@ def test_wrong_arguments_say_what_would_do(plan: Plan, arguments: dict, kind: ty
 @pytest.mark.parametrize("step", [-1, 7, 2, 3])
 def test_steps_outside_the_plan_are_refused(plan: Plan, step: int) -> None:
     """plan.batch of a step that is not there, or skipped, says so."""
-    with pytest.raises(ValueError, match="step: expected one"):
+    with pytest.raises(ValueError, match=r"step: (expected a step|. is skipped)"):
         plan.batch(step)
 
 
@@ -273,7 +273,7 @@ def test_a_state_beyond_the_plan_or_damaged_is_refused(plan: Plan, path: Path) -
     loader = TokenLoader(plan)
     with pytest.raises(StateMismatchError, match="plan ends before"):
         loader.load_state_dict(longer.state(10))
-    with pytest.raises(StateMismatchError, match="whole numbers"):
+    with pytest.raises(StateMismatchError, match="expected integers"):
         loader.load_state_dict({**plan.state(4), "step": 3.5})
     inside = plan.state(4, plan.schedule.cursor(4) + 1)
     with pytest.raises(StateMismatchError, match="cursor inside step 4, found 999"):

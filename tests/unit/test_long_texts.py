@@ -1,4 +1,4 @@
-"""A long text is encoded in pieces: the same ids, for every pattern that allows it, and no cut for others."""
+"""A long text is encoded in pieces: with the same ids, for every pattern that allows it, and uncut for others."""
 
 import json
 from collections.abc import Callable
@@ -71,15 +71,17 @@ def test_pieces_give_the_tokens_of_the_whole(
 def test_a_tokenizer_that_might_notice_gets_the_whole_text(
     tokenizer_file: Path, tmp_path: Path, change: Callable[[dict], object]
 ) -> None:
-    """Another normalizer, an unknown pattern, one that leaves spaces alone, a space put before, tokens that look around."""
+    """Another normalizer, an unknown pattern, one that skips spaces, a prepended space, tokens that depend on
+    neighbours.
+    """
     value = json.loads(tokenizer_file.read_text("utf-8"))
     assert long_texts.can_be_cut(value)
     change(value)
     assert not long_texts.can_be_cut(value)
 
 
-def test_pieces_are_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is lost; a cut is before a space between two words, and there is none in a text without."""
+def test_joined_pieces_are_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is lost; a cut is before a space between two words, and a text without such a place is not cut."""
     monkeypatch.setattr(long_texts, "LONG", 4)
     assert [*long_texts.pieces_of("ab cd ef  gh1 ij. kl\n mn 1")] == ["ab cd", " ef  gh1", " ij. kl\n mn 1"]
     assert [*long_texts.pieces_of("中" * 30)] == ["中" * 30]

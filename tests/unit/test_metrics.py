@@ -83,7 +83,7 @@ def test_a_store_without_an_order_file_has_no_piece_lengths(make_store: Callable
     assert [key for key in metrics if "piece" in key] == []
     assert metrics["data/x/weight"] == 1.0
     assert metrics["data/padding"] == 0.0
-    with pytest.raises(ValueError, match="step: expected one"):
+    with pytest.raises(ValueError, match="step: expected a step"):
         plan.metrics(-1)
 
 

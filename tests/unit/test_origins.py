@@ -1,4 +1,4 @@
-"""Origins and ids (FMT-11, FMT-12): where each document came from and what people call it."""
+"""Origins and ids (FMT-11, FMT-12): where each document came from, and what its users call it."""
 
 import json
 import pickle
@@ -28,8 +28,8 @@ def new_writer(folder: Path, origins: bool = True, ids: bool = True) -> StoreWri
 @pytest.mark.parametrize("kind", KINDS, ids=str)
 @pytest.mark.parametrize("shard_bytes", [1, 40, 1 << 20])
 @pytest.mark.parametrize("at_once", [1, 4, 100])
-def test_a_store_gives_back_what_it_was_given(tmp_path: Path, kind: Kind, shard_bytes: int, at_once: int) -> None:
-    """FMT-11, FMT-12: file, record and id of every document, however they come and wherever shards end."""
+def test_origins_and_ids_are_read_as_written(tmp_path: Path, kind: Kind, shard_bytes: int, at_once: int) -> None:
+    """FMT-11, FMT-12: file, record and id of every document, for any batches and any shards."""
     path = write(tmp_path / "s", DOCUMENTS, kind, shard_bytes, at_once)
     with open_store(path) as store:
         check_documents(store, DOCUMENTS, kind)
@@ -53,8 +53,8 @@ def test_the_bytes_are_those_of_the_specification(tmp_path: Path) -> None:
     ]
 
 
-def test_they_are_no_part_of_the_identity(tmp_path: Path) -> None:
-    """FMT-11: the same tokens are the same store, whatever is known of them, and the other files are the same bytes."""
+def test_they_are_not_part_of_the_identity(tmp_path: Path) -> None:
+    """FMT-11: the same tokens are the same store, with or without them, and the other files are identical."""
     with_all = write(tmp_path / "all", DOCUMENTS, Kind(masks=False, length_index=False))
     without = write(tmp_path / "none", DOCUMENTS, PLAIN)
     assert open_store(with_all).digest == open_store(without).digest
@@ -63,7 +63,7 @@ def test_they_are_no_part_of_the_identity(tmp_path: Path) -> None:
 
 
 def test_an_index_counts_from_the_end_and_is_checked(tmp_path: Path) -> None:
-    """As `store[i]`: negative from the end, others refused; also in a store that has none."""
+    """As in `store[i]`: negative from the end, others are errors; also in a store without them."""
     for name, kind in (("s", ALL), ("t", PLAIN)):
         store = open_store(write(tmp_path / name, TWO, kind))
         assert store.origin(-1) == store.origin(1) == store.origin(np.int64(1))
@@ -84,7 +84,7 @@ def test_an_origin_is_a_value() -> None:
 
 
 def test_opening_reads_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Opening is not slower for origins and ids: nothing of them is mapped, the inputs are read when first asked."""
+    """Opening is not slower with origins and ids: nothing of them is mapped, and inputs are read on first use."""
     path = write(tmp_path / "s", DOCUMENTS)
     read: list[str] = []
 
@@ -114,28 +114,28 @@ def append(writer: StoreWriter, **more: object) -> None:
     [None, np.array([1]), np.array([1, 2, 3]), np.array([[1, 2]]), np.array([1.0, 2.0]), np.array([True, True])],
     ids=str,
 )
-def test_origins_are_one_integer_a_document(tmp_path: Path, origins: np.ndarray | None) -> None:
-    """FMT-11: a number for each document of the call, in a store that has them."""
+def test_origins_are_one_integer_per_document(tmp_path: Path, origins: np.ndarray | None) -> None:
+    """FMT-11: one number for each document of the call, in a store that has origins."""
     with new_writer(tmp_path, ids=False) as writer, pytest.raises(ValueError, match=r"origins: expected int64\[2\]"):
         append(writer, origins=origins)
 
 
 @pytest.mark.parametrize("origins", [np.array([0, 1]), np.array([1, -1]), np.array([1, 1 << 63], np.uint64)], ids=str)
 def test_records_are_counted_from_one(tmp_path: Path, origins: np.ndarray) -> None:
-    """FMT-11: 0 and what an int64 cannot hold are refused."""
+    """FMT-11: 0, and numbers that do not fit an int64, are refused."""
     with new_writer(tmp_path, ids=False) as writer, pytest.raises(ValueError, match="record numbers from 1"):
         append(writer, origins=origins)
 
 
 @pytest.mark.parametrize("ids", [None, [], ["a"], ["a", "b", "c"], "ab"], ids=str)
-def test_ids_are_one_string_a_document(tmp_path: Path, ids: object) -> None:
-    """FMT-12: a string for each document of the call; a string is no list of them."""
+def test_ids_are_one_string_per_document(tmp_path: Path, ids: object) -> None:
+    """FMT-12: one string for each document of the call; a single string is refused."""
     with new_writer(tmp_path, origins=False) as writer, pytest.raises(ValueError, match="ids: expected 2 strings"):
         append(writer, ids=ids)
 
 
-def test_a_store_without_takes_none(tmp_path: Path) -> None:
-    """FMT-11, FMT-12: all documents or none."""
+def test_a_store_without_them_refuses_them(tmp_path: Path) -> None:
+    """FMT-11, FMT-12: all documents have them, or none."""
     with new_writer(tmp_path, False, False) as writer:
         with pytest.raises(ValueError, match="origins: expected none, because this store has no origins"):
             append(writer, origins=np.array([1, 2]))
@@ -143,7 +143,7 @@ def test_a_store_without_takes_none(tmp_path: Path) -> None:
             append(writer, ids=["a", "b"])
 
 
-def test_an_id_may_be_long_and_not_longer(tmp_path: Path) -> None:
+def test_the_limit_of_an_id_is_exact(tmp_path: Path) -> None:
     """FMT-12: 65,535 bytes of UTF-8, not characters."""
     longest = "ü" * (MAX_ID_BYTES // 2) + "x"
     with new_writer(tmp_path, origins=False) as writer:
@@ -157,7 +157,7 @@ def test_an_id_may_be_long_and_not_longer(tmp_path: Path) -> None:
 
 
 def test_an_id_is_text(tmp_path: Path) -> None:
-    """FMT-12: half a surrogate pair has no UTF-8."""
+    """FMT-12: half a surrogate pair cannot be encoded as UTF-8."""
     with new_writer(tmp_path, origins=False) as writer:
         with pytest.raises(BuildError, match=r"id: cannot encode 'a\\ud800'"):
             append(writer, ids=["b", "a\ud800"])
@@ -165,8 +165,8 @@ def test_an_id_is_text(tmp_path: Path) -> None:
             append(writer, ids=["b", 7])
 
 
-def test_nothing_is_kept_of_what_is_refused(tmp_path: Path) -> None:
-    """Whatever of a call is refused, none of it is in the store."""
+def test_a_refused_call_writes_nothing(tmp_path: Path) -> None:
+    """None of its documents is in the store."""
     tokens, lengths = np.array([1, 2, 3], np.uint32), np.array([1, 2])
     sound = {"origins": np.array([8, 9]), "ids": ["a", "b"]}
     with new_writer(tmp_path) as writer:
@@ -184,7 +184,7 @@ def test_nothing_is_kept_of_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_inputs_must_add_up_when_there_are_origins(tmp_path: Path) -> None:
-    """FMT-11: the writer refuses inputs that would give documents wrong files; without origins it takes any."""
+    """FMT-11: the writer refuses inputs that would give documents wrong files; without origins it accepts any."""
     with new_writer(tmp_path, ids=False) as writer:
         append(writer, origins=np.array([1, 2]))
         with pytest.raises(CorruptionError, match=r"inputs, documents: expected 2 over all inputs, found 1"):
@@ -196,7 +196,7 @@ def test_inputs_must_add_up_when_there_are_origins(tmp_path: Path) -> None:
 
 
 def test_inputs_give_the_file_of_every_document(tmp_path: Path) -> None:
-    """FMT-11: by cumulative counts; files without documents lie between; the same file may come again."""
+    """FMT-11: by cumulative counts; files without documents are allowed, and so is the same file twice."""
     counts = [("a", 0), ("b", 2), ("c", 0), ("c", 0), ("d", 1), ("b", 3), ("e", 0)]
     lines = [json.dumps({"file": file, "documents": count, "bad": 1.5, "more": [{}]}) for file, count in counts]
     (tmp_path / "inputs.jsonl").write_text("\n".join(lines))
@@ -233,8 +233,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize("data", WRONG, ids=lambda data: str(data[:40]))
-def test_inputs_that_are_none_are_refused(tmp_path: Path, data: bytes) -> None:
-    """P9, FMT-11: with the line, the rule and the file; by `origin`, and by verify; tokens and ids are still given."""
+def test_invalid_inputs_are_refused(tmp_path: Path, data: bytes) -> None:
+    """P9, FMT-11: by `origin` and by verify, with line, rule and file; tokens and ids can still be read."""
     path = rewrite(write(tmp_path / "s", TWO), "inputs.jsonl", data)
     with open_store(path) as store:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Plans over stores that grow (FMT-13): a plan, its pickle and a state go on with the version they were made with."""
+"""Plans over stores that grow (FMT-13): a plan, its pickle and its states keep the version they were made with."""
 
 import pickle
 from pathlib import Path
@@ -26,8 +26,8 @@ def rows(plan: Plan) -> list[list[int]]:
     return [row for step in range(4) for row in plan.batch(step)["input_ids"].tolist()]
 
 
-def test_a_plan_may_ask_for_a_version(path: Path) -> None:
-    """A source with a version gives what the store gave before it grew: the same fingerprint, the same rows."""
+def test_a_plan_can_select_a_version(path: Path) -> None:
+    """A source with a version gives the same fingerprint and rows as before the store grew."""
     before = plan_of(path)
     expected = rows(before)
     grow(path, NEW, KIND)
@@ -39,7 +39,7 @@ def test_a_plan_may_ask_for_a_version(path: Path) -> None:
 
 
 def test_a_pickle_keeps_the_version(path: Path) -> None:
-    """A plan pickled before the store grew, or after, is the same plan when it is opened again."""
+    """A plan pickled before or after the store grew is the same plan when it is loaded."""
     plan = plan_of(path)
     pickled, expected = pickle.dumps(plan), rows(plan)
     grow(path, NEW, KIND)
@@ -47,23 +47,23 @@ def test_a_pickle_keeps_the_version(path: Path) -> None:
         assert (again.fingerprint, rows(again)) == (plan.fingerprint, expected)
 
 
-def test_a_state_of_before_says_what_to_do(path: Path) -> None:
-    """A state is refused where its store has grown, with the version to ask for; with that it is taken."""
+def test_an_older_state_is_refused_with_the_version_to_set(path: Path) -> None:
+    """If a store has grown, the message names the version; with that version the state is accepted."""
     state = plan_of(path).state(2)
     grow(path, NEW, KIND)
     grow(path, OLD, KIND)
-    with pytest.raises(StateMismatchError, match=r"store web has grown since; add version: 1 to the source$"):
+    with pytest.raises(StateMismatchError, match=r"store web has grown since; set version: 1 on the source$"):
         plan_of(path).check_state(state)
-    with pytest.raises(StateMismatchError, match=r"store web has grown since; add version: 1 to the source$"):
+    with pytest.raises(StateMismatchError, match=r"store web has grown since; set version: 1 on the source$"):
         plan_of(path, version=2).check_state(state)
     assert plan_of(path, version=1).check_state(state) == (2, 0)
     newer = plan_of(path, version=2).state(2)
-    with pytest.raises(StateMismatchError, match=r"add version: 2 to the source$"):
+    with pytest.raises(StateMismatchError, match=r"set version: 2 on the source$"):
         plan_of(path).check_state(newer)
 
 
-def test_a_state_of_another_store_says_nothing_of_growth(path: Path) -> None:
-    """No version of the store is that of the state; and an older manifest that is damaged hides no message."""
+def test_a_state_of_another_store_does_not_mention_growth(path: Path) -> None:
+    """No version of the store matches the state; a damaged older manifest does not hide the message."""
     state = plan_of(path).state(2)
     other = write(path.with_name("other"), NEW, KIND)
     grow(other, OLD, KIND)
@@ -76,7 +76,7 @@ def test_a_state_of_another_store_says_nothing_of_growth(path: Path) -> None:
 
 
 def test_a_pool_of_versions(path: Path) -> None:
-    """Sources that stand in a pool ask for versions of their own."""
+    """Members of a pool select their own versions."""
     grow(path, NEW, KIND)
     code = write(path.with_name("code"), NEW, KIND)
     sources = {"web": {"path": str(path), "version": 1}, "code": {"path": str(code)}, "all": {"pool": ["web", "code"]}}
@@ -93,8 +93,8 @@ def test_versions_from_a_file(path: Path) -> None:
     assert Plan(PlanConfig.load(file)).stores["web"].version == 1
 
 
-def test_versions_that_cannot_be(path: Path) -> None:
-    """A pool has none; numbers from 1; one that the store does not have is told with those it has."""
+def test_invalid_versions_are_refused(path: Path) -> None:
+    """A pool has none; numbers are from 1; for an unknown one the message lists the existing versions."""
     pool = {"web": {"path": str(path)}, "all": {"pool": ["web"], "version": 1}}
     with pytest.raises(
         ConfigError, match=r"sources\.all\.version: a pool has no version; set the version of its members"
@@ -108,7 +108,7 @@ def test_versions_that_cannot_be(path: Path) -> None:
 
 
 def test_damage_in_a_version_is_named_by_its_file(path: Path) -> None:
-    """What packs documents says which length index is damaged."""
+    """Packing whole documents names the damaged length index."""
     grow(path, NEW, KIND)
     plan = plan_of(path)
     (path / "length_index-v2.bin").chmod(0o644)

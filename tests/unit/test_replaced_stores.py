@@ -1,4 +1,4 @@
-"""A store is pinned when it is opened: another store in its place, or another file in it, is never read as the old one."""
+"""A store is pinned when it is opened (FMT-8): another store or file in its place is never read as the old one."""
 
 import os
 import pickle
@@ -22,7 +22,7 @@ CHANGED = r"file: expected the checksum \w+, found \w+ \(.*{}\); the file was da
 
 
 def documents(seed: int) -> list[Document]:
-    """Documents of the same lengths and so of the same files: only their content tells two such stores apart."""
+    """Documents of equal lengths, so that files have equal sizes: only the contents differ between two such stores."""
     return [
         document._replace(tokens=[1 + (token + seed) % 299 for token in document.tokens], id=f"{seed} {number:04}")
         for number, document in enumerate(documents_of(1, LENGTHS))
@@ -76,17 +76,17 @@ HOWS = [by_folder, by_removal, file_by_file, manifest_first, in_place]
 
 
 def look(store: Store) -> None:
-    """Time passes: the next read looks at the files that are mapped."""
+    """Let time pass, so that the next read checks the mapped files."""
     store._pace = Pace()
 
 
 @pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("check", ["sizes", "lazy"])
 @pytest.mark.parametrize("mapped", [True, False])
-def test_an_old_store_never_gives_what_is_in_a_new_one(
+def test_an_open_store_never_returns_data_of_another(
     path: Path, other: Path, how: Callable, check: str, mapped: bool
 ) -> None:
-    """P9: whether its files were mapped before or not, and whatever else is opened and closed."""
+    """P9, FMT-8: whether or not its files were mapped before, and whatever else is opened and closed."""
     store, expected = open_store(path, check), [document.tokens for document in documents(1)]
     if mapped:
         assert [tokens.tolist() for tokens in store] == expected
@@ -118,7 +118,7 @@ READS: dict[str, Callable[[Store], object]] = {
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 @pytest.mark.parametrize("how", [by_folder, in_place])
-def test_everything_that_a_store_can_say_is_pinned(path: Path, other: Path, how: Callable, read: Callable) -> None:
+def test_all_files_of_a_store_are_pinned(path: Path, other: Path, how: Callable, read: Callable) -> None:
     """P9: not only tokens."""
     store = open_store(path)
     how(path, other)
@@ -131,8 +131,8 @@ def test_everything_that_a_store_can_say_is_pinned(path: Path, other: Path, how:
     "name", ["tokens-00001.bin", "mask-00001.bin", "boundaries.bin", "length_index.bin", "origins.bin", "ids.bin"]
 )
 @pytest.mark.parametrize("mapped", [True, False])
-def test_one_file_of_another_content_is_named(path: Path, name: str, mapped: bool) -> None:
-    """P9: the manifest is as it was, the file has its size: its checksum is compared, once."""
+def test_a_file_with_different_content_is_named(path: Path, name: str, mapped: bool) -> None:
+    """P9, FMT-8: manifest and size are unchanged: the checksum is compared, once."""
     store = open_store(path)
     number = store.number_of(name) if name[0] in "bloi" else 1 if name[0] == "t" else store.mask_number(1)
     store.close()
@@ -146,8 +146,8 @@ def test_one_file_of_another_content_is_named(path: Path, name: str, mapped: boo
             store.array(number)
 
 
-def test_inputs_of_another_content_are_named(path: Path) -> None:
-    """P9: files that are read and not mapped."""
+def test_inputs_with_different_content_are_named(path: Path) -> None:
+    """P9: files that are read but not mapped."""
     store = open_store(path)
     data = (path / "inputs.jsonl").read_bytes()
     replace(path / "inputs.jsonl", data.replace(b"part 1", b"part 2"))
@@ -162,7 +162,7 @@ def test_inputs_of_another_content_are_named(path: Path) -> None:
 
 @pytest.mark.parametrize("mapped", [True, False])
 def test_a_copy_of_the_same_bytes_is_the_same_store(path: Path, mapped: bool) -> None:
-    """Restored, copied again or touched: every file is read once more, and then known."""
+    """FMT-8: restored, copied or touched files are read once more, and then accepted."""
     store = open_store(path)
     if mapped:
         assert len(list(store)) == len(LENGTHS)
@@ -181,8 +181,8 @@ def test_a_copy_of_the_same_bytes_is_the_same_store(path: Path, mapped: bool) ->
     assert read == []
 
 
-def test_a_store_that_is_taken_away_is_told(path: Path) -> None:
-    """P9: and once it is back, it is read as before."""
+def test_a_removed_store_is_reported(path: Path) -> None:
+    """P9: once it is restored, it can be read again."""
     store = open_store(path)
     path.rename(path.with_name("away"))
     with pytest.raises(CorruptionError, match=r"found no store at .*found nothing; .*replaced while"):
@@ -192,7 +192,9 @@ def test_a_store_that_is_taken_away_is_told(path: Path) -> None:
 
 
 def test_growing_and_indexing_change_nothing_for_an_open_store(path: Path) -> None:
-    """`append` and `index` beside a run are no replacement; each costs one more look at the manifest and the sizes."""
+    """`append` and `index` during a run are not replacements; each costs one more check of the manifest and the
+    sizes.
+    """
     kind = ALL._replace(length_index=False)
     path = write(path.with_name("plain"), documents(1), kind, shard_bytes=100)
     store, lazy = open_store(path), open_store(path, "lazy")
@@ -213,7 +215,7 @@ def test_growing_and_indexing_change_nothing_for_an_open_store(path: Path) -> No
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("how", HOWS)
 def test_a_version_of_a_grown_store_is_pinned_too(path: Path, other: Path, version: int, how: Callable) -> None:
-    """P9: by another store that has grown, or that has not."""
+    """P9: a replacement is detected whether or not it has grown."""
     grow(path, documents(3), ALL, shard_bytes=100)
     store = open_store(path, version=version)
     if how is not in_place:
@@ -226,7 +228,7 @@ def test_a_version_of_a_grown_store_is_pinned_too(path: Path, other: Path, versi
 
 
 def test_a_pickle_knows_its_digest(path: Path, other: Path) -> None:
-    """P9: a worker that opens another store than the one it was sent says so."""
+    """P9: a worker that opens another store than the one it was sent reports it."""
     store, plan = pickle.dumps(open_store(path)), pickle.dumps(Plan.of(path, 8, 4))
     assert pickle.loads(store).digest == pickle.loads(plan).stores["s"].digest
     by_folder(path, other)
@@ -258,7 +260,7 @@ def rows_until_refused(batches: Callable[[int], list], steps: int) -> tuple[list
 def test_a_run_gives_the_tokens_of_the_store_it_began_with(
     path: Path, other: Path, packing: str, how: Callable, before: int
 ) -> None:
-    """P9: replaced between opening and the first batch, or during the run: the right rows, and then an error."""
+    """P9: replaced before the first batch or during the run: right rows, then an error."""
     arguments = {"sequence_length": 16, "global_batch_size": 2, "packing": packing, "num_steps": 60}
     expected = [Plan.of(path, **arguments).batch(step)["input_ids"].tolist() for step in range(60)]
     plan = Plan.of(path, **arguments)
@@ -278,7 +280,7 @@ def test_a_run_gives_the_tokens_of_the_store_it_began_with(
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
 def test_finding_documents_is_pinned(path: Path, other: Path, packing: str) -> None:
-    """P9: `find` and `documents` read the boundaries and the order."""
+    """P9: `find` and `documents` read the boundaries and the length index."""
     plan = Plan.of(path, 16, 2, packing=packing)
     by_folder(path, other)
     for store in plan.stores.values():
@@ -289,8 +291,8 @@ def test_finding_documents_is_pinned(path: Path, other: Path, packing: str) -> N
         plan.documents(0)
 
 
-def test_a_run_beside_append_and_index_goes_on(path: Path) -> None:
-    """Also where the version in use becomes an older one."""
+def test_a_run_continues_during_append_and_index(path: Path) -> None:
+    """Also when the version in use becomes an older one."""
     arguments = {"sequence_length": 16, "global_batch_size": 2, "packing": "best_fit", "num_steps": 20}
     expected = [Plan.of(path, **arguments).batch(step)["input_ids"].tolist() for step in range(20)]
     plan, given = Plan.of(path, **arguments), []

@@ -122,8 +122,8 @@ class TestPaths:
         }
         assert made.lines[0].path == f"M0 0H500V{SIZE - 250}H{SIZE}"
         assert made.lines[0].target == ""
-        told = line_chart([1, 2, 3], {"a": [0, 0.0000123, 1234.5678]}, {"a": 0}).points["values"]
-        assert told == [["0.000", "1.2e-05", "1,234.568"]]
+        reported = line_chart([1, 2, 3], {"a": [0, 0.0000123, 1234.5678]}, {"a": 0}).points["values"]
+        assert reported == [["0.000", "1.2e-05", "1,234.568"]]
 
     @given(ends=st.lists(st.floats(0, 100), min_size=1, max_size=9))
     def test_names_beside_lines_do_not_overlap(self, ends: list[float]) -> None:

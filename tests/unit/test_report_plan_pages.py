@@ -134,8 +134,8 @@ class TestPlans:
             assert mixture["values"][number] == [percentage(point.shares[name]) for point in points]
             assert mixture["targets"][number] == [percentage(point.weights[name]) for point in points]
         for number, name in enumerate(epochs["names"]):
-            told = [float(value.replace(",", "")) for value in epochs["values"][number]]
-            assert told == pytest.approx(
+            reported = [float(value.replace(",", "")) for value in epochs["values"][number]]
+            assert reported == pytest.approx(
                 [point.epochs[name] for point in points], abs=0.0005 + 1e-9
             )  # half of its last digit
 

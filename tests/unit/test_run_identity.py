@@ -1,4 +1,4 @@
-"""P1, P10: what a run's state covers. Padding, the length index, the step and the cursor are part of it."""
+"""P1, P10: what a run's state covers, including padding, the length index, the step and the cursor."""
 
 import shutil
 from collections.abc import Callable
@@ -23,14 +23,14 @@ def web(make_store: Callable[..., Path]) -> Path:
 
 
 def with_pad(path: Path, copy: Path, pad_id: int) -> Path:
-    """The same content, of the same digest, under a tokenizer whose pad token is `pad_id`."""
+    """The same content, with the same digest, and a tokenizer whose pad token is `pad_id`."""
     shutil.copytree(path, copy)
     forge(copy, lambda body: body["tokenizer"].update(pad_id=pad_id))
     return copy
 
 
-def test_a_later_source_does_not_change_the_padding_of_past_steps(web: Path, tmp_path: Path) -> None:
-    """P1: a source of a later stage whose name sorts first leaves every earlier row as it was."""
+def test_a_later_source_does_not_change_earlier_padding(web: Path, tmp_path: Path) -> None:
+    """P1: a source of a later stage whose name sorts first changes no earlier row."""
     anneal = with_pad(web, tmp_path / "anneal", 7)
     plan = Plan.of({"web": web}, LENGTH, BATCH, weights={"web": 1}, num_steps=6)
     stages = [{"from_step": 4, "weights": {"anneal": 1}}]
@@ -43,8 +43,8 @@ def test_a_later_source_does_not_change_the_padding_of_past_steps(web: Path, tmp
 
 
 @pytest.mark.filterwarnings("ignore:sources . and . are the same store")
-def test_the_pad_token_is_that_of_the_first_source_with_weight(web: Path, tmp_path: Path) -> None:
-    """By name among those with weight at step 0; of a pool, its first member."""
+def test_the_first_source_with_weight_decides_the_pad_token(web: Path, tmp_path: Path) -> None:
+    """By name, among those with weight at step 0; of a pool, its first member."""
     paths = {name: with_pad(web, tmp_path / name, pad) for name, pad in (("a", 5), ("b", 6), ("c", 7))}
     assert Plan.of(paths, LENGTH, BATCH).pad_id == 5
     assert Plan.of(paths, LENGTH, BATCH, weights={"a": 0, "b": 1, "c": 1}).pad_id == 6
@@ -53,14 +53,14 @@ def test_the_pad_token_is_that_of_the_first_source_with_weight(web: Path, tmp_pa
     assert Plan(PlanConfig(sequence_length=LENGTH, global_batch_size=BATCH, sources=sources)).pad_id == 6
 
 
-def test_a_state_is_refused_where_padding_is_another_token(web: Path, tmp_path: Path) -> None:
-    """P10: equal digests are not enough: the message names pad_id."""
+def test_a_state_with_another_pad_token_is_refused(web: Path, tmp_path: Path) -> None:
+    """P10: equal digests are not sufficient: the message names pad_id."""
     other = Plan.of({"web": with_pad(web, tmp_path / "other", 7)}, LENGTH, BATCH)
     with pytest.raises(StateMismatchError, match="pad_id was 0, is 7"):
         other.check_state(Plan.of({"web": web}, LENGTH, BATCH).state(3))
 
 
-def test_a_state_is_refused_where_the_length_index_is_another(web: Path, tmp_path: Path) -> None:
+def test_a_state_with_another_length_index_is_refused(web: Path, tmp_path: Path) -> None:
     """P10: packing reads the length index, which the digest does not cover."""
     shutil.copytree(web, other := tmp_path / "other")
     forge(other, lambda body: body["files"]["length_index.bin"].update(checksum="0" * 32))
@@ -76,7 +76,7 @@ def test_a_state_is_refused_where_the_length_index_is_another(web: Path, tmp_pat
 
 @pytest.mark.parametrize("change", [{"step": 4}, {"step": 1 << 62}, {"cursor": 12}, {"step": 3, "cursor": 25}])
 def test_an_edited_state_is_refused(web: Path, change: dict[str, int]) -> None:
-    """P10: the fingerprint covers the step and the cursor, not the history alone."""
+    """P10: the fingerprint covers the step and the cursor, not only the history."""
     plan = Plan.of({"web": web}, LENGTH, BATCH)
     state = plan.state(3)
     assert plan.check_state(state) == (3, 0)
@@ -85,13 +85,13 @@ def test_an_edited_state_is_refused(web: Path, change: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("make", [TokenLoader, TokenDataset])
-def test_a_step_behind_the_end_is_refused(web: Path, make: Callable[..., object]) -> None:
-    """An endless plan ends at 2**62 sequences (ORD-10): nothing behind that is given as padding."""
+def test_a_step_after_the_end_is_refused(web: Path, make: Callable[..., object]) -> None:
+    """ORD-10: an endless plan ends at 2**62 sequences: nothing after them is returned as padding."""
     endless, short = Plan.of({"web": web}, LENGTH, BATCH), Plan.of({"web": web}, LENGTH, BATCH, num_steps=9)
     last = MOST_SEQUENCES // BATCH
     assert (endless.last_start, short.last_start) == (last, 9)
     for plan in endless, short:
-        with pytest.raises(ValueError, match=f"expected one in 0..{plan.last_start}"):
+        with pytest.raises(ValueError, match=f"expected a step in 0..{plan.last_start}"):
             make(plan, step=plan.last_start + 1)
         with pytest.raises(ValueError, match="step: expected"):
             plan.batch(plan.last_start)
@@ -101,6 +101,6 @@ def test_a_step_behind_the_end_is_refused(web: Path, make: Callable[..., object]
 
 
 def test_a_name_with_half_a_surrogate_pair_is_refused() -> None:
-    """ORD-1: keys are made of text; such a name is none, and could not be written into a log."""
+    """ORD-1: keys are made from text, and such a name cannot be encoded."""
     with pytest.raises(ConfigError, match=r"sources: 'a\\ud800' is not a valid name"):
         PlanConfig(sequence_length=4, global_batch_size=1, sources={"a\ud800": {"path": "x"}})

@@ -1,4 +1,4 @@
-"""sentencepiece models: the library's ids, its special tokens shown, what such a model cannot do, damaged files."""
+"""sentencepiece models: ids equal the library's, special tokens, what such a model does not support, damaged files."""
 
 import contextlib
 import sys
@@ -27,7 +27,7 @@ def write(path: Path, **options: object) -> str:
     "options", [{}, NFKC, {"model_type": "unigram", "vocab_size": 600}], ids=["bpe", "nfkc", "unigram"]
 )
 def test_ids_equal_those_of_the_library(tmp_path: Path, options: dict[str, object]) -> None:
-    """A batch gives each text the ids the sentencepiece library gives it alone, without special tokens."""
+    """Each text of a batch gets the ids that the sentencepiece library gives it alone, without special tokens."""
     tokenizer = load_tokenizer(write(tmp_path / "any name", **options))
     library = sentencepiece.SentencePieceProcessor(model_proto=sentencepiece_model(**options))
     texts = [*TEXTS, "", " ", "  two  spaces ", "<s></s>", "ﬁ ½", "a" * 3000]
@@ -54,14 +54,14 @@ def test_the_model_names_its_special_tokens(tmp_path: Path) -> None:
 
 
 def test_a_model_without_end_of_text_has_none(tmp_path: Path) -> None:
-    """Ids of -1 in a model are no ids."""
+    """An id of -1 in a model means that there is none."""
     tokenizer = load_tokenizer(write(tmp_path / "m", bos_id=-1, eos_id=-1))
     assert (tokenizer.eos_id, tokenizer.bos_id, tokenizer.pad_id) == (None, None, None)
 
 
 @given(st.text())
 def test_decoding_gives_the_text_back(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
-    """With byte fallback and no normalisation a text comes back whole, spaces and control strings included."""
+    """With byte fallback and without normalization a text is recovered, including spaces and control strings."""
     text = text.replace("\u2581", "_").replace("\0", "")  # its sign for a space, and what it cannot hold
     tokenizer = load_tokenizer(write(tmp_path_factory.getbasetemp() / "identity.model"))
     ids, _ = tokenizer.encode_batch([text])
@@ -69,7 +69,7 @@ def test_decoding_gives_the_text_back(tmp_path_factory: pytest.TempPathFactory, 
 
 
 def test_decoding_shows_special_tokens(tmp_path: Path) -> None:
-    """Documents put one after the other decode to their texts with the special tokens between them."""
+    """Concatenated documents decode to their texts with the special tokens between them."""
     tokenizer = load_tokenizer(write(tmp_path / "m"))
     first, second = (tokenizer.encode_batch([text])[0].tolist() for text in TEXTS[:2])
     ids = np.array([1, *first, 2, 2, *second, 2], np.uint16)
@@ -78,7 +78,7 @@ def test_decoding_shows_special_tokens(tmp_path: Path) -> None:
 
 
 def test_control_strings_in_a_text_are_text(tmp_path: Path) -> None:
-    """No text can hold the id of a control symbol, and asking for that is refused."""
+    """No text is encoded as a control symbol, and requesting that is refused."""
     path = write(tmp_path / "m")
     ids, _ = load_tokenizer(path).encode_batch(["<s> a</s>"])
     assert not {1, 2} & set(ids.tolist())
@@ -89,15 +89,15 @@ def test_control_strings_in_a_text_are_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "option", [{"pattern": "gpt2"}, {"special_tokens": ["<a>"]}, {"add_special_tokens": True}], ids=str
 )
-def test_what_belongs_to_other_kinds_is_refused(tmp_path: Path, option: dict[str, object]) -> None:
-    """A model holds its own rules: none can be added."""
+def test_arguments_of_other_kinds_are_refused(tmp_path: Path, option: dict[str, object]) -> None:
+    """A model contains its own rules; none can be added."""
     with pytest.raises(ConfigError, match="not valid for a sentencepiece tokenizer"):
         load_tokenizer(write(tmp_path / "m"), **option)
 
 
 @pytest.mark.parametrize("data", [b"\n", b"\n\x05abc", b"\n" * 100, b"\n\x03\n\x01a"], ids=range(4))
 def test_a_damaged_model_is_refused(tmp_path: Path, data: bytes) -> None:
-    """P9: whatever the bytes of a model, the answer is a ConfigError that names the file."""
+    """P9: for any bytes, loading a model is a ConfigError that names the file."""
     path = tmp_path / "m"
     path.write_bytes(data)
     with pytest.raises(ConfigError, match="expected a sentencepiece model") as caught:
@@ -106,10 +106,10 @@ def test_a_damaged_model_is_refused(tmp_path: Path, data: bytes) -> None:
 
 
 @given(st.integers(0, 2000), st.binary(min_size=1, max_size=8))
-def test_a_cut_or_changed_model_never_harms_the_process(
+def test_a_truncated_or_changed_model_never_crashes(
     tmp_path_factory: pytest.TempPathFactory, at: int, noise: bytes
 ) -> None:
-    """P9: a model with other bytes in it is refused, or works as some model."""
+    """P9: a model with changed bytes is refused, or works as some model."""
     path = tmp_path_factory.getbasetemp() / "noise.model"
     data = sentencepiece_model()
     path.write_bytes(data[:at] + noise + data[at + len(noise) :])
@@ -118,7 +118,7 @@ def test_a_cut_or_changed_model_never_harms_the_process(
 
 
 def test_without_the_library_its_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model needs sentencepiece, and the message says how to get it."""
+    """A model needs sentencepiece, and the message says how to install it."""
     path = write(tmp_path / "m")
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[sentencepiece\]'"):

@@ -1,4 +1,4 @@
-"""The store: opened and checked, closed, pickled, shared among threads, replaced."""
+"""The life of a store: opened and checked, closed, pickled, shared among threads, replaced."""
 
 import pickle
 import shutil
@@ -21,7 +21,7 @@ from tokenstore.tokenizer import load_tokenizer
 
 
 def test_a_closed_store_maps_again_when_read(store_path: Path) -> None:
-    """Close gives the maps back; arrays held stay valid; reading again maps again."""
+    """Closing releases the maps; held arrays stay valid; reading again maps again."""
     store = open_store(store_path)
     held = store[3]
     list(store)
@@ -38,7 +38,7 @@ def test_a_closed_store_maps_again_when_read(store_path: Path) -> None:
 
 
 def test_a_store_is_a_context_manager(store_path: Path) -> None:
-    """Leaving the block closes the store, on an error too."""
+    """Leaving the block closes the store, also after an error."""
     with open_store(store_path) as store:
         list(store)
     assert (maps_of(store_path), open_files(store_path)) == (0, 0)
@@ -54,7 +54,7 @@ def test_a_store_is_a_context_manager(store_path: Path) -> None:
 
 
 def test_a_pickled_store_is_its_path_and_opens_again(make_store: Callable[..., Path]) -> None:
-    """P7: a store of many shards pickles small, also after it was read, and comes back as the same store."""
+    """P7: a store of many shards has a small pickle, also after reading, and opens as the same store."""
     path = make_store("many", [[1, 2, 3]] * 500, shard_bytes=1)
     with open_store(path, check="lazy") as store:
         list(store)
@@ -66,7 +66,7 @@ def test_a_pickled_store_is_its_path_and_opens_again(make_store: Callable[..., P
 
 
 def test_a_pickled_store_keeps_how_it_is_checked(store_path: Path) -> None:
-    """A store opened lazily is opened lazily again; one opened with sizes is checked again."""
+    """A store opened with check="lazy" is opened lazily again; one with check="sizes" is checked again."""
     lazy, sizes = (pickle.dumps(open_store(store_path, check=check)) for check in ("lazy", "sizes"))
     replace(store_path / "tokens-00001.bin", b"")
     assert len(pickle.loads(lazy)) == 50
@@ -74,8 +74,8 @@ def test_a_pickled_store_keeps_how_it_is_checked(store_path: Path) -> None:
         pickle.loads(sizes)
 
 
-def test_a_store_replaced_by_another_is_read_anew(tmp_path: Path) -> None:
-    """P9: opening a store built again under the same name never shows the old bytes, though the old one is still open."""
+def test_opening_a_rebuilt_store_reads_the_new_bytes(tmp_path: Path) -> None:
+    """P9: also while the old one under the same name is still open."""
     path = write_store(tmp_path / "web", [[1, 2], [3]])
     old = open_store(path)
     assert old[0].tolist() == [1, 2]
@@ -86,7 +86,7 @@ def test_a_store_replaced_by_another_is_read_anew(tmp_path: Path) -> None:
 
 
 def test_many_threads_read_one_store(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store may be shared among threads, also while its maps come and go."""
+    """A store can be shared among threads, also while its maps are evicted."""
     monkeypatch.setattr(reader, "_maps", MapCache(2))
     store = open_store(store_path)
     order = np.random.default_rng(0).integers(0, len(store), 2000).tolist()
@@ -95,14 +95,14 @@ def test_many_threads_read_one_store(store_path: Path, monkeypatch: pytest.Monke
 
 
 def test_check_is_one_of_two_words(store_path: Path) -> None:
-    """A wrong argument is a ValueError that names the two that work."""
+    """A wrong argument is a ValueError that lists the valid ones."""
     with pytest.raises(ValueError, match="check: expected 'sizes' or 'lazy', found 'all'"):
         open_store(store_path, check="all")
 
 
 @pytest.mark.parametrize("size", [0, 1, -2, 2])
-def test_a_shard_of_another_size_is_seen_at_open_or_when_read(store_path: Path, size: int) -> None:
-    """P9: check="sizes" refuses at open; check="lazy" when the shard is first mapped, and the others can be read."""
+def test_a_shard_of_a_wrong_size_is_detected(store_path: Path, size: int) -> None:
+    """P9: with check="sizes" at open; with check="lazy" when the shard is first mapped, and others can be read."""
     shard = store_path / "tokens-00001.bin"
     data = shard.read_bytes()
     replace(shard, (data + b"\0\0")[: len(data) + size] if abs(size) == 2 else data[:size])
@@ -120,7 +120,7 @@ def test_a_shard_of_another_size_is_seen_at_open_or_when_read(store_path: Path, 
 def test_a_store_loads_its_tokenizer_once(
     tokenizer_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`decode` took .7 s a call with a large vocabulary; a closed store drops it, a pickled one does not carry it."""
+    """`decode` took .7 s per call with a large vocabulary; a closed store releases it, a pickle does not contain it."""
     source = tmp_path / "a.txt"
     source.write_text("some text")
     built = build_store(BuildOptions((str(source),), tmp_path / "built", str(tokenizer_file)))

@@ -1,4 +1,6 @@
-"""The work folder beside a store: one writer at a time, free whenever its holder is gone, and removed when it is empty."""
+"""The work folder next to a store: one writer at a time, unlocked whenever its holder is gone, removed when it is
+empty.
+"""
 
 import errno
 import json
@@ -35,7 +37,7 @@ def held_by(folder: Path) -> int:
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen]:
-    """Another process that holds the lock file until its input ends."""
+    """Another process that holds the lock until its input ends."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path / "web")],
         stdin=subprocess.PIPE,
@@ -50,7 +52,7 @@ def holder(tmp_path: Path) -> Iterator[subprocess.Popen]:
 
 
 def test_a_second_builder_is_refused_at_once(tmp_path: Path, holder: subprocess.Popen) -> None:
-    """P8: two builds never write one output: the second is told which process holds it, the first is not disturbed."""
+    """P8: the message names the process that holds the lock, which is not disturbed."""
     for _ in range(2):
         with pytest.raises(
             StoreBusyError, match=rf"process {holder.pid} is writing it \(.*web\.tokenstore\); wait for it"
@@ -62,7 +64,7 @@ def test_a_second_builder_is_refused_at_once(tmp_path: Path, holder: subprocess.
 
 
 def test_the_lock_is_free_when_its_holder_is_done(tmp_path: Path, holder: subprocess.Popen) -> None:
-    """P8: a holder that ends removes the file; the next one gets the lock."""
+    """P8: a holder that ends removes the folder; the next one gets the lock."""
     holder.communicate()
     assert holder.returncode == 0
     assert not (tmp_path / "web.tokenstore").exists()
@@ -72,7 +74,7 @@ def test_the_lock_is_free_when_its_holder_is_done(tmp_path: Path, holder: subpro
 
 
 def test_the_lock_is_free_when_its_holder_is_killed(tmp_path: Path, holder: subprocess.Popen) -> None:
-    """P8: SIGKILL leaves the file behind and no lock: the next build goes on, and removes the file at its end."""
+    """P8: SIGKILL leaves the folder but no lock: the next build gets it, and removes the folder at its end."""
     holder.send_signal(signal.SIGKILL)
     holder.wait()
     assert (tmp_path / "web.tokenstore").exists()
@@ -82,7 +84,7 @@ def test_the_lock_is_free_when_its_holder_is_killed(tmp_path: Path, holder: subp
 
 
 def test_the_lock_is_free_after_an_error_inside(tmp_path: Path) -> None:
-    """P8: a build that fails gives the lock back, and can be tried again in the same process."""
+    """P8: a build that fails releases the lock, and can be tried again in the same process."""
 
     def fail() -> None:
         with exclusive_work(tmp_path / "web"):
@@ -97,7 +99,7 @@ def test_the_lock_is_free_after_an_error_inside(tmp_path: Path) -> None:
 def test_a_lock_file_removed_between_opening_and_locking_is_not_trusted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P8: a lock on a file that another holder has just removed is no lock: it is taken again on the file that is there."""
+    """P8: a lock on a file that another holder has just removed is worthless: it is taken again on the new file."""
     folder = tmp_path / "web.tokenstore"
     turns = []
     real = work.fcntl.flock
@@ -119,10 +121,8 @@ def test_a_lock_file_removed_between_opening_and_locking_is_not_trusted(
 
 
 @pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_locks_is_told_and_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    """P8: as some network file systems are; two builders at once could not see one another there."""
+def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """P8: nothing is written, because two builds at once could not detect each other there."""
 
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(code, os.strerror(code))
@@ -137,7 +137,7 @@ def test_a_file_system_without_locks_is_told_and_nothing_is_written(
 
 
 def test_many_writers_never_hold_it_together(tmp_path: Path) -> None:
-    """P8: whoever removes the folder, and whoever makes it at that moment, at most one holds it, and all go on."""
+    """P8: at most one process holds the lock, whoever creates or removes the folder meanwhile, and all finish."""
     holders, most, failures, turns = [], [], [], []
 
     def write() -> None:
@@ -188,7 +188,7 @@ print(left)
 
 
 def test_a_holder_that_is_killed_at_any_call_blocks_nobody(tmp_path: Path) -> None:
-    """P8: between making the folder, its mark, the lock, and removing them, there is no state that the next run refuses."""
+    """P8: the next run accepts every state between creating the folder, its mark and the lock, and removing them."""
 
     def run(left: int) -> subprocess.CompletedProcess:
         return subprocess.run([sys.executable, "-c", KILL, str(tmp_path / "web"), str(left)], capture_output=True)

@@ -1,4 +1,4 @@
-"""Maps of a store's files: how many stay open, which goes first, what happens at the limits and in a fork."""
+"""Maps of a store's files: how many stay open, which is evicted first, limits of the system, forks."""
 
 import ctypes
 import errno
@@ -23,7 +23,7 @@ from tokenstore.store.writing import new_mapped_file
 def test_ten_thousand_shards_need_no_descriptor_each(
     make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P7: opening maps the boundaries only, however many shards there are."""
+    """P7: opening maps only the boundaries, however many shards there are."""
     path = make_store("many", [[i % 300] for i in range(300)], shard_bytes=2)
     monkeypatch.setattr(reader, "_maps", MapCache(4))
     with open_store(path) as store:
@@ -36,7 +36,7 @@ def test_ten_thousand_shards_need_no_descriptor_each(
 def test_maps_and_descriptors_are_bounded(
     make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, capacity: int
 ) -> None:
-    """P7: reading all of a store of many shards keeps no more than the capacity mapped and open, and reads right."""
+    """P7: reading a store of many shards keeps at most the capacity mapped and open."""
     documents = [[i, i, 7] for i in range(100)]
     path = make_store("many", documents, shard_bytes=6)
     monkeypatch.setattr(reader, "_maps", MapCache(capacity))
@@ -53,8 +53,8 @@ def test_maps_and_descriptors_are_bounded(
     assert maps_of(path) == 0
 
 
-def test_the_map_used_longest_ago_goes_first() -> None:
-    """The cache keeps what was used last; an array still held stays readable after its map was forgotten."""
+def test_the_least_recently_used_map_is_evicted() -> None:
+    """A held array stays readable after its map was evicted."""
     cache, arrays = MapCache(2), [np.full(2, number) for number in range(3)]
     cache.put(7, 0, arrays[0])
     cache.put(7, 1, arrays[1])
@@ -70,7 +70,7 @@ def test_the_map_used_longest_ago_goes_first() -> None:
 
 
 def test_maps_are_forgotten_by_owner() -> None:
-    """Those of one owner and no others, also after some have gone by themselves; what is kept about owners goes with them."""
+    """All maps of one owner and no others, also after some were evicted; the owner's entry is removed too."""
     cache, array = MapCache(5), np.zeros(1)
     keys = [(owner, file) for owner in range(3) for file in range(2)]
     for owner, file in keys:  # the first one has to go for the last
@@ -85,7 +85,7 @@ def test_maps_are_forgotten_by_owner() -> None:
 
 
 def test_a_failed_map_leaves_the_cache_as_it_was(store_path: Path) -> None:
-    """A file of the wrong size is refused every time it is asked for, and is never kept."""
+    """A file of the wrong size is refused every time, and never cached."""
     (store_path / "tokens-00000.bin").unlink()
     (store_path / "tokens-00000.bin").write_bytes(b"123")
     store = open_store(store_path, check="lazy")
@@ -96,7 +96,7 @@ def test_a_failed_map_leaves_the_cache_as_it_was(store_path: Path) -> None:
 
 
 def test_a_store_that_nobody_holds_keeps_nothing_mapped(store_path: Path) -> None:
-    """Without `close`, too; and two stores of one path have maps of their own."""
+    """Also without `close`; two stores of one path have separate maps."""
     first, second = open_store(store_path), open_store(store_path)
     list(first)
     list(second)
@@ -119,10 +119,10 @@ def test_a_store_that_nobody_holds_keeps_nothing_mapped(store_path: Path) -> Non
         ),  # as some network file systems
     ],
 )
-def test_a_limit_of_the_system_is_told_as_such(
+def test_a_limit_of_the_system_is_reported(
     store_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, text: str, advice: str
 ) -> None:
-    """P9: where no file can be mapped any more the error names the file and the limits to look at."""
+    """P9: if no more files can be mapped, the error names the file and the limits to check."""
     store = open_store(store_path)
 
     def refuse(*arguments: object) -> int:
@@ -135,7 +135,7 @@ def test_a_limit_of_the_system_is_told_as_such(
 
 
 def test_no_room_for_a_map_is_the_systems_own_error(store_path: Path) -> None:
-    """P9: the same with a limit on the process's memory in place of a stand-in."""
+    """P9: the same with a real limit on the memory of the process."""
     code = (
         "import resource, sys, tokenstore; store = tokenstore.open_store(sys.argv[1]);"
         "resource.setrlimit(resource.RLIMIT_AS, (1, resource.RLIM_INFINITY)); store.shard(0)"
@@ -145,7 +145,7 @@ def test_no_room_for_a_map_is_the_systems_own_error(store_path: Path) -> None:
 
 
 def test_arrays_are_read_only_and_live_as_long_as_they_are_held(tmp_path: Path) -> None:
-    """A write is an error and no damage; the memory goes with the last array, parts of it included."""
+    """Writing is an error; the memory is released with the last array, including views."""
     (tmp_path / "a").write_bytes(bytes(range(100)) * 100)
     array, _ = map_array(tmp_path / "a", np.dtype("u1"), 10_000)
     with pytest.raises(ValueError, match="read-only"):
@@ -169,7 +169,7 @@ def test_a_map_is_exactly_the_file(tmp_path: Path) -> None:
 
 
 def test_a_batch_over_more_shards_than_descriptors(make_store: Callable[..., Path]) -> None:
-    """P7: a map holds no descriptor, so a low limit on open files is no limit on shards."""
+    """P7: a map holds no descriptor, so a low limit on open files does not limit shards."""
     path = make_store("many", [[i % 299 + 1] * 8 for i in range(300)], shard_bytes=16, length_index=True)
     code = (
         "import resource, sys, tokenstore;"
@@ -182,7 +182,7 @@ def test_a_batch_over_more_shards_than_descriptors(make_store: Callable[..., Pat
 
 
 def test_a_fork_while_a_thread_maps_does_not_hang_the_child() -> None:
-    """The lock on the maps is free in a forked child, whoever held it in the parent."""
+    """The lock on the maps is new in a forked child, whichever thread held it in the parent."""
     code = (
         "import os, threading; from tokenstore.store.maps import MapCache; cache = MapCache(4);"
         "holder = threading.Thread(target=cache._lock.acquire); holder.start(); holder.join(); child = os.fork();\n"
@@ -193,8 +193,8 @@ def test_a_fork_while_a_thread_maps_does_not_hang_the_child() -> None:
     assert done.stdout.strip() == "7", done.stderr
 
 
-def test_a_file_system_that_maps_nothing_to_write_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P8: a length index is filled in place; where that cannot be, the message says what to do instead."""
+def test_a_file_system_without_writable_maps_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: a length index is filled in a map; if that is impossible, the message says what to do instead."""
 
     def refuse(*arguments: object) -> None:
         raise OSError(errno.ENODEV, "No such device")

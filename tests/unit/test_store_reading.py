@@ -1,4 +1,4 @@
-"""The store: what a reader gives."""
+"""Reading a store."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +11,7 @@ from tokenstore.store import Store, open_store
 
 
 def test_a_store_is_the_sequence_of_its_documents(store: Store) -> None:
-    """len, [i], [-i], iteration forwards and backwards give the documents that were written."""
+    """len, [i], [-i], iteration forwards and backwards return the documents that were written."""
     assert len(store) == len(DOCUMENTS)
     assert [store[i].tolist() for i in range(len(store))] == DOCUMENTS
     assert [store[-i].tolist() for i in range(1, len(store) + 1)] == DOCUMENTS[::-1]
@@ -20,8 +20,8 @@ def test_a_store_is_the_sequence_of_its_documents(store: Store) -> None:
     assert store[np.int64(7)].tolist() == store[np.uint8(7)].tolist() == DOCUMENTS[7]
 
 
-def test_a_store_tells_what_it_holds(store: Store) -> None:
-    """num_tokens, vocab_size, dtype, digest and shards are those of the content."""
+def test_a_store_has_the_properties_of_its_content(store: Store) -> None:
+    """num_tokens, vocab_size, dtype, digest and shards."""
     assert store.num_tokens == sum(map(len, DOCUMENTS)) == sum(shard.num_tokens for shard in store.shards())
     assert (store.vocab_size, store.dtype) == (300, np.dtype("<u2"))
     assert store.digest == store.manifest.digest
@@ -31,20 +31,20 @@ def test_a_store_tells_what_it_holds(store: Store) -> None:
 
 @pytest.mark.parametrize("index", [50, -51, 10**30, -(10**30)])
 def test_a_document_that_is_not_there_is_an_index_error(store: Store, index: int) -> None:
-    """An index outside is an IndexError that tells how many documents there are."""
+    """The IndexError says how many documents there are."""
     with pytest.raises(IndexError, match=r"document: expected one of 50, found -?\d+ \(.*web\)"):
         store[index]
 
 
 @pytest.mark.parametrize("index", [1.0, "1", None, slice(2), [1], np.float32(1)])
-def test_an_index_that_is_no_integer_is_a_type_error(store: Store, index: object) -> None:
-    """Only integers name documents; a slice would have to copy or to lie."""
+def test_an_index_that_is_not_an_integer_is_a_type_error(store: Store, index: object) -> None:
+    """Slices are refused, because they would have to copy."""
     with pytest.raises(TypeError, match="document: expected an integer, found"):
         store[index]
 
 
 def test_documents_are_views_of_the_map_and_not_copies(store: Store) -> None:
-    """Reading a document copies nothing: it lies inside the mapped shard, whose bytes are the file's from byte 0."""
+    """A document is a part of the mapped shard, whose bytes are the file's from byte 0."""
     last = store.shards()[-1]
     document = store[-1]
     assert np.shares_memory(document, store.shard(len(store.shards()) - 1))
@@ -55,7 +55,7 @@ def test_documents_are_views_of_the_map_and_not_copies(store: Store) -> None:
 
 
 def test_documents_cannot_be_written_to(store: Store) -> None:
-    """P9: a view is read-only and cannot be made writeable: no caller damages a store through it."""
+    """P9: a view is read-only and cannot be made writeable, so no caller damages a store through it."""
     for array in (store[0], store.shard(0), store.boundaries()):
         assert not array.flags.writeable
         with pytest.raises(ValueError, match="read-only"):
@@ -65,14 +65,14 @@ def test_documents_cannot_be_written_to(store: Store) -> None:
 
 
 def test_boundaries_are_the_starts_and_then_the_lookup(make_store: Callable[..., Path]) -> None:
-    """FMT-3: the mapped index is starts, the total, and one document for every 4,096 tokens."""
+    """FMT-3: the mapped file is the starts, the total, and one document for every 4,096 tokens."""
     lengths = [5000, 1, 3000, 4096, 2]
     with open_store(make_store("long", [[1] * n for n in lengths])) as store:
         assert store.boundaries().tolist() == [0, 5000, 5001, 8001, 12097, 12099, 0, 0, 3]
 
 
-def test_ids_up_to_the_vocabulary_come_back_in_both_widths(make_store: Callable[..., Path]) -> None:
-    """FMT-2: the largest id of a uint16 and of a uint32 store is read as it was written."""
+def test_the_largest_ids_are_read_as_written(make_store: Callable[..., Path]) -> None:
+    """FMT-2: in a uint16 and in a uint32 store."""
     for vocab_size, width in ((65_536, 2), (65_537, 4), (1 << 32, 4)):
         documents = [[0, vocab_size - 1], [vocab_size - 1]]
         with open_store(make_store(f"v{vocab_size}", documents, vocab_size=vocab_size)) as store:
@@ -81,7 +81,7 @@ def test_ids_up_to_the_vocabulary_come_back_in_both_widths(make_store: Callable[
 
 
 def test_a_bytes_store_decodes_its_documents(make_store: Callable[..., Path]) -> None:
-    """A store needs nothing but itself to give text: UTF-8 of any script, the end-of-text token shown."""
+    """A store needs no other file to decode: UTF-8 of any script, with the end-of-text token."""
     texts = ["", "plain", "naïve ☃ 漢字 🙂", "a\n\tb"]
     ids = [[*text.encode(), 256] for text in texts]
     with open_store(make_store("text", ids, vocab_size=259)) as store:
@@ -91,7 +91,7 @@ def test_a_bytes_store_decodes_its_documents(make_store: Callable[..., Path]) ->
 
 
 def test_a_path_may_be_a_string_or_relative(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store opened by a relative path stays readable when the process goes elsewhere."""
+    """A store opened by a relative path stays readable after a change of the working directory."""
     monkeypatch.chdir(store_path.parent)
     store = open_store("web")
     monkeypatch.chdir("/")

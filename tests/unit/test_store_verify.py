@@ -1,4 +1,4 @@
-"""`verify`: nothing in a sound store, every damaged file, also where checksums fit."""
+"""`verify`: nothing in a sound store, every damaged file otherwise, also if checksums match."""
 
 import sys
 from collections.abc import Callable
@@ -12,15 +12,15 @@ from tokenstore.store import verify
 from tokenstore.store.verify import unlisted_files
 
 
-def test_verify_finds_nothing_in_a_sound_store_and_tells_its_progress(store_path: Path) -> None:
-    """P9: [] when sound; the bytes told add up to the files."""
+def test_verify_finds_nothing_in_a_sound_store(store_path: Path) -> None:
+    """P9: [] if sound; the bytes reported as progress add up to the files."""
     seen: list[int] = []
     assert verify(store_path, seen.append) == []
     assert sum(seen) == sum(file.stat().st_size for file in store_path.iterdir() if file.name != "manifest.json")
 
 
 def test_verify_lists_every_damaged_file_at_once(store_path: Path) -> None:
-    """P9: several findings, each with file, place, what was expected and what was found."""
+    """P9: each finding has the file, the place, what was expected and what was found."""
     overwrite(store_path / "tokens-00000.bin", b"\xff")
     replace(store_path / "tokens-00001.bin", b"short")
     (store_path / "tokens-00002.bin").unlink()
@@ -33,7 +33,7 @@ def test_verify_lists_every_damaged_file_at_once(store_path: Path) -> None:
 
 
 def test_files_that_no_version_lists_are_reported(store_path: Path) -> None:
-    """P9: a file that is not part of the store is no damage, and is named."""
+    """P9: a file that is not part of the store is not damage, but is named."""
     assert unlisted_files(store_path) == []
     (store_path / "tokens-00009.bin").write_bytes(b"mine")
     (store_path / "notes").mkdir()
@@ -42,14 +42,14 @@ def test_files_that_no_version_lists_are_reported(store_path: Path) -> None:
 
 
 def test_verify_of_what_cannot_be_opened_is_one_finding(tmp_path: Path) -> None:
-    """P9: verify raises nothing: a path that is no store is a finding with the error's text."""
+    """P9: verify raises nothing: a path without a store is a finding with the error's text."""
     (finding,) = verify(tmp_path / "nothing")
     assert (finding.file, finding.place) == (str(tmp_path / "nothing"), "open")
     assert "found nothing" in finding.found
 
 
 def rewrite(store: Path, name: str, data: bytes) -> None:
-    """Change a file and its entry in the manifest: what only a faulty writer would do."""
+    """Change a file and its entry in the manifest, as only a faulty writer would."""
     import xxhash
 
     replace(store / name, data)
@@ -77,18 +77,18 @@ def boundaries(store: Path) -> np.ndarray:
         ([0, 2, 6, 9, 0], "document 2: expected to begin shard tokens-00001.bin at 5, found 6"),
     ],
 )
-def test_verify_checks_boundaries_whose_checksum_fits(
+def test_verify_checks_boundaries_with_a_matching_checksum(
     make_store: Callable[..., Path], numbers: list[int], place: str
 ) -> None:
-    """P9, FMT-3: starts rise, the lookup is that of the starts, and shards begin where the manifest says."""
+    """P9, FMT-3: starts rise, the lookup follows from them, and shards begin where the manifest says."""
     store = make_store("small", [[1, 2], [3, 4, 5], [6, 7, 8, 9]], shard_bytes=10)
     rewrite(store, "boundaries.bin", np.array(numbers, "<i8").tobytes())
     assert [str(finding) for finding in verify(store)] == [f"boundaries.bin: {place}"]
 
 
 def test_verify_is_not_fooled_by_starts_whose_differences_overflow(make_store: Callable[..., Path]) -> None:
-    """P9: starts 0, 2**62, -2**63, -2**62, 8 rise by 2**62 each in int64 arithmetic, and are damage,
-    also where the lookup is what a binary search over them would find.
+    """P9: starts 0, 2**62, -2**63, -2**62, 8 rise by 2**62 each in int64 arithmetic, and are damage, also if the
+    lookup is what a binary search over them finds.
     """
     store = make_store("small", [[1, 2]] * 4)
     rewrite(store, "boundaries.bin", np.array([0, 2**62, -(2**63), -(2**62), 8, 3], "<i8").tobytes())
@@ -98,7 +98,7 @@ def test_verify_is_not_fooled_by_starts_whose_differences_overflow(make_store: C
 def test_verify_in_small_blocks_finds_the_same(
     make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P9: damage at the joints of the blocks that verify reads is found, and a huge start there costs no memory."""
+    """P9: damage at the borders of verify's blocks is found, and a huge start there costs no memory."""
     store = make_store("long", [[1] * 900] * 40, shard_bytes=9000)
     sound = boundaries(store)
     for block in (1, 2, 3, 7, 40, 41):
@@ -112,8 +112,8 @@ def test_verify_in_small_blocks_finds_the_same(
             assert {finding.file for finding in verify(store)} == {"boundaries.bin"}
 
 
-def test_verify_finds_ids_outside_the_vocabulary_whose_checksum_fits(make_store: Callable[..., Path]) -> None:
-    """P9: an id that is no id is found though the file is what its writer wrote."""
+def test_verify_finds_ids_outside_the_vocabulary(make_store: Callable[..., Path]) -> None:
+    """P9, FMT-8: although the file is what its writer wrote."""
     store = make_store("small", [[1, 2], [3, 4, 5]])
     rewrite(store, "tokens-00000.bin", np.array([1, 2, 300, 4, 65_535], "<u2").tobytes())
     assert [str(finding) for finding in verify(store)] == [
@@ -122,7 +122,7 @@ def test_verify_finds_ids_outside_the_vocabulary_whose_checksum_fits(make_store:
 
 
 def test_verify_finds_documents_without_their_end_of_text(make_store: Callable[..., Path]) -> None:
-    """P9, FMT-2: in a store that says its documents end with the end-of-text token, all of them do."""
+    """P9, FMT-2: if ends_with_eos is true, all documents end with that token."""
     documents = [[5, 0], [0], [7, 8, 0], [9, 0]]
     store = make_store("eos", documents, eos=True, shard_bytes=6)
     assert verify(store) == []

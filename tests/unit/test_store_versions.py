@@ -1,4 +1,4 @@
-"""Versions (FMT-13): a store grows by documents at its end, and every version before stays a store."""
+"""Versions (FMT-13): a store grows by appended documents, and every earlier version remains a store."""
 
 import json
 import os
@@ -47,7 +47,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_every_version_is_a_store(path: Path) -> None:
-    """FMT-13: each gives the documents it had, with all that is known of them, and is sound."""
+    """FMT-13: each returns its documents with masks, origins and ids, and is sound."""
     assert versions(path) == [1, 2, 3]
     for version, documents in enumerate(UP_TO, 1):
         with open_store(path, version=version) as store:
@@ -60,7 +60,7 @@ def test_every_version_is_a_store(path: Path) -> None:
 
 
 def test_the_names_are_those_of_the_specification(path: Path) -> None:
-    """FMT-13: what depends on all documents has the version in its name; shards and masks go on; manifests stay."""
+    """FMT-13: files of all documents have the version in their name; shards and masks continue; manifests remain."""
     names = {"manifest.json", "manifest-v1.json", "manifest-v2.json"}
     for name in ("boundaries.bin", "length_index.bin", "origins.bin", "ids.bin", "inputs.jsonl"):
         stem, ending = name.split(".")
@@ -72,7 +72,7 @@ def test_the_names_are_those_of_the_specification(path: Path) -> None:
 
 
 def test_no_file_of_a_version_is_written_again(tmp_path: Path) -> None:
-    """FMT-13: after a growth every file is the same file, byte for byte, and the old manifest has its new name."""
+    """FMT-13: after an append every file is byte for byte the same, and the old manifest has its new name."""
     path = write(tmp_path / "s", STEPS[0], shard_bytes=40)
     before = contents(path)
     numbers = {file.name: file.stat().st_ino for file in path.iterdir()}
@@ -83,8 +83,8 @@ def test_no_file_of_a_version_is_written_again(tmp_path: Path) -> None:
         assert (after[name], (path / name).stat().st_ino) == (data, numbers[name])
 
 
-def test_a_grown_store_is_the_one_written_at_once(tmp_path: Path) -> None:
-    """FMT-13: all bytes and the digest are the same where shards end at the same places."""
+def test_a_grown_store_equals_one_written_at_once(tmp_path: Path) -> None:
+    """FMT-13: all bytes and the digest are equal if shards end at the same places."""
     path = write(tmp_path / "s", STEPS[0], shard_bytes=1)  # every document in a shard of its own
     for documents in STEPS[1:]:
         grow(path, documents, shard_bytes=1)
@@ -97,7 +97,7 @@ def test_a_grown_store_is_the_one_written_at_once(tmp_path: Path) -> None:
 
 
 def test_a_pickle_and_an_open_store_keep_their_version(tmp_path: Path) -> None:
-    """FMT-13: whoever has a store open, or its pickle, does not see it grow."""
+    """FMT-13: neither sees the store grow."""
     path = write(tmp_path / "s", STEPS[0], shard_bytes=40)
     store = open_store(path)
     pickled = pickle.dumps(store)
@@ -112,7 +112,7 @@ def test_a_pickle_and_an_open_store_keep_their_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize("version", [0, -1, 4, 10**9])
 @pytest.mark.parametrize("check", ["sizes", "lazy"])
 def test_an_unknown_version_is_refused(path: Path, version: int, check: str) -> None:
-    """A FormatError that lists those there are; verify says it too."""
+    """A FormatError that lists the existing versions; verify reports it too."""
     with pytest.raises(FormatError, match=rf"store version: expected one of 1, 2, 3, found {version} \({path}\)"):
         open_store(path, check, version)
     assert "expected one of 1, 2, 3" in verify(path, version=version)[0].found
@@ -120,8 +120,8 @@ def test_an_unknown_version_is_refused(path: Path, version: int, check: str) -> 
         open_store(path, version="2")
 
 
-def test_a_version_whose_manifest_went_is_not_there(path: Path) -> None:
-    """Who removes an old manifest removes that version, and no other."""
+def test_removing_an_old_manifest_removes_its_version(path: Path) -> None:
+    """And no other version."""
     (path / "manifest-v1.json").unlink()
     assert versions(path) == [2, 3]
     with pytest.raises(FormatError, match="expected one of 2, 3, found 1"):
@@ -130,14 +130,16 @@ def test_a_version_whose_manifest_went_is_not_there(path: Path) -> None:
 
 
 def test_a_manifest_under_a_wrong_name_is_refused(path: Path) -> None:
-    """P9: what stands in manifest-v1.json must be version 1."""
+    """P9: the contents of manifest-v1.json must be version 1."""
     replace(path / "manifest-v1.json", (path / "manifest-v2.json").read_bytes())
     with pytest.raises(CorruptionError, match=r"expected version 1 of the store, found 2 \(.*manifest-v1\.json\)"):
         open_store(path, version=1)
 
 
-def test_files_left_over_are_nothing(path: Path) -> None:
-    """FMT-13: what a killed append leaves is not seen by any version, nor by verify, and replaced by the next try."""
+def test_leftover_files_are_ignored(path: Path) -> None:
+    """FMT-13: files of a killed append are not seen by any version, nor by verify, and the next append replaces
+    them.
+    """
     for name in (
         "boundaries-v4.bin",
         "tokens-00099.bin",
@@ -156,8 +158,8 @@ def test_files_left_over_are_nothing(path: Path) -> None:
 # ---- the writer
 
 
-def test_a_growth_keeps_what_it_is_not_given(tmp_path: Path) -> None:
-    """Tokenizer, ends and what is for people are those of the base, unless given."""
+def test_an_append_keeps_omitted_fields(tmp_path: Path) -> None:
+    """Tokenizer, document endings and informational fields are those of the base, unless given."""
     path = write(tmp_path / "s", STEPS[0])
     (working := tmp_path / "w").mkdir()
     with open_store(path) as base, StoreWriter.extending(base, working, 40) as writer:
@@ -189,8 +191,8 @@ def _one() -> tuple[np.ndarray, np.ndarray]:
         ({"ends_with_eos": True}, "ends_with_eos: expected False as in the extended store"),
     ],
 )
-def test_a_growth_by_another_tokenizer_is_refused(tmp_path: Path, fields: dict, message: str) -> None:
-    """FMT-13: all versions have the tokenizer and the ends of documents in common."""
+def test_an_append_with_another_tokenizer_is_refused(tmp_path: Path, fields: dict, message: str) -> None:
+    """FMT-13: all versions have the same tokenizer and document endings."""
     base = open_store(write(tmp_path / "s", STEPS[0], Kind(False, False, False, False)))
     working = tmp_path / "w"
     working.mkdir()
@@ -200,7 +202,7 @@ def test_a_growth_by_another_tokenizer_is_refused(tmp_path: Path, fields: dict, 
             writer.finish(b"", **fields)
 
 
-def test_a_growth_has_what_its_base_has(tmp_path: Path) -> None:
+def test_an_append_has_the_optional_files_of_its_base(tmp_path: Path) -> None:
     """FMT-13: masks, origins and ids for all documents or none; at least one document; no file twice."""
     working = tmp_path / "w"
     for kind in (ALL, Kind(False, False, False, False)):
@@ -220,8 +222,8 @@ def test_a_growth_has_what_its_base_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["boundaries.bin", "origins.bin", "ids.bin", "inputs.jsonl"])
-def test_a_growth_does_not_hide_damage(tmp_path: Path, name: str) -> None:
-    """P9: what is taken over into new files, with new checksums, is checked against the old ones."""
+def test_an_append_does_not_hide_damage(tmp_path: Path, name: str) -> None:
+    """P9: contents copied into new files, with new checksums, are compared with the old checksums."""
     path = write(tmp_path / "s", STEPS[0])
     data = (path / name).read_bytes()
     for damaged, message in (
@@ -238,8 +240,8 @@ def test_a_growth_does_not_hide_damage(tmp_path: Path, name: str) -> None:
         replace(path / name, data)
 
 
-def test_only_what_follows_the_newest_version_is_committed(path: Path) -> None:
-    """FMT-13: what goes on from an older version, from another store, or is no growth, changes nothing."""
+def test_only_the_successor_of_the_newest_version_is_committed(path: Path) -> None:
+    """FMT-13: what continues an older version or another store changes nothing."""
     before = contents(path)
     other = write(path.with_name("other"), STEPS[1])
     grow(other, STEPS[0])
@@ -264,8 +266,8 @@ def _extension(path: Path, version: int) -> Path:
     return working
 
 
-def test_memory_is_bounded_while_files_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What depends on all documents is copied in blocks."""
+def test_memory_is_bounded_while_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of all documents are copied in blocks."""
     path = write(tmp_path / "s", documents_of(5, [1] * 3000), Kind(masks=False, length_index=False), at_once=500)
     monkeypatch.setattr("tokenstore.store.output._BLOCK", 64)
     grow(path, STEPS[1], Kind(masks=False))
@@ -276,8 +278,8 @@ def test_memory_is_bounded_while_files_are_taken_over(tmp_path: Path, monkeypatc
 # ---- length indexes of versions
 
 
-def test_every_version_may_be_given_an_order(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    """FMT-9, FMT-13: the newest if none is named, an older one in its own manifest; by the function and the command."""
+def test_every_version_can_get_a_length_index(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """FMT-9, FMT-13: the newest by default, or an older one in its own manifest; by the function and the command."""
     path = write(tmp_path / "s", STEPS[0], UNORDERED)
     grow(path, STEPS[1], UNORDERED)
     assert add_length_index(path)
@@ -294,8 +296,8 @@ def test_every_version_may_be_given_an_order(tmp_path: Path, capsys: pytest.Capt
     assert "expected one of 1, 2, found 3" in capsys.readouterr().err
 
 
-def test_a_killed_growth_does_not_lose_an_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FMT-13: a copy of the manifest left by a killed append is not what is read, and not what the next one keeps."""
+def test_a_killed_append_does_not_lose_a_length_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FMT-13: a copy of the manifest left by a killed append is neither read nor kept by the next one."""
     path = write(tmp_path / "s", STEPS[0], UNORDERED)
     replace(path / "manifest-v1.json", (path / "manifest.json").read_bytes())
     add_length_index(path)
@@ -305,7 +307,7 @@ def test_a_killed_growth_does_not_lose_an_order(tmp_path: Path, monkeypatch: pyt
 
 
 def test_verify_takes_a_version(path: Path, capsys: pytest.CaptureFixture) -> None:
-    """`tokenstore verify STORE --version N` checks that version's files and no others."""
+    """`tokenstore verify STORE --version N` checks only that version's files."""
     replace(path / "ids-v2.bin", flip((path / "ids-v2.bin").read_bytes(), 0))
     expected = {None: 0, 1: 0, 2: 4, 3: 0}
     for version, code in expected.items():
@@ -317,8 +319,8 @@ def test_verify_takes_a_version(path: Path, capsys: pytest.CaptureFixture) -> No
     assert "store version: expected one of 1, 2, 3, found 4" in capsys.readouterr().err
 
 
-def test_a_version_is_not_mixed_up_in_memory(path: Path) -> None:
-    """Maps are known by path: three versions read side by side, in turns, give each its own."""
+def test_maps_of_versions_are_not_mixed_up(path: Path) -> None:
+    """Maps are known by path: three versions read in turns return their own data."""
     stores: list[Store] = [open_store(path, version=version) for version in (1, 2, 3)]
     for i in range(len(UP_TO[2])):
         for store, documents in zip(stores, UP_TO, strict=True):
@@ -326,8 +328,8 @@ def test_a_version_is_not_mixed_up_in_memory(path: Path) -> None:
                 assert (store[i].tolist(), store.id(i)) == (documents[i].tokens, documents[i].id)
 
 
-def test_two_growths_at_a_time_are_the_callers_matter(path: Path) -> None:
-    """Of two growths prepared from one version, the second to be committed is refused."""
+def test_the_second_of_two_concurrent_appends_is_refused(path: Path) -> None:
+    """Both were prepared from one version."""
     working = prepare(path, STEPS[1])
     os.rename(working, working.with_name("first"))
     second = prepare(path, STEPS[2])
@@ -338,7 +340,7 @@ def test_two_growths_at_a_time_are_the_callers_matter(path: Path) -> None:
 
 
 def test_files_are_moved_and_not_copied(tmp_path: Path) -> None:
-    """The new files are those that were written, and synced, beside the store."""
+    """The new files are those that were written and synced next to the store."""
     path = write(tmp_path / "s", STEPS[0])
     working = prepare(path, STEPS[1])
     numbers = {file.name: file.stat().st_ino for file in working.iterdir()}
@@ -347,8 +349,8 @@ def test_files_are_moved_and_not_copied(tmp_path: Path) -> None:
     assert list(working.iterdir()) == []
 
 
-def test_a_growth_of_documents_without_inputs_list(tmp_path: Path) -> None:
-    """FMT-4: a store whose list of inputs is empty grows too."""
+def test_a_store_without_inputs_can_grow(tmp_path: Path) -> None:
+    """FMT-4: its list of inputs is empty."""
     documents = random_documents(1, 5, 9)
     path = tmp_path / "s"
     path.mkdir()

@@ -1,4 +1,4 @@
-"""The writer of a store: where shards end, what is refused, what is left when it stops."""
+"""The writer of a store: where shards end, what is refused, what is left if it stops."""
 
 import itertools
 import tempfile
@@ -18,7 +18,7 @@ from tokenstore.store.writer import StoreWriter
 
 
 def expected_shards(lengths: list[int], target: int) -> list[list[int]]:
-    """FMT-2 in slow motion: a new shard before the document that would make this one too large."""
+    """FMT-2 one document at a time: a new shard before the document that would make this one too large."""
     shards: list[list[int]] = [[]]
     for length in lengths:
         if shards[-1] and sum(shards[-1]) + length > target:
@@ -36,8 +36,8 @@ def expected_shards(lengths: list[int], target: int) -> list[list[int]]:
 @example([100], 2, None)
 @example([1, 100, 1], 20, None)
 def test_a_document_never_straddles_shards(lengths: list[int], shard_bytes: int, data: st.DataObject | None) -> None:
-    """FMT-2, P8: shards roll where the rule says, however documents come in batches; only a larger document makes a
-    larger shard; what is read is what was written.
+    """FMT-2, P8: shards end where the rule says, for any batches; only a larger document makes a larger shard;
+    documents are read as written.
     """
     documents = np.split(np.arange(sum(lengths), dtype=np.uint32) % 300, np.cumsum(lengths)[:-1])
     cuts = sorted({0, len(lengths), *(data.draw(st.sets(st.integers(0, len(lengths)), max_size=5)) if data else ())})
@@ -59,7 +59,7 @@ def test_a_document_never_straddles_shards(lengths: list[int], shard_bytes: int,
 @pytest.mark.parametrize("vocab_size", [1, 8, 256, 65_535, 65_536, 65_537, (1 << 32) - 1])
 @pytest.mark.parametrize("over", [0, 1, 65_536, 1 << 32])
 def test_an_id_outside_the_vocabulary_is_refused_and_never_wraps(tmp_path: Path, vocab_size: int, over: int) -> None:
-    """P9: an id that would wrap in uint16 or uint32 is refused before a byte of its batch is kept."""
+    """P9: an id that would wrap in uint16 or uint32 is refused before any of its batch is written."""
     with StoreWriter(tmp_path, vocab_size, 1 << 20) as writer:
         writer.append(np.array([vocab_size - 1], np.uint64), np.array([1]))
         with pytest.raises(BuildError, match=rf"expected ids below {vocab_size}, found {vocab_size + over};"):
@@ -74,7 +74,7 @@ def test_an_id_outside_the_vocabulary_is_refused_and_never_wraps(tmp_path: Path,
     "tokens", [np.array([5, -1]), np.array([-1, -1], np.int32), np.array([1.0, 0.5]), np.array([True])]
 )
 def test_tokens_that_are_not_unsigned_integers_are_refused(tmp_path: Path, tokens: np.ndarray) -> None:
-    """P9: a negative id would wrap to a large one, a fraction would be cut: the type is refused, whatever the values."""
+    """P9: a negative id would wrap and a fraction be truncated: the dtype is refused, whatever the values."""
     with StoreWriter(tmp_path, 65_536, 1 << 20) as writer:
         with pytest.raises(TypeError, match=f"tokens: expected unsigned integers, found {tokens.dtype}"):
             writer.append(tokens, np.array([tokens.size]))
@@ -83,15 +83,15 @@ def test_tokens_that_are_not_unsigned_integers_are_refused(tmp_path: Path, token
 
 @pytest.mark.parametrize("lengths", [[3], [1], [1, 0, 1], [3, -1], [0], [2, 0]])
 def test_lengths_that_do_not_fit_the_tokens_are_refused(tmp_path: Path, lengths: list[int]) -> None:
-    """FMT-3: documents have at least one token, and together they are the tokens given."""
+    """FMT-3: documents have at least one token, and their lengths add up to the tokens."""
     with StoreWriter(tmp_path, 8, 1 << 20) as writer:
         with pytest.raises(ValueError, match="lengths: expected 2 tokens in documents of at least 1"):
             writer.append(np.array([1, 2], np.uint16), np.array(lengths))
         assert writer.num_documents == 0
 
 
-def test_no_documents_are_no_store(tmp_path: Path) -> None:
-    """A store holds at least one document; an empty batch is none; nothing that opens is left."""
+def test_a_store_needs_a_document(tmp_path: Path) -> None:
+    """An empty batch does not count; nothing that opens is left."""
     with StoreWriter(tmp_path, 8, 1 << 20) as writer:
         writer.append(np.array([], np.uint16), np.array([], np.int64))
         with pytest.raises(BuildError, match="documents: there are none to write"):
@@ -101,7 +101,7 @@ def test_no_documents_are_no_store(tmp_path: Path) -> None:
 
 
 def test_nothing_is_a_store_before_the_manifest_is_written(tmp_path: Path) -> None:
-    """FMT-7: the manifest comes last, so a writer that stops at any point has left nothing that opens."""
+    """FMT-7: the manifest is written last, so a writer that stops at any point leaves nothing that opens."""
     with StoreWriter(tmp_path, 8, 4) as writer:
         for _ in range(5):
             writer.append(np.array([1, 2], np.uint16), np.array([2]))
@@ -110,15 +110,15 @@ def test_nothing_is_a_store_before_the_manifest_is_written(tmp_path: Path) -> No
 
 
 def test_a_finished_store_has_no_leftovers_and_cannot_be_written(store_path: Path) -> None:
-    """FMT-1, P9: exactly the files of the manifest, and all of them read-only."""
+    """FMT-1, P9: exactly the files of the manifest, all of them read-only."""
     with open_store(store_path) as store:
         names = {"manifest.json", *store.manifest.files, *(shard.file for shard in store.shards())}
     assert {file.name for file in store_path.iterdir()} == names
     assert all(file.stat().st_mode & 0o777 == 0o444 for file in store_path.iterdir())
 
 
-def test_side_files_stand_in_the_manifest(tmp_path: Path) -> None:
-    """FMT-4: a side file is kept as it was given, with size and checksum; verify sees a change."""
+def test_side_files_are_listed_in_the_manifest(tmp_path: Path) -> None:
+    """FMT-4: a side file is stored unchanged, with size and checksum; verify detects a change."""
     with StoreWriter(tmp_path, 8, 1 << 20) as writer:
         writer.append(np.array([1, 2], np.uint16), np.array([2]))
         writer.add_file("tokenizer.json", b'{"made": "up"}')

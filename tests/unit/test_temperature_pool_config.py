@@ -1,4 +1,4 @@
-"""Temperature, pools and what a mixture may ask for: ORD-3, ORD-12, and every refusal with what would work."""
+"""Temperature, pools and infeasible mixtures: ORD-3, ORD-12, and every error with its remedies."""
 
 import re
 import warnings
@@ -44,7 +44,7 @@ def plan_of(sources: dict, **fields: object) -> Plan:
     hundredths=st.integers(100, 1200),
 )
 def test_tempered_weights_are_exact_roots(sizes: dict[str, int], hundredths: int) -> None:
-    """ORD-3: the integer part of size ** (1 / temperature) * 2**32, no more and no less, without a float."""
+    """ORD-3: the integer part of size ** (1 / temperature) * 2**32, computed without floats."""
     weights = tempered(sizes, Decimal(hundredths) / 100)
     p, q = (Decimal(hundredths) / 100).as_integer_ratio()
     for name, size in sizes.items():
@@ -58,7 +58,7 @@ def test_tempered_weights_are_exact_roots(sizes: dict[str, int], hundredths: int
 
 @pytest.mark.parametrize("temperature", ["1", "1.5", "2", "3.33", "100"])
 def test_shares_of_a_plan_follow_the_temperature(paths: dict[str, str], temperature: str) -> None:
-    """ORD-3: shares are those of (sequences an epoch) ** (1 / temperature), by high-precision decimals."""
+    """ORD-3: shares follow (sequences per epoch) ** (1 / temperature), by high-precision decimals."""
     plan = plan_of({n: {"path": path} for n, path in paths.items()}, temperature=temperature)
     with localcontext(prec=60):
         roots = {n: (Decimal(k).ln() / Decimal(temperature)).exp() * 2**32 for n, k in plan.num_sequences.items()}
@@ -66,8 +66,8 @@ def test_shares_of_a_plan_follow_the_temperature(paths: dict[str, str], temperat
     assert dict(plan.schedule.stages[0].shares) == order_twin.integer_shares(roots)
 
 
-def test_temperature_evens_out(paths: dict[str, str]) -> None:
-    """1 is in proportion and the same plan as none; the higher, the nearer to even; a pool is one source of its size."""
+def test_higher_temperatures_are_more_even(paths: dict[str, str]) -> None:
+    """1 is proportional and equal to no temperature; a pool is one source of its size."""
     sources = {n: {"path": path} for n, path in paths.items()}
     assert plan_of(sources, temperature=1).fingerprint == plan_of(sources).fingerprint
     spread = []
@@ -153,8 +153,8 @@ def test_temperature_evens_out(paths: dict[str, str]) -> None:
         ),
     ],
 )
-def test_contradictions_say_what_would_do(change: dict, text: str) -> None:
-    """One sentence: the place, the rule, what was found."""
+def test_contradictions_are_errors(change: dict, text: str) -> None:
+    """One sentence with the field and the rule."""
     with pytest.raises(ConfigError) as error:
         PlanConfig(**BASE, **change)
     assert text in str(error.value)
@@ -189,7 +189,7 @@ def test_a_wrong_repeat_factor_is_the_only_thing_named() -> None:
 
 
 def test_all_contradictions_are_named_at_once() -> None:
-    """Pools, words and steps in one message."""
+    """Pools, options and steps in one message."""
     sources = {**POOL, "a": {"path": "a", "weight": 1}, "p": {"pool": ["a", "z"]}}
     with pytest.raises(ConfigError) as error:
         PlanConfig(**BASE, sources=sources, packing="concat", temperature=2, skip_steps=[[3, 3]])
@@ -198,7 +198,7 @@ def test_all_contradictions_are_named_at_once() -> None:
 
 
 def test_pools_from_a_file(tmp_path: Path, paths: dict[str, str]) -> None:
-    """Both forms of a pool in YAML; 0.3333 means 3333/10000; the paths of members are relative to the file."""
+    """Both forms of a pool in YAML; 0.3333 means 3333/10000; paths of members are relative to the file."""
     for name, path in paths.items():
         (tmp_path / name).symlink_to(path)
     file = tmp_path / "plan.yaml"
@@ -216,8 +216,8 @@ def test_pools_from_a_file(tmp_path: Path, paths: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("packing", ["best_fit", "none"])
-def test_a_store_without_order_file_says_what_to_run(tmp_path: Path, paths: dict[str, str], packing: str) -> None:
-    """FMT-9: the message names the source, its path, the command to run, and the packing that needs none."""
+def test_a_store_without_length_index_says_what_to_run(tmp_path: Path, paths: dict[str, str], packing: str) -> None:
+    """FMT-9: the message names the source, its path, the command to run, and the packing that needs no index."""
     bare = write_store(tmp_path / "bare", random_documents(9, 50, 20))
     for sources in ({"x": {"path": str(bare)}}, {"x": {"path": str(bare)}, "p": {"pool": ["x"]}}):
         with pytest.raises(ConfigError) as error:
@@ -232,7 +232,7 @@ def test_a_store_without_order_file_says_what_to_run(tmp_path: Path, paths: dict
 
 @st.composite
 def mixtures(draw: st.DrawFn) -> dict:
-    """Sources of which some may be given a few times only, in stages, a pool among them."""
+    """Sources, some of them with limited epochs, in stages, and with a pool."""
     sources: dict[str, dict] = {name: {"path": name} for name in "abc"}
     names = list("abc")
     if draw(st.booleans()):
@@ -257,7 +257,7 @@ def mixtures(draw: st.DrawFn) -> dict:
 
 
 def refusal(paths: dict[str, str], case: dict) -> str | None:
-    """What is said where the mixture is refused; None where it is not."""
+    """The message if the mixture is rejected; None if it is accepted."""
     sources = {n: {**s, "path": paths[s["path"]]} if "path" in s else s for n, s in case["sources"].items()}
     try:
         plan = plan_of(sources, **{key: value for key, value in case.items() if key != "sources"})
@@ -268,47 +268,46 @@ def refusal(paths: dict[str, str], case: dict) -> str | None:
 
 
 def check_refusal(paths: dict[str, str], case: dict) -> None:
-    """The message names source, step and epochs, and the longest plan: that one works, and one step more does not."""
+    """The message names source, step, epochs and the longest plan: that one is accepted, one step more is not."""
     text = refusal(paths, case)
     if text is None:
         return
     found = re.match(
-        r"source (\w+): expected it to last, found that it runs out in step (\d+): (\d+) epochs of (\d+) sequences are"
-        r" allowed, (an endless plan needs ever more|(\d+) steps need ([\d.]+) epochs)\. ",
+        r"source (\w+): runs out at step (\d+) \((endless plan|(\d+) steps need ([\d.]+) epochs);"
+        r" max_epochs is (\d+), (\d+) sequences per epoch\); ",
         text,
     )
     assert found, text
-    name, step, epochs, _, _, steps, needed = found.groups()
+    name, step, _, steps, needed, epochs, _ = found.groups()
     assert int(epochs) == case["sources"][name]["max_epochs"]
     assert (steps is None) == (case["num_steps"] is None)
     assert steps is None or (int(steps) == case["num_steps"] and float(needed) >= int(epochs))
-    longest = re.search(r"The longest plan that works has num_steps: (\d+);", text)
+    longest = re.search(r"; set num_steps to (\d+), raise max_epochs", text)
     if longest is None:
-        assert "Not one step works" in text
         assert step == "0"
     else:
         assert longest[1] == step
         assert refusal(paths, {**case, "num_steps": int(step)}) is None
     one_more = refusal(paths, {**case, "num_steps": int(step) + 1})
     assert one_more is not None
-    assert one_more.startswith(f"source {name}: expected it to last, found that it runs out in step {step}:")
+    assert one_more.startswith(f"source {name}: runs out at step {step} (")
 
 
 @given(case=mixtures())
-def test_a_mixture_that_runs_out_is_refused_with_what_works(paths: dict[str, str], case: dict) -> None:
+def test_a_mixture_that_runs_out_is_refused_with_the_longest_plan(paths: dict[str, str], case: dict) -> None:
     """P5, ORD-5: over random plans; last_batch drop."""
     check_refusal(paths, {**case, "last_batch": "drop"})
 
 
 @given(case=mixtures(), last=st.sampled_from(["pad", None]))
-def test_the_same_where_the_last_batch_is_padded(paths: dict[str, str], case: dict, last: str | None) -> None:
-    """P5, ORD-11: a padded step is a step of a plan that ends, not of one that may not end."""
+def test_the_same_with_a_padded_last_batch(paths: dict[str, str], case: dict, last: str | None) -> None:
+    """P5, ORD-11: padding completes the last step of a plan, it does not extend a source."""
     check_refusal(paths, {**case, "last_batch": last})
 
 
 @pytest.mark.parametrize("fields", [{"on_exhausted": "drop"}, {"on_exhausted": "stop"}, {"num_steps": "all_exhausted"}])
-def test_what_the_refusal_offers_works(paths: dict[str, str], fields: dict) -> None:
-    """More epochs, a lower weight, drop or stop: each makes a plan of the mixture that was refused."""
+def test_all_remedies_in_the_message_work(paths: dict[str, str], fields: dict) -> None:
+    """More epochs, a lower weight, drop or stop each make the rejected mixture feasible."""
     sources = {"a": {"path": paths["a"], "weight": 1, "max_epochs": 1}, "c": {"path": paths["c"], "weight": 1}}
     with pytest.raises(ConfigError, match=r"raise max_epochs, lower its weight, or set on_exhausted: drop or stop"):
         plan_of(sources, num_steps=80)

@@ -1,4 +1,6 @@
-"""tiktoken rank files: the library's ids, patterns and special tokens, the one file a store keeps, damaged files."""
+"""tiktoken rank files: ids equal the library's, patterns and special tokens, the file that a store keeps, damaged
+files.
+"""
 
 import hashlib
 import json
@@ -25,7 +27,7 @@ SPECIAL_TEXT = "before<|endoftext|>between<|user|> after"
 
 @pytest.fixture(scope="module")
 def rank_file(tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A rank file without an ending that says so."""
+    """A rank file without an extension."""
     path = tmp_path_factory.mktemp("ranks") / "vocabulary"
     path.write_bytes(rank_lines(tokenizer_file))
     return path
@@ -45,7 +47,7 @@ def changed(rank_file: Path, tmp_path: Path) -> Callable[[bytes], Path]:
 
 @pytest.mark.parametrize("pattern", list(PATTERNS))
 def test_ids_equal_those_of_the_library(rank_file: Path, pattern: str) -> None:
-    """A batch gives each text the ids the tiktoken library gives it alone."""
+    """Each text of a batch gets the ids that the tiktoken library gives it alone."""
     tokenizer = load_tokenizer(str(rank_file), pattern=pattern)
     ranks = tokenizer.rank_file.ranks
     library = tiktoken.Encoding("x", pat_str=PATTERNS[pattern].regex, mergeable_ranks=ranks, special_tokens={})
@@ -57,9 +59,7 @@ def test_ids_equal_those_of_the_library(rank_file: Path, pattern: str) -> None:
 
 
 @given(st.text())
-def test_a_rank_file_cuts_as_the_tokenizer_json_it_was_made_of(
-    rank_file: Path, tokenizer_file: Path, text: str
-) -> None:
+def test_a_rank_file_equals_its_tokenizer_json(rank_file: Path, tokenizer_file: Path, text: str) -> None:
     """Two libraries agree on the same merges and the same pattern, token by token."""
     whole = load_tokenizer(str(rank_file), pattern="gpt2")
     same = load_tokenizer(str(tokenizer_file))
@@ -71,7 +71,7 @@ def test_a_rank_file_cuts_as_the_tokenizer_json_it_was_made_of(
 
 
 def test_named_patterns_are_those_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    """gpt2, cl100k_base and o200k_base split and name special tokens as tiktoken itself does."""
+    """gpt2, cl100k_base and o200k_base split texts and name special tokens as tiktoken does."""
     monkeypatch.setattr(published, "load_tiktoken_bpe", lambda *_, **__: {})
     for name in ("r50k_base", "p50k_base", "cl100k_base", "o200k_base"):
         theirs = getattr(published, name)()
@@ -88,7 +88,9 @@ def test_known_special_tokens_come_with_a_known_number_of_ranks(num_ranks: int) 
 
 
 def test_a_vocabulary_of_known_size_has_its_end_of_text(changed: Callable[[bytes], Path]) -> None:
-    """50,256 ranks and the pattern gpt2 make GPT-2's vocabulary with its end of text, which asked tokens go before."""
+    """50,256 ranks and the pattern gpt2 make GPT-2's vocabulary with its end of text; requested tokens take
+    precedence.
+    """
     import base64
 
     tokens = [bytes([a]) for a in range(256)] + [bytes([a, b]) for a in range(256) for b in range(256)]
@@ -100,8 +102,8 @@ def test_a_vocabulary_of_known_size_has_its_end_of_text(changed: Callable[[bytes
     assert (more.eos_id, more.pad_id, more.special_tokens) == (50256, 50257, ("<eos>", "<|pad|>"))
 
 
-def test_special_tokens_get_the_ids_asked_for_or_the_next_free_one(rank_file: Path) -> None:
-    """`name=id` and `name`; the size of the vocabulary, the end of text and the names for templates follow."""
+def test_special_tokens_get_the_requested_or_the_next_free_id(rank_file: Path) -> None:
+    """`name=id` and `name`; vocabulary size, end of text and the names for templates follow."""
     plain = load_tokenizer(str(rank_file), pattern="gpt2")
     assert (plain.eos_id, plain.special_tokens) == (None, ())
     asked = ["<|endoftext|>=700", "<|user|>", "<|begin_of_text|>=650", "a=b"]
@@ -113,8 +115,8 @@ def test_special_tokens_get_the_ids_asked_for_or_the_next_free_one(rank_file: Pa
     assert load_tokenizer(str(rank_file), "<|user|>", pattern="gpt2", special_tokens=asked).eos_id == 701
 
 
-def test_special_strings_are_text_or_special_ids_as_asked(rank_file: Path) -> None:
-    """Special strings in a text stay text by default and become their ids when asked for; both decode to the text."""
+def test_special_strings_are_text_or_special_ids_on_request(rank_file: Path) -> None:
+    """Special strings are text by default; either way they decode to the text."""
     for special_text, count in (("plain", 0), ("special", 2)):
         tokenizer = load_tokenizer(
             str(rank_file), special_text=special_text, pattern="cl100k_base", special_tokens=SPECIAL
@@ -126,8 +128,8 @@ def test_special_strings_are_text_or_special_ids_as_asked(rank_file: Path) -> No
         assert tokenizer.decode(np.array([690, 72])) == "H"  # an id in a hole stands for nothing
 
 
-def test_the_kept_file_is_all_that_is_needed(rank_file: Path, changed: Callable[[bytes], Path]) -> None:
-    """What a store keeps loads without a pattern, gives the same ids, and is kept as it is from then on."""
+def test_the_saved_file_is_all_that_is_needed(rank_file: Path, changed: Callable[[bytes], Path]) -> None:
+    """It loads without a pattern, gives the same ids, and is saved unchanged again."""
     first = load_tokenizer(str(rank_file), pattern="qwen2", special_tokens=SPECIAL)
     again = load_tokenizer(str(changed(first.data)), eos_id=first.eos_id)
     assert (first.file_name, again.data, again.vocab_size) == ("tiktoken.json", first.data, first.vocab_size)
@@ -135,8 +137,8 @@ def test_the_kept_file_is_all_that_is_needed(rank_file: Path, changed: Callable[
     assert again.encode_batch(TEXTS)[0].tolist() == first.encode_batch(TEXTS)[0].tolist()
 
 
-def test_the_kept_file_is_the_identity(rank_file: Path, changed: Callable[[bytes], Path]) -> None:
-    """Its hash covers pattern, special tokens and ranks, and nothing else: not the order of lines or their ends."""
+def test_the_hash_of_the_saved_file_is_the_identity(rank_file: Path, changed: Callable[[bytes], Path]) -> None:
+    """It covers pattern, special tokens and ranks, and nothing else, such as the order or ends of lines."""
 
     def identity(path: Path, pattern: str = "gpt2", special: tuple[str, ...] = SPECIAL) -> str:
         return hashlib.sha256(load_tokenizer(str(path), pattern=pattern, special_tokens=special).data).hexdigest()
@@ -148,8 +150,8 @@ def test_the_kept_file_is_the_identity(rank_file: Path, changed: Callable[[bytes
     assert len({identity(rank_file), *other}) == 4
 
 
-def test_the_bytes_of_the_kept_file_are_frozen() -> None:
-    """A store's identity rests on these bytes."""
+def test_the_bytes_of_the_saved_file_are_frozen() -> None:
+    """A store's digest depends on these bytes."""
     file = RankFile("a|b", {b"b": 1, b"\xff": 0}, {"<é>": 2})
     assert file.to_bytes() == (
         b'{"kind":"tiktoken","pattern":"a|b","ranks":{"/w==":0,"Yg==":1},"special_tokens":{"<\\u00e9>":2}}'
@@ -157,13 +159,13 @@ def test_the_bytes_of_the_kept_file_are_frozen() -> None:
 
 
 def test_a_rank_file_without_a_pattern_is_refused(rank_file: Path) -> None:
-    """A rank file does not say how texts are split, and guessing would cut every text differently."""
+    """A rank file does not contain it, and a guess would split every text differently."""
     with pytest.raises(ConfigError, match=r"pattern: expected one of gpt2, .* found none .*vocabulary"):
         load_tokenizer(str(rank_file))
 
 
-def test_a_pattern_that_leaves_text_out_is_refused_when_it_does(rank_file: Path) -> None:
-    """No text is lost in silence: a pattern of one's own must match every character of every text."""
+def test_a_pattern_that_loses_text_is_an_error(rank_file: Path) -> None:
+    """A custom pattern must match every character of every text."""
     tokenizer = load_tokenizer(str(rank_file), pattern=r"\w+| +")
     assert tokenizer.decode(tokenizer.encode_batch(["ab cd"])[0]) == "ab cd"
     with pytest.raises(ConfigError, match=r"pattern: it does not match every character: 1 bytes of"):
@@ -172,8 +174,8 @@ def test_a_pattern_that_leaves_text_out_is_refused_when_it_does(rank_file: Path)
         load_tokenizer(str(rank_file), pattern="(")
 
 
-def test_a_kept_file_takes_no_other_pattern(rank_file: Path, changed: Callable[[bytes], Path]) -> None:
-    """Its own pattern and special tokens are the ones its ids were made with."""
+def test_a_saved_file_accepts_no_other_pattern(rank_file: Path, changed: Callable[[bytes], Path]) -> None:
+    """It contains the pattern and special tokens that its ids were made with."""
     path = changed(load_tokenizer(str(rank_file), pattern="gpt2").data)
     with pytest.raises(ConfigError, match="pattern: not valid for a saved tiktoken tokenizer"):
         load_tokenizer(str(path), pattern="gpt2")
@@ -201,7 +203,7 @@ def test_a_kept_file_takes_no_other_pattern(rank_file: Path, changed: Callable[[
 def test_a_damaged_rank_file_is_refused(
     rank_file: Path, changed: Callable[[bytes], Path], change: Callable[[bytes], bytes], found: str
 ) -> None:
-    """P9: whatever stands in a rank file, the answer is a ConfigError, never a panic of the library."""
+    """P9: for any contents, loading is a ConfigError, never a panic of the library."""
     data = change(rank_file.read_bytes())
     pattern = None if data.startswith(b"{") else "gpt2"
     with pytest.raises(ConfigError, match=found):
@@ -209,7 +211,7 @@ def test_a_damaged_rank_file_is_refused(
 
 
 def test_an_unknown_end_of_text_and_added_tokens_are_refused(rank_file: Path) -> None:
-    """An end of text must be a special token; tiktoken has nothing that adds special tokens by itself."""
+    """An end of text must be a special token; tiktoken cannot add special tokens to texts."""
     with pytest.raises(ConfigError, match=r"eos token: .*'<eot>'.*'<\|endoftext\|>', '<\|user\|>'"):
         load_tokenizer(str(rank_file), "<eot>", pattern="gpt2", special_tokens=SPECIAL)
     with pytest.raises(ConfigError, match="add special tokens: not valid for a tiktoken tokenizer"):
@@ -217,7 +219,7 @@ def test_an_unknown_end_of_text_and_added_tokens_are_refused(rank_file: Path) ->
 
 
 def test_without_the_library_its_extra_is_named(rank_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rank file needs tiktoken, and the message says how to get it."""
+    """A rank file needs tiktoken, and the message says how to install it."""
     monkeypatch.setitem(sys.modules, "tiktoken", None)
     with pytest.raises(ConfigError, match=r"pip install -e '\.\[tiktoken\]'"):
         load_tokenizer(str(rank_file), pattern="gpt2")

@@ -11,7 +11,7 @@ from tokenstore.tokenizer.sample import choose
 
 
 def test_only_assigned_characters_are_trusted() -> None:
-    """No character that is unassigned, private or half of a pair is trusted, whatever the version of Python."""
+    """Unassigned and private characters and surrogates are not, whatever the version of Python."""
     trusted = np.flatnonzero(c.kind_table(False) != c.UNTRUSTED)
     assert not {unicodedata.category(chr(code)) for code in trusted.tolist()} & {"Cn", "Co", "Cs"}
     assert trusted.size > 140_000
@@ -19,19 +19,19 @@ def test_only_assigned_characters_are_trusted() -> None:
 
 
 def test_common_text_is_trusted() -> None:
-    """Every script of the test texts goes to the fast engine."""
+    """Every script of the test texts is encoded by the fast engine."""
     assert (c.kinds_of(TEXTS, c.kind_table(False)) != c.UNTRUSTED).all()
 
 
 @pytest.mark.parametrize("text", ["e\u0301", "\u212b", "\u1100\u1161", "\u0928\u093c", "\u0344", "\u09fe", "\u0d3b"])
-def test_what_nfc_may_change_is_not_trusted_under_it(text: str) -> None:
-    """Marks, parts of syllables and characters with another form are kept from an engine that must normalize."""
+def test_characters_that_nfc_may_change_are_not_trusted(text: str) -> None:
+    """Marks, parts of syllables and characters with another form, if the tokenizer normalizes."""
     assert c.kinds_of([text], c.kind_table(True)) == [c.UNTRUSTED]
     assert c.kinds_of([text], c.kind_table(False)) != [c.UNTRUSTED]
 
 
-def test_trusted_characters_stay_as_they_are_under_nfc() -> None:
-    """Any text of characters trusted under NFC is its own NFC, alone and between others."""
+def test_trusted_characters_are_unchanged_by_nfc() -> None:
+    """Any text of them is its own NFC, alone and between others."""
     trusted = np.flatnonzero(c.kind_table(True) != c.UNTRUSTED).tolist()
     rng = np.random.default_rng(1)
     for _ in range(20):
@@ -57,7 +57,7 @@ def test_trusted_characters_stay_as_they_are_under_nfc() -> None:
     ],
 )
 def test_a_text_has_the_kind_of_its_rarest_character(text: str, kind: int) -> None:
-    """So a batch's few texts of a rare script are found among many others."""
+    """So the few texts of a rare script in a batch are found."""
     assert c.kinds_of(["x", text, "é"], c.kind_table(False)).tolist() == [c.ASCII, kind, c.LATIN]
 
 
@@ -74,16 +74,16 @@ def test_every_kind_is_checked_however_rare() -> None:
     assert sum(len(texts[i]) for i in whole) < len("".join(texts)) // 100 + 512 + 30 * 7
 
 
-def test_the_choice_is_the_same_for_the_same_batch_and_turns_on() -> None:
-    """Checks can be repeated, and over the batches every text of a kind has its turn."""
+def test_the_choice_is_deterministic_and_rotates() -> None:
+    """Checks are reproducible, and over many batches every text of a kind is checked."""
     texts = [f"number {'x' * (i % 5)}" for i in range(500)]
     assert choose(texts, kinds(texts), 100, 7) == choose(texts, kinds(texts), 100, 7)
     seen = {i for turn in range(60) for i in choose(texts, kinds(texts), 100, turn)[0]}
     assert seen == set(range(500))
 
 
-def test_of_a_long_text_a_piece_is_checked() -> None:
-    """A text of many pages costs no more than a short one, and other pieces of it are checked at every turn."""
+def test_a_piece_of_a_long_text_is_checked() -> None:
+    """A long text costs no more than a short one; other batches check other pieces."""
     texts = ["".join(map(chr, range(65, 91))) * 10_000]
     found = {choose(texts, kinds(texts), 10**6, turn)[1][0] for turn in range(20)}
     assert len(found) > 10
@@ -92,7 +92,7 @@ def test_of_a_long_text_a_piece_is_checked() -> None:
 
 
 def test_the_longest_and_the_shortest_are_checked() -> None:
-    """Both ends of the lengths that are checked whole."""
+    """Among the texts that are checked completely."""
     texts = ["middle words"] * 100 + ["w" * 4000, "y", "z" * 9000]
     whole, _ = choose(texts, kinds(texts), 2, 0)
     assert {100, 101} <= set(whole)

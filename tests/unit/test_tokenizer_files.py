@@ -1,4 +1,4 @@
-"""Which kind of tokenizer a file is, what a store keeps of it, and what stands beside it."""
+"""The kind of a tokenizer file, what a store keeps of it, and the files next to it."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from tokenstore.tokenizer import load_tokenizer
 
 @pytest.fixture
 def beside(tokenizer_file: Path, tmp_path: Path) -> Callable[..., Path]:
-    """A tokenizer.json with a tokenizer_config.json, and other files, beside it."""
+    """A tokenizer.json with a tokenizer_config.json, and other files next to it."""
 
     def write(config: object = None, **files: str) -> Path:
         path = tmp_path / "tokenizer.json"
@@ -32,8 +32,8 @@ def beside(tokenizer_file: Path, tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.mark.parametrize("name", ["x", "tokenizer.json", "tokenizer.model", "a.tiktoken"])
-def test_the_content_of_a_file_tells_its_kind(tokenizer_file: Path, tmp_path: Path, name: str) -> None:
-    """Names of tokenizer files are used for all kinds: only what stands in them counts."""
+def test_the_kind_follows_from_the_contents(tokenizer_file: Path, tmp_path: Path, name: str) -> None:
+    """File names are used for all kinds, so they do not count."""
     path = tmp_path / name
     contents: list[tuple[bytes, dict[str, Any], str]] = [
         (tokenizer_file.read_bytes(), {}, "huggingface"),
@@ -51,7 +51,7 @@ def test_the_content_of_a_file_tells_its_kind(tokenizer_file: Path, tmp_path: Pa
 
 
 def test_what_a_store_keeps_gives_the_same_tokens(tokenizer_file: Path, tmp_path: Path) -> None:
-    """`data` under `file_name` is all a store needs; the bytes tokenizer needs none."""
+    """A store needs only `data` under `file_name`; the bytes tokenizer needs no file."""
     (tmp_path / "ranks").write_bytes(rank_lines(tokenizer_file))
     (tmp_path / "model").write_bytes(sentencepiece_model())
     loaded = [
@@ -76,8 +76,8 @@ def test_what_a_store_keeps_gives_the_same_tokens(tokenizer_file: Path, tmp_path
 @pytest.mark.parametrize(
     "data", [b"", b"hello\n", b"[1]", b"\x00\x01", b"PK\x03\x04", b"YQ==\n", b"YQ== 0 1\n"], ids=repr
 )
-def test_a_file_of_no_known_kind_is_refused_with_the_kinds_there_are(tmp_path: Path, data: bytes) -> None:
-    """The message lists what is understood, shows what was found and names the file."""
+def test_a_file_of_unknown_kind_is_refused(tmp_path: Path, data: bytes) -> None:
+    """The message lists the known kinds, shows what was found and names the file."""
     path = tmp_path / "f"
     path.write_bytes(data)
     expected = r"expected a Hugging Face tokenizer\.json, a tiktoken rank file or a sentencepiece model, found b"
@@ -87,16 +87,16 @@ def test_a_file_of_no_known_kind_is_refused_with_the_kinds_there_are(tmp_path: P
 
 
 @pytest.mark.parametrize("option", [{"pattern": "gpt2"}, {"special_tokens": ["<a>"]}], ids=str)
-def test_what_belongs_to_rank_files_is_refused_elsewhere(tokenizer_file: Path, option: dict[str, Any]) -> None:
-    """An argument that would do nothing is an error, not a surprise."""
+def test_arguments_of_rank_files_are_refused_elsewhere(tokenizer_file: Path, option: dict[str, Any]) -> None:
+    """An argument without an effect is an error."""
     with pytest.raises(ConfigError, match="not valid for a huggingface tokenizer"):
         load_tokenizer(str(tokenizer_file), **option)
     with pytest.raises(ConfigError, match="not valid for a bytes tokenizer"):
         load_tokenizer("bytes", **option)
 
 
-def test_the_template_of_the_file_is_followed_when_asked_for(tokenizer_file: Path, tmp_path: Path) -> None:
-    """add_special_tokens lets a tokenizer.json put its own tokens around every text."""
+def test_add_special_tokens_uses_the_template_of_the_file(tokenizer_file: Path, tmp_path: Path) -> None:
+    """A tokenizer.json then puts its own tokens around every text."""
     library = Library.from_file(str(tokenizer_file))
     library.post_processor = processors.TemplateProcessing("<|user|> $A <|endoftext|>", None, [("<|user|>", 1), ("<|endoftext|>", 0)])  # fmt: skip
     library.save(str(tmp_path / "t.json"))
@@ -107,8 +107,8 @@ def test_the_template_of_the_file_is_followed_when_asked_for(tokenizer_file: Pat
         load_tokenizer("bytes", add_special_tokens=True)
 
 
-def test_names_of_special_tokens_come_from_the_file_beside(beside: Callable[..., Path]) -> None:
-    """Chat templates use the tokens' names; the end of text is the one in force."""
+def test_names_of_special_tokens_come_from_tokenizer_config(beside: Callable[..., Path]) -> None:
+    """Chat templates use these names; the end of text is the one in use."""
     config = {
         "eos_token": "<|user|>",
         "bos_token": {"content": "<|endoftext|>"},
@@ -141,5 +141,5 @@ def test_names_of_special_tokens_come_from_the_file_beside(beside: Callable[...,
 def test_the_chat_template_is_found(
     beside: Callable[..., Path], config: object, files: dict[str, str], expected: str | None
 ) -> None:
-    """A file of its own goes before the configuration; of several templates the default one is taken."""
+    """A separate file takes precedence over the configuration; of several templates the default one is used."""
     assert load_tokenizer(str(beside(config, **files))).chat_template == expected

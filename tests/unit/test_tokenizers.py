@@ -1,4 +1,6 @@
-"""Text <-> ids: the two kinds of tokenizer against their reference, special tokens, end of text, size of the vocabulary."""
+"""Text <-> ids: bytes and Hugging Face tokenizers against their reference, special tokens, end of text, vocabulary
+size.
+"""
 
 import json
 import shutil
@@ -28,7 +30,7 @@ def split(ids: np.ndarray, lengths: np.ndarray) -> list[list[int]]:
 
 @pytest.fixture
 def word_file(tmp_path: Path) -> Callable[..., Path]:
-    """Write the tokenizer.json of a vocabulary of whole words and special tokens, and give its path."""
+    """Write the tokenizer.json of a vocabulary of whole words and special tokens; returns its path."""
 
     def write(vocabulary: dict[str, int], special: list[str] | None = None, name: str = "words") -> Path:
         words = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=next(iter(vocabulary), "")))
@@ -51,7 +53,7 @@ def test_byte_ids_are_the_utf8_bytes_one_by_one() -> None:
 
 @pytest.mark.parametrize("special_text", ["plain", "special"])
 def test_huggingface_ids_equal_those_of_the_library_one_by_one(tokenizer_file: Path, special_text: str) -> None:
-    """A batch gives each text the ids the tokenizers library gives it alone, without added special tokens."""
+    """Each text of a batch gets the ids that the library gives it alone, without added special tokens."""
     reference = tokenizers.Tokenizer.from_file(str(tokenizer_file))
     reference.encode_special_tokens = special_text == "plain"
     texts = [*TEXTS, "", SPECIAL_TEXT, " ", "\n\n", "a" * 5000]
@@ -62,7 +64,7 @@ def test_huggingface_ids_equal_those_of_the_library_one_by_one(tokenizer_file: P
 
 @given(st.lists(st.text(), max_size=8))
 def test_any_batch_equals_its_texts_one_by_one(tokenizer_file: Path, texts: list[str]) -> None:
-    """What stands beside a text in its batch changes nothing, for both kinds of tokenizer."""
+    """Texts of a batch do not influence each other, for both kinds of tokenizer."""
     reference = tokenizers.Tokenizer.from_file(str(tokenizer_file))
     reference.encode_special_tokens = True
     ids, lengths = load_tokenizer(str(tokenizer_file)).encode_batch(texts)
@@ -74,16 +76,16 @@ def test_any_batch_equals_its_texts_one_by_one(tokenizer_file: Path, texts: list
     assert lengths.tolist() == [len(text.encode()) for text in texts]
 
 
-def test_special_strings_in_a_text_stay_text_by_default(tokenizer_file: Path) -> None:
-    """Without being asked, no string inside a text becomes a special id, and the text comes back whole."""
+def test_special_strings_are_text_by_default(tokenizer_file: Path) -> None:
+    """By default no string in a text becomes a special id, and the text is recovered."""
     tokenizer = load_tokenizer(str(tokenizer_file))
     ids, _ = tokenizer.encode_batch([SPECIAL_TEXT])
     assert tokenizer.eos_id not in ids
     assert tokenizer.decode(ids) == SPECIAL_TEXT
 
 
-def test_special_strings_become_special_ids_when_asked_for(tokenizer_file: Path) -> None:
-    """With special_text "special" each special string is its one id, and decodes to itself."""
+def test_special_strings_become_special_ids_on_request(tokenizer_file: Path) -> None:
+    """With special_text "special" each special string becomes its id, and decodes to itself."""
     tokenizer = load_tokenizer(str(tokenizer_file), special_text="special")
     ids, _ = tokenizer.encode_batch([SPECIAL_TEXT])
     assert tokenizer.special_tokens == ("<|endoftext|>", "<|user|>")
@@ -92,7 +94,7 @@ def test_special_strings_become_special_ids_when_asked_for(tokenizer_file: Path)
 
 
 def test_special_strings_are_bytes_to_the_bytes_tokenizer() -> None:
-    """A text that is only text holds no id of the bytes tokenizer above 255."""
+    """With plain text no id is above 255."""
     ids, _ = load_tokenizer("bytes").encode_batch([SPECIAL_TEXT])
     assert int(ids.max()) < 256
 
@@ -100,22 +102,22 @@ def test_special_strings_are_bytes_to_the_bytes_tokenizer() -> None:
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text[:12])
 @pytest.mark.parametrize("kind", ["bytes", "huggingface"])
 def test_decoding_gives_the_text_back(tokenizer_file: Path, kind: str, text: str) -> None:
-    """Text -> ids -> text is the identity, in every script, with the end of text shown after it."""
+    """Text -> ids -> text is the identity in every script, followed by the end of text."""
     tokenizer = load_tokenizer("bytes" if kind == "bytes" else str(tokenizer_file))
     ids, _ = tokenizer.encode_batch([text])
     assert tokenizer.decode(ids) == text
     assert tokenizer.decode(np.append(ids, tokenizer.eos_id)) == text + "<|endoftext|>"
 
 
-def test_bytes_decode_shows_every_special_token_and_bytes_that_are_no_text() -> None:
-    """The bytes tokenizer names its three special ids and replaces what is not UTF-8."""
+def test_the_bytes_tokenizer_decodes_any_ids() -> None:
+    """It shows its three special tokens, and replaces bytes that are not UTF-8."""
     ids = np.array([257, 72, 105, 256, 256, 0xFF, 258], np.uint16)
     assert load_tokenizer("bytes").decode(ids) == "<|startoftext|>Hi<|endoftext|><|endoftext|>\ufffd<|padding|>"
     assert load_tokenizer("bytes").decode(ids[:0]) == ""
 
 
 def test_truncation_and_padding_of_the_file_are_switched_off(tokenizer_file: Path, tmp_path: Path) -> None:
-    """A tokenizer.json that truncates and pads some model's inputs loses no text here."""
+    """A tokenizer.json that truncates and pads a model's inputs loses no text here."""
     plain = tokenizers.Tokenizer.from_file(str(tokenizer_file))
     expected = plain.encode(TEXTS[0], add_special_tokens=False).ids
     plain.enable_truncation(5)
@@ -128,7 +130,7 @@ def test_truncation_and_padding_of_the_file_are_switched_off(tokenizer_file: Pat
 
 
 def test_special_tokens_of_the_file_template_are_not_added(tokenizer_file: Path, tmp_path: Path) -> None:
-    """Special tokens come from the build's options only, never from the template inside a tokenizer.json."""
+    """Special tokens come from the build's options, never from the template in a tokenizer.json."""
     plain = tokenizers.Tokenizer.from_file(str(tokenizer_file))
     plain.post_processor = processors.TemplateProcessing("<|user|> $A <|endoftext|>", None, [("<|user|>", 1), ("<|endoftext|>", 0)])  # fmt: skip
     plain.save(str(tmp_path / "tokenizer.json"))
@@ -139,12 +141,12 @@ def test_special_tokens_of_the_file_template_are_not_added(tokenizer_file: Path,
 
 @pytest.mark.parametrize("name", ["<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>"])
 def test_eos_is_found_by_its_usual_names(word_file: Callable[..., Path], name: str) -> None:
-    """A tokenizer.json does not say which token ends a text: one with a usual name is it."""
+    """A tokenizer.json does not say which token ends a text: one with a usual name does."""
     assert load_tokenizer(str(word_file({"a": 0, "b": 1}, [name, "<other>"]))).eos_id == 2
 
 
-def test_eos_stays_open_when_two_names_fit(word_file: Callable[..., Path]) -> None:
-    """With two usual names in one vocabulary none is guessed, and a build asks for --eos and lists them."""
+def test_eos_is_not_guessed_between_two_names(word_file: Callable[..., Path]) -> None:
+    """With two usual names in the vocabulary, a build asks for --eos and lists them."""
     path = word_file({"a": 0}, ["</s>", "<eos>"])
     assert load_tokenizer(str(path)).eos_id is None
     assert load_tokenizer(str(path), eos_token="<eos>").eos_id == 2
@@ -152,7 +154,7 @@ def test_eos_stays_open_when_two_names_fit(word_file: Callable[..., Path]) -> No
 
 @pytest.mark.parametrize("token", ["<end>", {"content": "<end>", "special": True}], ids=["string", "object"])
 def test_eos_is_found_by_tokenizer_config(word_file: Callable[..., Path], token: object) -> None:
-    """tokenizer_config.json beside the file names end, beginning and padding, and goes before usual names."""
+    """tokenizer_config.json names end, beginning and padding, and takes precedence over usual names."""
     path = word_file({"a": 0}, ["<eos>", "<end>", "<begin>", "<pad>"])
     config = {"eos_token": token, "bos_token": "<begin>", "pad_token": "<pad>"}
     path.with_name("tokenizer_config.json").write_text(json.dumps(config))
@@ -161,8 +163,8 @@ def test_eos_is_found_by_tokenizer_config(word_file: Callable[..., Path], token:
 
 
 @pytest.mark.parametrize("config", ["{", "[]", '{"eos_token": null}', '{"eos_token": 7}', '{"eos_token": "<none>"}'])
-def test_an_unusable_tokenizer_config_is_as_none(word_file: Callable[..., Path], config: str) -> None:
-    """A tokenizer_config.json that says nothing usable leaves the usual names in force."""
+def test_an_unusable_tokenizer_config_is_ignored(word_file: Callable[..., Path], config: str) -> None:
+    """The usual names are then used."""
     path = word_file({"a": 0}, ["<eos>"])
     path.with_name("tokenizer_config.json").write_text(config)
     tokenizer = load_tokenizer(str(path))
@@ -186,7 +188,7 @@ def test_an_unusable_tokenizer_config_is_as_none(word_file: Callable[..., Path],
 def test_several_ends_of_text_are_noted(
     word_file: Callable[..., Path], configured: str | None, generation: object, note: str
 ) -> None:
-    """Where a chat model's files name the end of a turn and the vocabulary has an end of text, a person must choose."""
+    """If a chat model's files name the end of a turn and the vocabulary has an end of text, the user must choose."""
     path = word_file({"a": 0}, ["<eos>", "<turn>"])
     path.with_name("tokenizer_config.json").write_text(json.dumps({"eos_token": configured}))
     path.with_name("generation_config.json").write_text(json.dumps({"eos_token_id": generation}))
@@ -196,26 +198,26 @@ def test_several_ends_of_text_are_noted(
     assert load_tokenizer(str(path), eos_token="<eos>").eos_note == ""
 
 
-def test_an_asked_eos_goes_before_all_other_ways(word_file: Callable[..., Path]) -> None:
-    """--eos wins over tokenizer_config.json and usual names; an id, which a store knows, wins over that."""
+def test_a_requested_eos_takes_precedence(word_file: Callable[..., Path]) -> None:
+    """--eos over tokenizer_config.json and usual names; an id, as recorded in a store, over --eos."""
     path = word_file({"a": 0}, ["<eos>", "<end>", "<turn>"])
     path.with_name("tokenizer_config.json").write_text('{"eos_token": "<end>"}')
     assert load_tokenizer(str(path), eos_token="<turn>").eos_id == 3
     assert load_tokenizer(str(path), eos_token="<turn>", eos_id=0).eos_id == 0
 
 
-def test_an_unknown_eos_token_is_refused_with_the_special_tokens_there_are(word_file: Callable[..., Path]) -> None:
-    """An --eos outside the vocabulary is a ConfigError that lists what could have been meant."""
+def test_an_unknown_eos_token_is_refused(word_file: Callable[..., Path]) -> None:
+    """The ConfigError lists the special tokens."""
     path = word_file({"a": 0}, ["<begin>", "<end>"])
     with pytest.raises(ConfigError, match=r"found '<eot>'.*special tokens: '<begin>', '<end>'") as caught:
         load_tokenizer(str(path), eos_token="<eot>")
     assert str(path) in str(caught.value)
 
 
-def test_a_build_without_known_eos_is_refused_with_the_special_tokens_there_are(
+def test_a_build_without_a_known_eos_is_refused(
     word_file: Callable[..., Path], jsonl: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """A build that shall append an end of text nobody named stops before it writes anything."""
+    """Before anything is written, with a list of the special tokens."""
     path = word_file({"a": 0}, ["<begin>", "<turn>"])
     options = {"inputs": (str(jsonl("in.jsonl", ["a"])),), "output": tmp_path / "out", "tokenizer": str(path)}
     with pytest.raises(ConfigError, match=r"name it with --eos .*'<begin>', '<turn>'.*--no-eos"):
@@ -224,8 +226,8 @@ def test_a_build_without_known_eos_is_refused_with_the_special_tokens_there_are(
     assert build_store(BuildOptions(**options, eos=False)).num_tokens == 1
 
 
-def test_an_eos_token_the_bytes_tokenizer_has_not_is_refused() -> None:
-    """The bytes tokenizer has one end of text: asking for another is refused, not ignored."""
+def test_an_eos_token_that_the_bytes_tokenizer_lacks_is_refused() -> None:
+    """It has one end of text; requesting another is an error."""
     assert load_tokenizer("bytes", eos_token="<|endoftext|>").eos_id == 256
     with pytest.raises(ConfigError, match=r"eos token: .*'</s>'"):
         load_tokenizer("bytes", eos_token="</s>")
@@ -239,7 +241,7 @@ def test_an_eos_token_the_bytes_tokenizer_has_not_is_refused() -> None:
 def test_vocab_size_is_one_more_than_the_largest_id(
     word_file: Callable[..., Path], vocabulary: dict[str, int], special: list[str], size: int
 ) -> None:
-    """Ids may have holes, so the size of a vocabulary is its largest id + 1, not its number of entries."""
+    """Ids can have gaps, so this is not the number of entries."""
     path = word_file(vocabulary, special)
     reference = tokenizers.Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
     assert load_tokenizer(str(path)).vocab_size == max(reference.values()) + 1 >= size
@@ -260,7 +262,7 @@ def test_special_tokens_count_in_the_vocab_size(tokenizer_file: Path, tmp_path: 
 def test_a_store_is_uint16_as_long_as_every_id_fits(
     word_file: Callable[..., Path], jsonl: Callable[..., Path], tmp_path: Path, size: int, dtype: str
 ) -> None:
-    """The largest id decides the width: 65,535 is the last that fits two bytes."""
+    """The largest id decides: 65,535 is the last that fits in two bytes."""
     path = word_file({"low": 0, "<eos>": 1, "high": size - 1})
     source = jsonl("in.jsonl", ["high low", "low high high"])
     result = build_store(BuildOptions((str(source),), tmp_path / "store", str(path)))
@@ -272,7 +274,7 @@ def test_a_store_is_uint16_as_long_as_every_id_fits(
 def test_a_store_decodes_itself_with_its_own_copy_of_the_tokenizer(
     tokenizer_file: Path, jsonl: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """A store carries its tokenizer's file byte for byte and needs no other to give its text back."""
+    """A store contains its tokenizer's file byte for byte, and needs no other to decode."""
     copy = shutil.copy(tokenizer_file, tmp_path / "mine.json")
     build_store(BuildOptions((str(jsonl("in.jsonl", TEXTS)),), tmp_path / "store", copy))
     Path(copy).unlink()
@@ -282,8 +284,8 @@ def test_a_store_decodes_itself_with_its_own_copy_of_the_tokenizer(
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b"\xff\x00", b'{"model": {"type": "BPE"}}', b"[" * 100_000])
-def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
-    """P9: whatever the bytes of a tokenizer.json, the answer is a ConfigError that names the file."""
+def test_a_file_that_is_not_a_tokenizer_is_refused(tmp_path: Path, content: bytes) -> None:
+    """P9: for any contents of a tokenizer.json, the ConfigError names the file."""
     path = tmp_path / "tokenizer.json"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"expected a Hugging Face tokenizer\.json") as caught:
@@ -291,8 +293,8 @@ def test_a_file_that_is_no_tokenizer_is_refused_by_name(tmp_path: Path, content:
     assert str(path) in str(caught.value)
 
 
-def test_a_vocabulary_without_ids_is_refused_by_name(tmp_path: Path) -> None:
-    """P9: a tokenizer.json that was saved before it was trained is a ConfigError that names the file."""
+def test_an_empty_vocabulary_is_refused(tmp_path: Path) -> None:
+    """P9: a tokenizer.json saved before training is a ConfigError that names the file."""
     path = tmp_path / "tokenizer.json"
     tokenizers.Tokenizer(models.BPE()).save(str(path))
     with pytest.raises(ConfigError, match="vocabulary") as caught:
@@ -301,8 +303,8 @@ def test_a_vocabulary_without_ids_is_refused_by_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spec", ["", "gpt2", "no/such/tokenizer.json", "."])
-def test_an_unknown_tokenizer_is_refused_by_its_name(spec: str) -> None:
-    """What is neither `bytes` nor a file is a ConfigError that shows what was given."""
+def test_an_unknown_tokenizer_is_refused(spec: str) -> None:
+    """Neither `bytes` nor a file: the ConfigError shows the argument."""
     with pytest.raises(ConfigError, match="give the path of a tokenizer file, or 'bytes'") as caught:
         load_tokenizer(spec)
     assert repr(spec) in str(caught.value)

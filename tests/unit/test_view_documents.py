@@ -79,11 +79,11 @@ class TestOfId:
         """(bytes done, of all), up to all."""
         monkeypatch.setattr(documents, "_BLOCK", 3)
         store = open_store(write(tmp_path / "s", documents_of(5, [1] * 9)))
-        told: list[tuple[int, int]] = []
+        reported: list[tuple[int, int]] = []
         with pytest.raises(ConfigError):
-            document_of_id(store, "nobody", lambda *row: told.append(row))
-        assert told[-1][0] == told[-1][1] == store.ids()[1].size
-        assert told == sorted(told)
+            document_of_id(store, "nobody", lambda *row: reported.append(row))
+        assert reported[-1][0] == reported[-1][1] == store.ids()[1].size
+        assert reported == sorted(reported)
 
     def test_a_store_without_ids(self, make_store: Callable[..., Path]) -> None:
         """The message says how to have them."""

@@ -14,7 +14,7 @@ from tests.conftest import random_documents, write_store
 from tests.support.twins.packed_plans import Stores, cases, limited, make_stores, plan_of
 from tokenstore import Plan
 from tokenstore.errors import ConfigError
-from tokenstore.planning.history import differences
+from tokenstore.format.differences import differences
 from tokenstore.views.plan_curves import mixture_over_steps
 from tokenstore.views.plan_diff import FieldDifference, compare_plans
 from tokenstore.views.plan_epochs import steps_of_epochs
@@ -297,10 +297,10 @@ class TestDifference:
                 assert first.documents(step) == second.documents(step)
 
 
-def test_differences_of_pasts() -> None:
-    """Deepest fields; what is only on one side is None on the other; lists of another length as a whole."""
+def test_differences_name_the_innermost_fields() -> None:
+    """A field on one side only is None on the other; of lists of unequal length the first entry that differs."""
     first = {"a": {"x": 1, "y": [1, 2]}, "b": [1], "same": 0}
     second = {"a": {"x": 2, "y": [1, 3]}, "b": [1, 2], "same": 0, "c": "new"}
     assert differences(first, second) == [
-        ("a.x", 1, 2), ("a.y[1]", 2, 3), ("b", [1], [1, 2]), ("c", None, "new"),
+        ("a.x", 1, 2), ("a.y[1]", 2, 3), ("b[1]", None, 2), ("c", None, "new"),
     ]  # fmt: skip

@@ -72,12 +72,12 @@ class TestTokens:
         """Told up to the end; the first hit is there before the rest is looked at."""
         monkeypatch.setattr(search_tokens, "_BLOCK", 10)
         store = open_store(make_store("s", [[1, 2, 3]] * 20))
-        told: list[tuple[int, int]] = []
-        hits = documents_with_tokens(store, [2, 3], None, lambda *row: told.append(row))
+        reported: list[tuple[int, int]] = []
+        hits = documents_with_tokens(store, [2, 3], None, lambda *row: reported.append(row))
         assert next(hits).document == 0
-        assert told == []
+        assert reported == []
         assert len(list(hits)) == 19
-        assert told[-1] == (60, 60)
+        assert reported[-1] == (60, 60)
 
     @pytest.mark.parametrize("wanted", [[], [300], [-1], [2**70]])
     def test_ids_that_cannot_be(self, make_store: Callable[..., Path], wanted: list[int]) -> None:
@@ -212,11 +212,11 @@ class TestQuestions:
 
     def test_a_part_of_the_documents(self, stores: dict[str, Store]) -> None:
         """And nothing around it; progress is told up to the end of the part."""
-        store, told = stores["bytes"], []
+        store, reported = stores["bytes"], []
         decoder = Decoder.of(store)
         assert [h.document for h in documents_with_text(store, decoder, "the", range(1, 3))] == [1]
-        list(documents_with_text(store, decoder, "the", range(1, 3), lambda *row: told.append(row)))
-        assert told[-1] == (store[1].size + store[2].size,) * 2
+        list(documents_with_text(store, decoder, "the", range(1, 3), lambda *row: reported.append(row)))
+        assert reported[-1] == (store[1].size + store[2].size,) * 2
 
     def test_ids_of_no_token(self, make_store: Callable[..., Path]) -> None:
         """A store of other ids than its tokenizer knows is searched as far as it can be decoded."""

@@ -1,4 +1,4 @@
-"""P7: 10^12 tokens and 10^9 documents through the order code, far into a run: exact, and of no size that grows with it."""
+"""P7: 10^12 tokens and 10^9 documents through the order code, far into a run: exact, and without growing tables."""
 
 import sys
 
@@ -30,7 +30,7 @@ def plan(virtual_stores: dict) -> Plan:  # noqa: F811
 
 @pytest.mark.parametrize("step", [0, 1, 10**7, 10**11])
 def test_rows_far_into_a_run_are_exact(plan: Plan, step: int) -> None:
-    """No overflow: rows of step 10^11 are those of plain integers."""
+    """No overflow: rows of step 10^11 equal those of plain integers."""
     rows = plan.sampler().locate(step, 0, 4096)
     cursor = plan.schedule.cursor(step)
     for row, n in list(zip(rows.tolist(), order_twin.step_rows(0, step, cursor, 4096), strict=True))[::511]:
@@ -54,7 +54,7 @@ def test_the_mixture_is_exact_far_into_a_run(plan: Plan) -> None:
 
 
 def test_tables_grow_with_shards_only(plan: Plan) -> None:
-    """A plan over 10^12 tokens holds kilobytes: nothing a document, nothing a sequence, nothing a step."""
+    """A plan over 10^12 tokens takes kilobytes: nothing per document, sequence or step."""
     sampler = plan.sampler()
     sampler.locate(10**9, 0, 8)
     tables = sampler._tables

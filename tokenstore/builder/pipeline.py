@@ -34,7 +34,6 @@ from tokenstore.builder.reading.checksums import KnownChecksums, changed
 from tokenstore.builder.reading.inputs import InputFile, Inputs, find_inputs
 from tokenstore.builder.reading.units import cut_units
 from tokenstore.builder.recipe import (
-    differences,
     manifest_fields,
     open_tokenizer,
     recipe_of,
@@ -52,6 +51,7 @@ from tokenstore.builder.resume import (
     write_recipe,
 )
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, FormatError, counted
+from tokenstore.format.differences import describe, differences
 from tokenstore.format.layout import INPUTS_NAME
 from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.paths import is_file, is_there, mode_of
@@ -316,7 +316,7 @@ def _finished(job: Job) -> BuildResult | None:
             "library_versions": job.recipe["library_versions"],
         }
         new["inputs"] = [[file.name, file.num_bytes] for file in job.files]
-        if different := differences(old, new):
+        if different := describe(differences(old, new)):
             raise ConfigError(
                 f"output: {folder} holds a store that was built from other inputs or with other options: {different};"
                 " use --overwrite or another output, or `tokenstore append` to add inputs"

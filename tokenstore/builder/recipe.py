@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -17,6 +17,7 @@ from tokenstore.builder.reading.inputs import TABLES, InputFile
 from tokenstore.builder.reading.records import SliceReader
 from tokenstore.builder.reading.units import Slice
 from tokenstore.errors import ConfigError, CorruptionError
+from tokenstore.format.differences import describe, differences
 from tokenstore.format.manifest import TokenizerEntry, canonical_json
 from tokenstore.outside import ANYWHERE
 from tokenstore.store.files import check_size
@@ -146,7 +147,7 @@ def _check_functions(store: Store, named: dict[str, str | None]) -> None:
         hashed = f"{option}_sha256"
         was = {option: old, hashed: recorded.get(hashed)}
         now = {option: name, hashed: hook_sha256(name) if name is not None and name == old else was[hashed]}
-        if different := differences(was, now):
+        if different := describe(differences(was, now)):
             raise ConfigError(
                 f"options: they differ from those of the store ({store.path}): {different};"
                 " name the function the store was built with, unchanged"
@@ -156,7 +157,7 @@ def _check_functions(store: Store, named: dict[str, str | None]) -> None:
 def check_same_options(store: Store, options: dict[str, Any]) -> None:
     """ConfigError if `options`, as a recipe has them, differ from those of `store`: a function or the template changed."""
     old = {name: value for name, value in store.manifest.options.items() if name != "split_name"}
-    if different := differences(old, options):
+    if different := describe(differences(old, options)):
         raise ConfigError(
             f"options: they differ from those of the store ({store.path}): {different}; restore what changed"
         )
@@ -235,19 +236,3 @@ def manifest_fields(recipe: dict[str, Any], split: str | None) -> dict[str, Any]
         "options": {**options, "split_name": split} if split else options,
         "library_versions": recipe["library_versions"],
     }
-
-
-def differences(old: Any, new: Any, place: str = "") -> str:
-    """Where two JSON values differ, field by field; "" if nowhere."""
-    if isinstance(old, dict) and isinstance(new, dict):
-        found = [
-            differences(old.get(key), new.get(key), f"{place}.{key}" if place else key) for key in sorted({*old, *new})
-        ]
-        return ", ".join(text for text in found if text)
-    if old == new:
-        return ""
-    if isinstance(old, list) and isinstance(new, list):
-        at = next(i for i in count() if i >= min(len(old), len(new)) or old[i] != new[i])
-        shown = [values[at] if at < len(values) else "nothing" for values in (old, new)]
-        return f"{place}[{at}] was {shown[0]}, is {shown[1]}"
-    return f"{place} was {old!r}, is {new!r}"

@@ -11,9 +11,9 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
-from tokenstore.builder.recipe import differences
 from tokenstore.builder.result import Note
 from tokenstore.errors import ConfigError, CorruptionError
+from tokenstore.format.differences import describe, differences
 from tokenstore.format.manifest import canonical_json
 from tokenstore.outside import MAX_RECIPE_BYTES
 from tokenstore.paths import is_there
@@ -33,7 +33,7 @@ def check_recipe(work: Work, recipe: dict[str, Any], note: Note, advice: str) ->
     Raises:
         ConfigError: they differ, and the other build has finished parts; `advice` says what to do.
     """
-    if different := differences(read_recipe(work) or recipe, recipe):
+    if different := describe(differences(read_recipe(work) or recipe, recipe)):
         if any((work.building / "parts").glob("*.json")):
             raise ConfigError(
                 f"output: {work.building} holds an unfinished build with another command: {different}; {advice}"

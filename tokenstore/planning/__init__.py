@@ -1,13 +1,13 @@
-"""Layer 4: a plan over stores. What a run reads at each step, answered by arithmetic and usable without torch.
+"""Layer 4: a plan over stores. It computes what a run reads at each step, by arithmetic and without torch.
 
 config.py       PlanConfig: what the user asks for (plan.yaml)
-checks.py       checks of its fields, and what is wrong with them in words
-plan_file.py    plan.yaml -> fields; yaml_text.py parses the YAML
+checks.py       validation of its fields, and the messages for invalid ones
+plan_file.py    reads the fields of plan.yaml; yaml_text.py parses the YAML
 resolve.py      configuration and stores -> the sources of a run, each with its sequences per epoch
-feasibility.py  a resolved run -> its schedule, or why it is not feasible
-plan.py         Plan: the pure function batch = f(step, rank), and the questions it answers
+feasibility.py  sources -> the schedule of the run, or why it is not feasible
+plan.py         Plan: the pure function batch = f(step, rank), and everything that can be computed about a run
 history.py      history, fingerprint and state of a run (P10)
-progress.py     how far a run is in each source; metrics.py: the same as a flat dict of numbers
+progress.py     how far a run is in each source, also as metrics for a log
 find.py         every step in which a document appears
 """
 

@@ -1,4 +1,4 @@
-"""A configuration over opened stores -> the laid-out run: what cannot be had is refused here, with what would work."""
+"""Computes the schedule of a configuration over opened stores, or rejects an infeasible plan with what would be feasible."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from tokenstore.order.weights import integer_shares, tempered
 from tokenstore.planning.config import PlanConfig, SourceConfig
 from tokenstore.store import Store, open_store
 
-_MOST_ROOM = 2  # times the tokens of a source; more is a sequence length that does not fit it
+_MOST_ROOM = 2  # positions per token of a source; above this the sequence length is too large for the source
 MANY_EPOCHS = 4  # beyond about four passes repeated text adds little (Muennighoff et al., 2023)
 
 
@@ -21,7 +21,7 @@ class ManyEpochsWarning(UserWarning):
 
 
 def open_stores(config: PlanConfig, allow_links: str | Path | None = None) -> dict[str, Store]:
-    """The stores of all sources with a path, by name, in the version asked for."""
+    """The stores of all sources that have a path, by name, in the requested versions."""
     sources = sorted(config.sources.items())
     return {name: _open(name, source, allow_links) for name, source in sources if source.path is not None}
 
@@ -34,7 +34,7 @@ def _open(name: str, source: SourceConfig, allow_links: str | Path | None) -> St
 
 
 def check_stores(stores: Mapping[str, Store]) -> None:
-    """All stores speak of the same tokens; the same store twice is worth a warning."""
+    """ConfigError if the stores have different tokenizers. Warns if the same store is used twice."""
     identities: dict[tuple[str, str | None, int], str] = {}
     digests: dict[str, str] = {}
     for name, store in stores.items():
@@ -53,10 +53,10 @@ def check_stores(stores: Mapping[str, Store]) -> None:
 
 
 def pad_id(sources: Sequence[Source], schedule: Schedule) -> int:
-    """The token id that fills the rest of a row: one integer per plan, and part of its history (ORD-11).
+    """The token id that fills the unused end of a row: one integer per plan, and part of its history (ORD-11).
 
-    It is the pad token of the first source, by name, with weight at step 0 (of a pool: its first member), else that
-    store's end-of-text token, else 0. So a source that only a later stage uses cannot change the rows before that stage.
+    It is the pad token of the first source, by name, with weight at step 0 (of a pool: of its first member); if that store has
+    none, its end-of-text token; otherwise 0. So a source that only a later stage uses cannot change the rows before that stage.
     """
     first = next(source for source in sources if schedule.stages[0].shares.get(source.name))
     tokenizer = first.members[0].store.manifest.tokenizer
@@ -64,7 +64,15 @@ def pad_id(sources: Sequence[Source], schedule: Schedule) -> int:
 
 
 def lay_out_plan(config: PlanConfig, num_sequences: Mapping[str, int]) -> Schedule:
-    """The schedule of a configuration; ConfigError where a source would run out, or there is not one step."""
+    """The schedule of a configuration.
+
+    Args:
+        config: the configuration.
+        num_sequences: sequences per epoch of each source, by name.
+
+    Raises:
+        ConfigError: a source would run out, or there is not a single step.
+    """
     try:
         stages = _stages(config, num_sequences)
     except ValueError as error:
@@ -77,7 +85,7 @@ def lay_out_plan(config: PlanConfig, num_sequences: Mapping[str, int]) -> Schedu
     last = max([stage.from_step for stage in stages] + ([num_steps] if num_steps else []))
     if cursor_of(stages, last) > MOST_SEQUENCES:
         raise ConfigError(
-            f"plan: expected at most 2**62 sequences in all, found {cursor_of(stages, last)}; use fewer steps"
+            f"plan: expected at most 2**62 sequences in total, found {cursor_of(stages, last)}; use fewer steps"
         )
     schedule = lay_out(stages, limits, on_exhausted, num_steps, _merged(config.skip_steps), config.pads_last_batch)
     if schedule.exhausted is not None:
@@ -85,13 +93,13 @@ def lay_out_plan(config: PlanConfig, num_sequences: Mapping[str, int]) -> Schedu
     if schedule.num_steps == 0:
         raise ConfigError(
             f"plan: expected at least one step of {stages[0].global_batch_size} sequences,"
-            f" found {schedule.end} sequences in all; use a smaller global_batch_size or more epochs"
+            f" found {schedule.end} sequences in total; use a smaller global_batch_size or more epochs"
         )
     return schedule
 
 
 def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Neighbouring ranges as one: the same steps skipped are the same plan, however they are written."""
+    """Adjacent ranges merged: the same skipped steps are the same plan, however the ranges are written."""
     merged: list[tuple[int, int]] = []
     for start, stop in sorted(ranges):
         if merged and merged[-1][1] == start:
@@ -102,7 +110,7 @@ def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _stages(config: PlanConfig, num_sequences: Mapping[str, int]) -> tuple[Stage, ...]:
     weights: dict[str, Any] = {name: source.weight for name, source in config.sources.items() if source.weight}
-    if not weights:  # all left out: every source ends its epochs with the others
+    if not weights:  # none given: in proportion to the sequences, so that all epochs end together
         weights = tempered(num_sequences, config.temperature) if config.temperature else dict(num_sequences)
     size = config.global_batch_size
     stages = [Stage(0, size, integer_shares(weights))]
@@ -110,7 +118,7 @@ def _stages(config: PlanConfig, num_sequences: Mapping[str, int]) -> tuple[Stage
         size = stage.global_batch_size or size
         if stage.weights is not None:
             stages.append(Stage(stage.from_step, size, integer_shares(stage.weights)))
-        elif size != stages[-1].global_batch_size:  # else it changes nothing, and leaves no trace in the history
+        elif size != stages[-1].global_batch_size:  # otherwise it changes nothing, and is not part of the history
             stages.append(Stage(stage.from_step, size, stages[-1].shares, continues=True))
     return tuple(stages)
 
@@ -122,27 +130,25 @@ def _refuse(
     schedule: Schedule,
     num_steps: int | None,
 ) -> None:
-    """Say which source runs out, when, what it would need, and what would work."""
+    """ConfigError that says which source runs out and when, how many epochs the plan needs, and what would be feasible."""
     cursor, name = schedule.exhausted or (0, "")
     allowed = config.sources[name].max_epochs
     if num_steps is None:
-        need = "an endless plan needs ever more"
+        need = "endless plan"
     else:
         free = lay_out(stages, {}, ERROR, num_steps)
         needed = free.counts(cursor_of(stages, num_steps)).get(name, 0) / num_sequences[name]
         need = f"{num_steps} steps need {needed:.2f} epochs"
     longest = schedule.step_of(cursor)
-    works = f"The longest plan that works has num_steps: {longest}"
-    if longest == 0:
-        works = "Not one step works"
+    works = f"set num_steps to {longest}, " if longest else ""
     raise ConfigError(
-        f"source {name}: expected it to last, found that it runs out in step {longest}:"
-        f" {allowed} epochs of {num_sequences[name]} sequences are allowed, {need}. {works}; or raise max_epochs, lower its weight, or set on_exhausted: drop or stop"
+        f"source {name}: runs out at step {longest} ({need}; max_epochs is {allowed}, {num_sequences[name]} sequences per"
+        f" epoch); {works}raise max_epochs, lower its weight, or set on_exhausted: drop or stop"
     )
 
 
 def warn_of_padding(sources: Sequence[Source], length: int) -> None:
-    """Sequences that are mostly padding: usually a sequence length far above what the source holds."""
+    """Warn about sources whose sequences are mostly padding, usually because sequence_length is far too large for them."""
     for source in sources:
         room = source.num_sequences * length
         if source.packing == "best_fit" and room > _MOST_ROOM * source.num_tokens:
@@ -155,14 +161,14 @@ def warn_of_padding(sources: Sequence[Source], length: int) -> None:
 
 
 def warn_if_suspicious(config: PlanConfig, num_sequences: Mapping[str, int], schedule: Schedule) -> None:
-    """Repeating a source many times, or ending before what was asked for, is allowed, and worth a word."""
+    """Warn if a source is repeated many times, or the plan ends before the requested step. Both are allowed."""
     if schedule.end is None or schedule.num_steps is None:
         return
     asked = max([schedule.stages[-1].from_step, *([config.num_steps] if isinstance(config.num_steps, int) else [])])
     if schedule.num_steps < asked:
         warnings.warn(
-            f"this plan ends after {schedule.num_steps} steps, where its sources run out, not after {asked};"
-            " raise max_epochs, or give a source that lasts",
+            f"this plan ends after {schedule.num_steps} steps, when its sources run out, not after {asked};"
+            " raise max_epochs or add data",
             stacklevel=3,
         )
     for name, count in schedule.counts(schedule.end).items():

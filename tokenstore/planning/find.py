@@ -1,7 +1,9 @@
-"""When a document comes by: every rule of the order backwards, an epoch at a time and without replay."""
+"""Finds every step in which a document appears: inverts each rule of the order, one epoch at a time, without replay."""
 
-from collections.abc import Iterator
+import operator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import count
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +21,7 @@ from tokenstore.store import Store
 
 
 class Occurrence(NamedTuple):
-    """Tokens [start, stop) of a document stand in row `row` of `step`, in pass `epoch` over its source."""
+    """Tokens [start, stop) of a document are in row `row` of `step`, in pass `epoch` over its source."""
 
     epoch: int
     step: int
@@ -29,16 +31,54 @@ class Occurrence(NamedTuple):
 
 
 class Finder:
-    """Looks documents up in one plan; keeps the index of the epochs it was asked for last."""
+    """Finds documents in one plan. It caches the packings of the epochs that were searched last."""
 
-    def __init__(self, schedule: Schedule, packings: Packings, seed: int, length: int, shuffle: bool):
+    def __init__(
+        self,
+        schedule: Schedule,
+        sources: Sequence[Source],
+        packings: Packings,
+        seed: int,
+        length: int,
+        shuffle: bool,
+    ):
         self._schedule, self._seed, self._length, self._shuffle = schedule, seed, length, shuffle
+        self._places = {each.name: (n, m) for n, source in enumerate(sources) for m, each in enumerate(source.members)}
+        self._sources = sources
         self._index = lru_cache(maxsize=4)(lambda source, epoch: BinIndex(packings.packing(source, epoch)))
 
-    def occurrences(
+    def find(self, source: str, document: int, epoch: int | None, steps: range | None) -> Iterator[Occurrence]:
+        """See `Plan.find`; `steps` are steps of the plan."""
+        if source not in self._places:
+            raise ValueError(f"source: expected one of {', '.join(sorted(self._places))}, found {source!r}")
+        number, member = self._places[source]
+        drawn = self._sources[number]
+        num_documents = len(drawn.members[member].store)
+        if not 0 <= operator.index(document) < num_documents:
+            raise IndexError(f"document: expected one of {num_documents}, found {document} (source {source})")
+        if epoch is not None:
+            check_epoch(epoch)
+            epochs: Iterator[int] = iter([operator.index(epoch)])
+        else:
+            before = (
+                0 if steps is None else self._schedule.counts(self._schedule.cursor(steps.start)).get(drawn.name, 0)
+            )
+            epochs = count(before // drawn.num_sequences)
+        return self._occurrences(number, drawn, member, operator.index(document), epochs, steps)
+
+    def _occurrences(
         self, number: int, source: Source, member: int, document: int, epochs: Iterator[int], steps: range | None
     ) -> Iterator[Occurrence]:
-        """In order of step; `number` is that of the stream, `member` of the store in it. Ends where the source does."""
+        """Yield the occurrences of a document, in order of step; ends when the source does.
+
+        Args:
+            number: index of the source among the sources of the plan.
+            source: that source.
+            member: index of the document's store among the members of the source.
+            document: number of the document in its store.
+            epochs: epochs to search, rising.
+            steps: only steps in this range; None for all.
+        """
         schedule, count = self._schedule, source.num_sequences
         first_cursor = 0 if steps is None else schedule.cursor(steps.start)
         last_cursor = None if steps is None else schedule.cursor(steps.stop)
@@ -50,7 +90,7 @@ class Finder:
                 continue
             if source.packing == "concat":
                 pieces = list(self._windows(source, document, epoch))
-                if not pieces and not self._shuffle:  # left out of this epoch, and so of every one
+                if not pieces and not self._shuffle:  # not in this epoch, and without shuffle all epochs are equal
                     return
             else:
                 pieces = list(self._slots(number, source, member, document, epoch))
@@ -64,7 +104,7 @@ class Finder:
         first_cursor: int,
         last_cursor: int | None,
     ) -> Iterator[Occurrence]:
-        """(sequence in the epoch, start, stop) -> where in the run, for those that are given to a rank."""
+        """(sequence in the epoch, start, stop) -> occurrences in the run, without skipped steps and outside the range."""
         schedule = self._schedule
         for i, start, stop in pieces:
             cursor = schedule.find(source.name, epoch * source.num_sequences + i)
@@ -85,13 +125,13 @@ class Finder:
     def _slots(
         self, number: int, source: Source, member: int, document: int, epoch: int
     ) -> Iterator[tuple[int, int, int]]:
-        """(sequence in the epoch, start, stop) of each piece of a document of a packed stream."""
+        """(sequence in the epoch, start, stop) of each piece of a document of a packed source."""
         store, repeat = source.members[member].store, source.members[member].repeat
         runs = store.runs()
         size, position = _position(store, runs, document)
-        rank_firsts = runs[:, 1] * repeat.numerator // repeat.denominator
+        rank_starts = runs[:, 1] * repeat.numerator // repeat.denominator
         for rank in ranks_of(position, epoch, repeat.numerator, repeat.denominator):
-            room = int(runs[int(np.searchsorted(rank_firsts, rank, side="right")) - 1, 0])
+            room = int(runs[int(np.searchsorted(rank_starts, rank, side="right")) - 1, 0])
             for piece in range(-(-size // self._length)):
                 length, slot = slot_of(source.classes, member, rank, piece, room)
                 slot = self._before(slot, int(source.classes.counts[length]), "class", source.name, epoch, length)
@@ -100,12 +140,12 @@ class Finder:
                 yield i, piece * self._length, min((piece + 1) * self._length, size)
 
     def _windows(self, source: Source, document: int, epoch: int) -> Iterator[tuple[int, int, int]]:
-        """(sequence in the epoch, start, stop) of each piece of a document under `concat`."""
+        """(sequence in the epoch, start, stop) of each piece of a document with packing `concat`."""
         store, length = source.members[0].store, self._length
         total, count = store.num_tokens, source.num_sequences
         first, stop = (int(x) for x in store.boundaries()[document : document + 2])
         offset = circle_offset(total, base_key(self._seed, "offset", source.name), epoch) if self._shuffle else 0
-        begin = (first - offset) % total  # on the circle; behind its joint the document goes on at 0
+        begin = (first - offset) % total  # on the circle; after its wrap-around point the document continues at 0
         for low, high in ((begin, min(begin + stop - first, total)), (0, max(begin + stop - first - total, 0))):
             for window in range(low // length, min(-(-high // length), count)):
                 i = self._before(window, count, "sequence", source.name, epoch)
@@ -114,8 +154,16 @@ class Finder:
                 yield i, start, start + there - here
 
 
+def check_epoch(epoch: int) -> None:
+    """ValueError unless an epoch is in 0..2**48 - 1."""
+    if operator.index(epoch) < 0:
+        raise ValueError(f"epoch: expected 0 or more, found {epoch}")
+    if epoch >= 1 << 48:
+        raise ValueError(f"epoch: expected less than 2**48, found {epoch}")
+
+
 def _position(store: Store, runs: np.ndarray, document: int) -> tuple[int, int]:
-    """(tokens, position by length) of a document."""
+    """(tokens, position by length) of a document (ORD-12)."""
     start, stop = (int(x) for x in store.boundaries()[document : document + 2])
     run = int(np.searchsorted(runs[:, 0], stop - start))
     if run == len(runs):
@@ -130,6 +178,6 @@ def _position(store: Store, runs: np.ndarray, document: int) -> tuple[int, int]:
 
 def _misplaced(store: Store, document: int) -> CorruptionError:
     return CorruptionError(
-        f"document {document}: expected to find it among those of its length, found others"
+        f"document {document}: the length index does not list it under its length"
         f" ({store.file(LENGTH_INDEX_NAME)}, or {BOUNDARIES_NAME} beside it); run `tokenstore verify {store.path}`"
     )

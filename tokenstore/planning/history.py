@@ -1,4 +1,4 @@
-"""The identity of a run (P10): what decided its first steps, and the state that may only be resumed into the same."""
+"""The history of a run (P10): what decided its first steps. A state can only be resumed in a plan with the same history."""
 
 import contextlib
 import hashlib
@@ -7,24 +7,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenstore.errors import StateMismatchError, TokenStoreError
+from tokenstore.format.differences import describe, differences, short
 from tokenstore.format.manifest import canonical_json
 from tokenstore.order import ORDER_VERSION
 from tokenstore.order.schedule import Schedule
 from tokenstore.store import Store, open_store, versions
 
 STATE_VERSION = 1
-_MOST_SHOWN = 20  # differences in a message
-_MOST_CHARACTERS = 1 << 24  # of a history that is parsed
+
+_MOST_CHARACTERS = 1 << 24  # a longer history is not parsed
 STATE_KEYS = ("state_version", "step", "cursor", "fingerprint", "history")
 
 
 def history_of(schedule: Schedule, constants: Mapping[str, Any], sources: Mapping[str, Any], step: int | None) -> str:
-    """Canonical JSON of everything that decided steps [0, step) and nothing else; step None: the whole plan.
+    """Canonical JSON of everything that decided steps [0, step) and of nothing else. With step None: of the whole plan.
 
     Args:
-        schedule: the laid-out run.
-        constants: fields that decide every step: seed, sequence_length, packing, ...
-        sources: what identifies each source's content, by name.
+        schedule: the schedule of the run.
+        constants: fields that apply to every step: seed, sequence_length, packing, ...
+        sources: what identifies the content of each source, by name.
+        step: number of steps, or None.
     """
     stages = [stage for stage in schedule.stages if step is None or stage.from_step < step]
     edge = None if step is None else schedule.cursor(step)
@@ -34,7 +36,9 @@ def history_of(schedule: Schedule, constants: Mapping[str, Any], sources: Mappin
         **constants,
         "stages": [
             {"from_step": stage.from_step, "global_batch_size": stage.global_batch_size}
-            | ({} if stage.continues else {"shares": dict(stage.shares)})  # restated shares restart the interleave
+            | (
+                {} if stage.continues else {"shares": dict(stage.shares)}
+            )  # shares that are given again restart the interleave
             for stage in stages
         ],
         "sources": {name: sources[name] for name in used},
@@ -46,19 +50,19 @@ def history_of(schedule: Schedule, constants: Mapping[str, Any], sources: Mappin
         ],
     }
     if schedule.pads and schedule.end is not None and (edge is None or schedule.end < edge):
-        history["end"] = schedule.end  # the rows behind it are padding
+        history["end"] = schedule.end  # later rows are padding
     if step is None:
         history["num_steps"] = schedule.num_steps
     return canonical_json(history)
 
 
 def fingerprint_of(text: str) -> str:
-    """sha256 of a canonical JSON text, hex."""
+    """sha256, hex, of a canonical JSON text."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def make_state(step: int, cursor: int, history: str) -> dict[str, int | str]:
-    """The state of a run: ints and strings only, the same on every rank. The fingerprint covers all other fields."""
+    """The state of a run: only ints and strings, the same on every rank. The fingerprint covers all other fields."""
     fields: dict[str, int | str] = {"state_version": STATE_VERSION, "step": step, "cursor": cursor, "history": history}
     return {**fields, "fingerprint": _state_fingerprint(fields)}
 
@@ -68,7 +72,7 @@ def _state_fingerprint(state: Mapping[str, Any]) -> str:
 
 
 def check_state(state: Any) -> None:
-    """Refuse a state that is not ours, of another version, or damaged. It may be any value: only StateMismatchError leaves."""
+    """Validate a state, which may be any value: StateMismatchError if it is not a state, of another version, or damaged."""
     check_keys(state, STATE_KEYS)
     if type(state["state_version"]) is not int or state["state_version"] != STATE_VERSION:
         raise StateMismatchError(
@@ -76,7 +80,7 @@ def check_state(state: Any) -> None:
         )
     if any(type(state[key]) is not int or not 0 <= state[key] < 1 << 63 for key in ("step", "cursor")):
         raise StateMismatchError(
-            f"state: expected whole numbers, found step {short(state['step'])}, cursor {short(state['cursor'])}"
+            f"state: expected integers, found step {short(state['step'])}, cursor {short(state['cursor'])}"
         )
     texts = type(state["history"]) is str and type(state["fingerprint"]) is str
     if not texts or _state_fingerprint(state) != state["fingerprint"]:
@@ -87,7 +91,7 @@ def check_state(state: Any) -> None:
 
 
 def check_keys(state: Any, keys: Sequence[str], hint: str = "") -> None:
-    """Refuse a state that does not have exactly these keys."""
+    """StateMismatchError if a state does not have exactly these keys. `hint` is appended to the message."""
     if isinstance(state, Mapping) and set(state) == set(keys):
         return
     found = type(state).__name__
@@ -99,63 +103,42 @@ def check_keys(state: Any, keys: Sequence[str], hint: str = "") -> None:
 
 
 def check_same_history(saved: str, mine: str, step: int, stores: Mapping[str, Store] | None = None) -> None:
-    """Refuse to resume at `step` into a plan with another history; name every field that differs, and stores that grew."""
+    """StateMismatchError if the plan's history of steps [0, step) differs from that of a saved state.
+
+    Args:
+        saved: the history in the state.
+        mine: the history of the plan.
+        step: number of steps.
+        stores: the plan's stores by name; the message says which of them have grown since.
+    """
     if saved == mine:
         return
-    changed = differences(_parsed(saved), json.loads(mine))
-    shown = [f"{field} was {short(was)}, is {short(now)}" for field, was, now in changed[:_MOST_SHOWN]]
-    if len(changed) > _MOST_SHOWN:
-        shown.append(f"and {len(changed) - _MOST_SHOWN} more fields")
-    fields = "; ".join(shown)
+    fields = describe(differences(_parsed(saved), json.loads(mine)))
     grown = [hint for name, store in (stores or {}).items() if (hint := _growth(name, store, saved))]
     raise StateMismatchError(
-        f"state: expected a plan with the same first {step} steps, found other ones: {fields};"
-        f" {'; '.join(grown) or 'load the plan this run was started with, and change it from the resumed step on only'}"
+        f"state: the plan differs from the saved run in its first {step} steps: {fields};"
+        f" {'; '.join(grown) or 'load the plan this run was started with; only later steps may change'}"
     )
 
 
 def _parsed(history: str) -> Any:
-    """The history of a state, which may be forged."""
+    """Parse the history in a state, which may be forged."""
     try:
         if len(history) <= _MOST_CHARACTERS:
             return json.loads(history)
     except (ValueError, RecursionError):
         pass
     raise StateMismatchError(
-        "state: its history is not one of a plan: the checkpoint was edited; use another checkpoint"
+        "state: its history is not that of a plan: the checkpoint was edited; use another checkpoint"
     )
 
 
-def short(value: Any) -> str:
-    """A value of a state as JSON, for a message; any value whatever."""
-    try:
-        text = json.dumps(value)
-    except (TypeError, ValueError, RecursionError):  # no JSON, a number of thousands of digits, nested too deep
-        text = f"a value of type {type(value).__name__}"
-    return text if len(text) <= 300 else text[:297] + "..."
-
-
 def _growth(name: str, store: Store, saved: str) -> str | None:
-    """What to do where the saved history knows an older version of a store; None where it does not."""
+    """What to do if the saved history refers to an older version of a store; None if it does not."""
     if store.digest in saved:
         return None
     with contextlib.suppress(TokenStoreError):
         for version in reversed(versions(store.path, store.allow_links)):
             if open_store(store.path, "lazy", version, store.allow_links).digest in saved:
-                return f"store {name} has grown since; add version: {version} to the source"
+                return f"store {name} has grown since; set version: {version} on the source"
     return None
-
-
-def differences(first: Any, second: Any, place: str = "") -> list[tuple[str, Any, Any]]:
-    """[(field, value in the first, in the second)] of two pasts as JSON has them; None: not there."""
-    if first == second:
-        return []
-    if isinstance(first, dict) and isinstance(second, dict):
-        keys = sorted({*first, *second})
-        return [
-            row for key in keys for row in differences(first.get(key), second.get(key), f"{place}.{key}".lstrip("."))
-        ]
-    if isinstance(first, list) and isinstance(second, list) and len(first) == len(second):
-        pairs = zip(first, second, strict=True)
-        return [row for i, (a, b) in enumerate(pairs) for row in differences(a, b, f"{place}[{i}]")]
-    return [(place, first, second)]

@@ -1,16 +1,14 @@
-"""Plan: the pure function batch = f(step, rank), and the questions it answers by arithmetic."""
+"""Plan: the pure function batch = f(step, rank), and everything else that can be computed about a run."""
 
 import copy
 import operator
 import pickle
 import threading
 import warnings
-import weakref
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
@@ -32,23 +30,22 @@ from tokenstore.planning.feasibility import (
     warn_if_suspicious,
     warn_of_padding,
 )
-from tokenstore.planning.find import Finder, Occurrence
+from tokenstore.planning.find import Finder, Occurrence, check_epoch
 from tokenstore.planning.history import check_same_history, check_state, fingerprint_of, history_of, make_state
-from tokenstore.planning.metrics import metrics_of
-from tokenstore.planning.progress import PieceLengths, SourceProgress, piece_lengths, progress_of
+from tokenstore.planning.progress import PieceLengths, SourceProgress, metrics_of, piece_lengths, progress_of
 from tokenstore.planning.resolve import resolve_sources
-from tokenstore.store.files import after_fork_in_child
+from tokenstore.store.files import renew_after_fork
 
 
 class Arrays(TypedDict):
-    """What a rank is given in a step: int64[sequences, sequence_length] each."""
+    """The batch of a rank: two int64[sequences, sequence_length] arrays."""
 
     input_ids: np.ndarray
     targets: np.ndarray
 
 
 class Piece(NamedTuple):
-    """Tokens [start, stop) of a document of a source."""
+    """Tokens [start, stop) of document `document` of a source."""
 
     source: str
     document: int
@@ -57,21 +54,36 @@ class Piece(NamedTuple):
 
 
 class Plan:
-    """An immutable plan over opened stores. Safe to share among threads and to pickle (by configuration)."""
+    """An immutable plan over opened stores. Can be shared among threads and pickled (by configuration).
+
+    Attributes:
+        config: the configuration.
+        allow_links: as in `open_store`, absolute.
+        stores: the opened stores, by the names of their sources.
+        sources: the sources that sequences are drawn from, sorted by name.
+        num_sequences: sequences per epoch of each of them, by name.
+        schedule: which source each sequence of the run comes from (ORD-5).
+        pad_id: the token id that fills unused positions (ORD-11).
+
+    Example:
+        >>> plan = Plan.of({"web": "stores/web"}, sequence_length=2048, global_batch_size=64)
+        >>> plan.batch(step=0, rank=0, world_size=8)["input_ids"].shape
+        (8, 2048)
+    """
 
     def __init__(self, config: PlanConfig | str | Path, allow_links: str | Path | None = None):
-        """Open the stores of `config` and lay the plan out.
+        """Open the stores of `config` and compute the schedule.
 
         Args:
             config: a configuration, or the path of a plan.yaml (or JSON) file.
-            allow_links: as in `open_store`. It is no part of the plan, of its states or of its fingerprint.
+            allow_links: as in `open_store`. It is not part of the plan, its states or its fingerprint.
 
         Raises:
-            ConfigError: a plan that cannot be had: a source too short, mixed tokenizers, a source that would run out.
-            TokenStoreError: a store that cannot be opened.
+            ConfigError: the plan is infeasible: a source is too short or would run out, or stores have different tokenizers.
+            TokenStoreError: a store cannot be opened.
         """
         config = PlanConfig.load(config) if isinstance(config, str | Path) else config
-        self.config = config = copy.deepcopy(config)
+        self.config = config = copy.deepcopy(config)  # the caller may change theirs
         self.allow_links = None if allow_links is None else Path(allow_links).absolute()
         self.stores = open_stores(config, self.allow_links)
         check_stores(self.stores)
@@ -89,9 +101,8 @@ class Plan:
             config.cross_document_targets,
             self.pad_id,
         )
-        self._sampler = self.sampler()
-        self._lock = threading.Lock()
-        _renew_after_fork(self)
+        self._renew()
+        renew_after_fork(self, Plan._renew)
         used = {name for stage in self.schedule.stages for name in stage.shares}
         warn_of_padding([source for source in self.sources if source.name in used], config.sequence_length)
         warn_if_suspicious(config, self.num_sequences, self.schedule)
@@ -107,7 +118,18 @@ class Plan:
         allow_links: str | Path | None = None,
         **fields: Unpack[RunFields],
     ) -> Self:
-        """The short form: one store, or several by name with their weights; `fields` are those of PlanConfig."""
+        """Create a plan without a configuration object.
+
+        Args:
+            stores: the path of one store, or several by name.
+            sequence_length, global_batch_size, seed: as in `PlanConfig`.
+            weights: weights of the stores, by name. Default: in proportion to their sequences.
+            allow_links: as in `open_store`.
+            fields: any other fields of `PlanConfig`.
+
+        Raises:
+            ConfigError, TokenStoreError: as in `Plan`.
+        """
         paths = dict(stores) if isinstance(stores, Mapping) else {Path(stores).name: stores}
         if unknown := sorted(set(weights or {}) - set(paths)):
             raise ConfigError(f"weights: expected names of stores ({', '.join(paths)}), found {unknown}")
@@ -127,7 +149,7 @@ class Plan:
         digests = {name: store.digest for name, store in self.stores.items()}
         config, links = replace(self.config, sources=sources), self.allow_links
         packed = zlib.compress(pickle.dumps((config, digests, links)))
-        return _reopen, (packed,)  # small also with hundreds of sources: it goes to every worker
+        return _reopen, (packed,)  # compressed, because it is sent to every worker
 
     def __repr__(self) -> str:
         steps = "endless" if self.num_steps is None else f"{self.num_steps} steps"
@@ -137,21 +159,21 @@ class Plan:
 
     @property
     def num_steps(self) -> int | None:
-        """Steps of the plan, skipped ones counted; None when it is endless."""
+        """Number of steps of the plan, including skipped steps; None if it is endless."""
         return self.schedule.num_steps
 
     @property
     def last_start(self) -> int:
-        """The last step that a run may start at: num_steps, or where an endless plan reaches the sizes of ORD-10."""
+        """The last step that a run may start at: num_steps, or the last step within the sizes of ORD-10 of an endless plan."""
         return self.schedule.step_of(MOST_SEQUENCES) if self.num_steps is None else self.num_steps
 
     @property
     def fingerprint(self) -> str:
-        """Hash of everything that decides the whole plan, its end included, hex."""
+        """sha256, hex, of everything that decides the whole plan, including its end."""
         return fingerprint_of(self.history(None))
 
     def history(self, step: int | None) -> str:
-        """Canonical JSON of everything that decided steps [0, step) and nothing else; None: the whole plan, with its end."""
+        """Canonical JSON of everything that decided steps [0, step) and of nothing else. None: of the whole plan with its end."""
         constants = {
             "seed": self.config.seed,
             "sequence_length": self.config.sequence_length,
@@ -164,11 +186,11 @@ class Plan:
         return history_of(self.schedule, constants, identities, step)
 
     def global_batch_size(self, step: int) -> int:
-        """Sequences of `step` over all ranks."""
+        """Number of sequences of `step`, over all ranks."""
         return self.schedule.stage(step).global_batch_size
 
     def step_at(self, num_updates: int) -> int:
-        """The step that comes after `num_updates` steps have been given: skipped ones are not counted as updates."""
+        """The next step after `num_updates` steps that are not skipped."""
         step = num_updates
         for start, stop in self.schedule.skip_steps:
             step += stop - start if start <= step else 0
@@ -177,22 +199,23 @@ class Plan:
     # ---- state
 
     def state(self, step: int, cursor: int | None = None) -> dict[str, int | str]:
-        """The state of a run that is to give `step` next (or goes on inside it, at `cursor`)."""
+        """The state of a run whose next step is `step`. With `cursor`, of a run inside `step` that continues at that cursor."""
         step = self.check_start(step)
         start = self.schedule.cursor(step)
         cursor = start if cursor is None else cursor
         return make_state(step, cursor, self.history(step if cursor == start else step + 1))
 
     def check_state(self, state: Mapping[str, Any]) -> tuple[int, int]:
-        """(step, sequences of it already given) of a state of this plan.
+        """Check that a state belongs to this plan; returns its step, and how many sequences of that step were already used.
 
-        Raises: StateMismatchError: the state is of another plan, another version, or damaged.
+        Raises:
+            StateMismatchError: the state belongs to another plan or version, or is damaged.
         """
         check_state(state)
         step, cursor = state["step"], state["cursor"]
         if step > self.last_start:
             raise StateMismatchError(
-                f"state: expected a step in 0..{self.last_start}, found {step}; this plan ends before the run had come there"
+                f"state: expected a step in 0..{self.last_start}, found {step}; this plan ends before that step"
             )
         start = self.schedule.cursor(step)
         history_end = step if cursor == start else step + 1
@@ -205,21 +228,31 @@ class Plan:
 
     # ---- the pure function
 
+    def _renew(self) -> None:
+        """A lock and a sampler that no other thread has used."""
+        self._lock, self._sampler = threading.Lock(), self.sampler()
+
     def sampler(self) -> Sampler:
-        """A new Sampler over this plan, for one thread."""
+        """A new Sampler over this plan, for use by one thread."""
         tables = Tables(self.stores, self.sources, self.config.seed)
         return Sampler(self._order, tables, Packings(self.sources, self.stores, self.config.seed, self.config.shuffle))
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None) -> Arrays:
-        """What `rank` is given in `step`.
+        """The batch of `rank` at `step`.
 
         Args:
             step: 0 <= step < num_steps, not skipped.
-            rank, world_size: data-parallel rank and size.
-            microbatch_size: sequences per microbatch, as the loader has it: which rows of the step are this rank's depends
-                on it. Its microbatches follow one another. Default: all of the rank's sequences are one microbatch.
-        Returns: `input_ids` and `targets`, int64[global_batch_size / world_size, sequence_length]. A target is the token
-            that follows in the document, -100 at the document's last token.
+            rank, world_size: data-parallel rank, and number of ranks.
+            microbatch_size: sequences per microbatch, as in the loader: it decides which rows of the step belong to this rank.
+                The microbatches are concatenated. Default: all sequences of the rank are one microbatch.
+
+        Returns:
+            `input_ids` and `targets`, int64[global_batch_size / world_size, sequence_length]. A target is the next token of the
+            document, and -100 at the document's last token.
+
+        Raises:
+            ValueError: the plan has no such step, or the global batch cannot be divided in this way.
+            CorruptionError: a store is damaged or was replaced.
         """
         with self._lock:
             rows = self._rows(step, rank, world_size, microbatch_size)
@@ -231,7 +264,7 @@ class Plan:
     def documents(
         self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None
     ) -> list[list[Piece]]:
-        """The pieces of every sequence that `batch` gives for the same arguments, in the same order."""
+        """The pieces of each sequence that `batch` returns for the same arguments, in the same order."""
         names = tuple(self.stores)
         with self._lock:
             rows = self._rows(step, rank, world_size, microbatch_size)
@@ -249,31 +282,29 @@ class Plan:
         return np.concatenate(blocks)
 
     def check_step(self, step: int) -> None:
-        """Refuse a step that the plan does not have, or skips."""
+        """ValueError if the plan has no such step, or skips it."""
         if self.check_start(step) == self.last_start:
-            raise ValueError(f"step: expected one below {self.last_start}, found {step}")
+            raise ValueError(f"step: expected a step below {self.last_start}, found {step}")
         if self.schedule.is_skipped(step):
-            raise ValueError(
-                f"step: expected one that is not skipped, found {step}; skip_steps: {self.schedule.skip_steps}"
-            )
+            raise ValueError(f"step: {step} is skipped; skip_steps is {self.schedule.skip_steps}")
 
     def check_start(self, step: int) -> int:
-        """`step` as an int, if a run may start at it: any step of the plan, or its end. ValueError for any other."""
-        step = operator.index(step)  # a numpy or torch integer would overflow later
+        """`step` as an int if a run can start there, at any step of the plan or its end; otherwise ValueError."""
+        step = operator.index(step)  # a numpy or torch integer could overflow later
         if not 0 <= step <= self.last_start:
             limit = "" if self.num_steps is not None else "; a run has at most 2**62 sequences"
-            raise ValueError(f"step: expected one in 0..{self.last_start}, found {step}{limit}")
+            raise ValueError(f"step: expected a step in 0..{self.last_start}, found {step}{limit}")
         return step
 
-    # ---- questions
+    # ---- where the run is, and where documents are
 
     def progress(self, step: int) -> dict[str, SourceProgress]:
-        """Every source after steps [0, step), without replay; step is at most num_steps."""
+        """Progress of every source after steps [0, step), computed without replay. `step` is at most num_steps."""
         length = self.config.sequence_length
         return progress_of(self.schedule, self.sources, self._piece_lengths, length, self.check_start(step))
 
     def metrics(self, step: int) -> dict[str, int | float]:
-        """`progress(step)` as a flat dict of numbers for a run's log; `metrics` lists its keys."""
+        """`progress(step)` as a flat dict of numbers for the log of a run; `tokenstore.planning.progress` lists the keys."""
         return metrics_of(self.check_start(step), self.progress(step), self.config.sequence_length)
 
     @cached_property
@@ -281,10 +312,10 @@ class Plan:
         return {source.name: piece_lengths(source, self.config.sequence_length) for source in self.sources}
 
     def epoch_start(self, source: str, epoch: int) -> int | None:
-        """The step in which `epoch` (from 0) of a source begins; None where this plan never comes so far."""
+        """The step in which `epoch` (from 0) of a source begins; None if this plan never reaches it."""
         if source not in self.num_sequences:
             raise ValueError(f"source: expected one of {', '.join(self.num_sequences)}, found {source!r}")
-        _check_epoch(epoch)
+        check_epoch(epoch)
         cursor = self.schedule.find(source, operator.index(epoch) * self.num_sequences[source])
         return None if cursor is None else self._step_of_given(cursor)
 
@@ -295,40 +326,24 @@ class Plan:
     def find(
         self, source: str, document: int, epoch: int | None = None, steps: range | tuple[int, int] | None = None
     ) -> Iterator[Occurrence]:
-        """When a document comes by: (epoch, step, row, start, stop) of each of its pieces, lazily, in order of step.
+        """Yield each appearance of a document: (epoch, step, row, start, stop) of each of its pieces, in order of step.
 
-        Skipped steps give nothing. In an endless plan this goes on for ever; take some, or bound it.
+        Skipped steps are omitted. In an endless plan the iterator is endless, so take a part of it, or pass `epoch` or `steps`.
 
         Args:
-            source: name of a source with a path; in a pool, that of the member.
+            source: name of a source with a path; for a pool, of the member.
             document: number of the document in its store.
-            epoch: only this pass (from 0) over the source (of a pool: over the pool).
-            steps: only steps in this range, [first, last); what lies behind the plan's end gives nothing.
+            epoch: only this pass (from 0) over the source, or over the pool it belongs to.
+            steps: only steps in [first, last); steps after the plan's end are ignored.
+
+        Raises:
+            ValueError: unknown source, or invalid epoch or steps.
+            IndexError: the store has no such document.
         """
-        owners = {member.name: (n, m) for n, drawn in enumerate(self.sources) for m, member in enumerate(drawn.members)}
-        if source not in owners:
-            raise ValueError(f"source: expected one of {', '.join(sorted(owners))}, found {source!r}")
-        number, member = owners[source]
-        if not 0 <= operator.index(document) < len(self.stores[source]):
-            raise IndexError(
-                f"document: expected one of {len(self.stores[source])}, found {document} (source {source})"
-            )
-        within = None
-        if steps is not None:
-            within = self._steps_of(steps)
-        drawn = self.sources[number]
-        if epoch is not None:
-            _check_epoch(epoch)
-            epochs: Iterator[int] = iter([operator.index(epoch)])
-        else:
-            before = (
-                0 if within is None else self.schedule.counts(self.schedule.cursor(within.start)).get(drawn.name, 0)
-            )
-            epochs = count(before // drawn.num_sequences)
-        return self._finder.occurrences(number, drawn, member, operator.index(document), epochs, within)
+        return self._finder.find(source, document, epoch, None if steps is None else self._steps_of(steps))
 
     def _steps_of(self, steps: range | tuple[int, int]) -> range:
-        """[first, last) as steps of the plan, cut at its end."""
+        """[first, last) as a range of steps, limited to the steps of the plan."""
         if isinstance(steps, range) and steps.step != 1:
             raise ValueError(f"steps: expected every step of a range, found {steps}")
         first, last = (operator.index(x) for x in ((steps.start, steps.stop) if isinstance(steps, range) else steps))
@@ -339,30 +354,13 @@ class Plan:
     @cached_property
     def _finder(self) -> Finder:
         packings = Packings(self.sources, self.stores, self.config.seed, self.config.shuffle)
-        return Finder(self.schedule, packings, self.config.seed, self.config.sequence_length, self.config.shuffle)
-
-
-def _renew_after_fork(plan: Plan) -> None:
-    """A lock that some thread held at a fork would never be free in the child, and its sampler may be half-way."""
-    known = weakref.ref(plan)
-
-    def renew() -> None:
-        if (mine := known()) is not None:
-            mine._lock, mine._sampler = threading.Lock(), mine.sampler()
-
-    after_fork_in_child(renew)
+        config = self.config
+        return Finder(self.schedule, self.sources, packings, config.seed, config.sequence_length, config.shuffle)
 
 
 def as_plan(plan: Plan | str | Path) -> Plan:
-    """A plan as it is, or that of a file."""
+    """`plan` itself, or the plan in the file at that path."""
     return plan if isinstance(plan, Plan) else Plan(plan)
-
-
-def _check_epoch(epoch: int) -> None:
-    if operator.index(epoch) < 0:
-        raise ValueError(f"epoch: expected 0 or more, found {epoch}")
-    if epoch >= 1 << 48:
-        raise ValueError(f"epoch: expected one below 2**48, found {epoch}")
 
 
 def _piece(names: Sequence[str], span: Sequence[int]) -> Piece:
@@ -371,15 +369,15 @@ def _piece(names: Sequence[str], span: Sequence[int]) -> Piece:
 
 
 def _reopen(packed: bytes) -> Plan:
-    """Unpickle a plan: open its stores again, which must still be the same."""
+    """Unpickle a plan: open its stores again. Their content must be the same."""
     config, digests, allow_links = pickle.loads(zlib.decompress(packed))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said where the plan was made first
+        warnings.simplefilter("ignore")  # they were shown where the plan was created
         plan = Plan(config, allow_links)
     for name, store in plan.stores.items():
         if store.digest != digests[name]:
             raise CorruptionError(
                 f"source {name}: expected the store {digests[name]}, found {store.digest} ({store.path});"
-                " it was replaced while a run was using it; start the run again"
+                " it was replaced while a run was using it; restart the run"
             )
     return plan

@@ -15,15 +15,15 @@ from tokenstore.store import Store
 
 
 def resolve_sources(config: PlanConfig, stores: Mapping[str, Store]) -> tuple[Source, ...]:
-    """The streams of a plan, by name; ConfigError for one without a single sequence, or without what its packing needs."""
-    return tuple(_stream(name, config, stores) for name in sorted(config.drawn_sources))
+    """The sources of a plan, sorted by name. ConfigError if one has no sequence, or lacks what its packing needs."""
+    return tuple(_source(name, config, stores) for name in sorted(config.drawn_sources))
 
 
-def _stream(name: str, config: PlanConfig, stores: Mapping[str, Store]) -> Source:
+def _source(name: str, config: PlanConfig, stores: Mapping[str, Store]) -> Source:
     repeats = config.sources[name].repeats or {name: Decimal(1)}
     members = tuple(SourceMember(each, stores[each], Fraction(repeats[each])) for each in sorted(repeats))
     if config.packing == "concat":
-        return _concat_stream(name, members, config.sequence_length)
+        return _concat_source(name, members, config.sequence_length)
     for member in members:
         if not member.store.has_length_index:
             raise ConfigError(
@@ -41,12 +41,12 @@ def _by_length(member: SourceMember) -> Member:
     return Member(lengths, starts, len(member.store), member.repeat.numerator, member.repeat.denominator)
 
 
-def _concat_stream(name: str, members: tuple[SourceMember, ...], length: int) -> Source:
+def _concat_source(name: str, members: tuple[SourceMember, ...], length: int) -> Source:
     store = members[0].store
     count = num_windows(store.num_tokens, length)
     if count == 0:
         raise ConfigError(
             f"source {name}: expected at least one sequence of {length} tokens,"
-            f" found {store.num_tokens} tokens ({store.path}); use a shorter sequence_length, another packing, or leave it out"
+            f" found {store.num_tokens} tokens ({store.path}); use a shorter sequence_length or another packing, or remove it"
         )
     return Source(name, "concat", members, count, Fraction(count * length), None)

@@ -1,4 +1,4 @@
-"""YAML text -> Python values, with bounds: a short text can be nested, refer to itself, or count without end."""
+"""Parses YAML with limits: a short text can be nested deeply, refer to itself, or expand without end."""
 
 from collections import Counter
 from typing import Any, NoReturn
@@ -6,32 +6,32 @@ from typing import Any, NoReturn
 import yaml
 
 _MOST_NESTED = 50
-_MOST_VALUES = 50_000  # two seconds to parse, three thousand sources; every alias counts as what it stands for
+_MOST_VALUES = 50_000  # three thousand sources, two seconds to parse; an alias counts as the values it refers to
 _MOST_DIGITS = 100
 
 
 def parse(text: str) -> Any:
-    """The value of a YAML text. Raises: yaml.YAMLError, or whatever a tag with a wrong value raises."""
+    """Parse a YAML text. Raises yaml.YAMLError, or whatever a tag with an invalid value raises."""
     return yaml.load(text, _Loader)
 
 
 def _joined(text: str) -> str:
-    """JSON writes a character beyond 16 bits as two escapes, which YAML takes for two characters."""
+    """Join surrogate pairs: JSON writes a character above 0xffff as two escapes, which YAML reads as two characters."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _refuse(problem: str, node: yaml.Node | yaml.Event) -> NoReturn:
-    mark: Any = node.start_mark  # of one kind, whether PyYAML has its C library or not
+    mark: Any = node.start_mark  # Any, because its type depends on whether PyYAML has its C library
     raise yaml.constructor.ConstructorError(None, None, problem, mark)
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader, which refuses a key that stands twice, and what is too deep, too many or too long."""
+    """The safe loader, which also rejects repeated keys, and values that are nested too deeply, too many or too long."""
 
     def __init__(self, text: str):
         super().__init__(text)
         self._levels = 0
-        self._sizes: dict[yaml.Node, int] = {}  # values in a node, aliases counted as what they stand for
+        self._sizes: dict[yaml.Node, int] = {}  # number of values in a node, with aliases expanded
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         self._levels += 1
@@ -43,7 +43,7 @@ class _Loader(yaml.SafeLoader):
         if not is_alias:
             self._sizes[node] = 1 + sum(self._sizes[part] for part in _parts(node))
         elif node not in self._sizes:
-            _refuse("expected a value that does not hold itself, found an alias of what is around it", node)
+            _refuse("expected a value that does not contain itself, found an alias of an enclosing value", node)
         if self._sizes[node] > _MOST_VALUES:
             _refuse(f"expected at most {_MOST_VALUES:,} values, found more", node)
         return node
@@ -51,7 +51,7 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         keys = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode) and key.value != "<<")
         if twice := sorted(key for key, number in keys.items() if number > 1):
-            _refuse(f"expected every key once, found twice: {twice[:5]}", node)
+            _refuse(f"keys are repeated: {twice[:5]}", node)
         return super().construct_mapping(node, deep)
 
     def construct_scalar(self, node: Any) -> Any:

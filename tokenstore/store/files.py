@@ -5,16 +5,19 @@ import os
 import resource
 import shutil
 import stat
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from tokenstore.errors import CorruptionError, TokenStoreError
+from tokenstore.format.manifest import FileEntry
 from tokenstore.outside import NotUsable, open_file, read_file, stat_file
 
 _BLOCK = 1 << 22
 _UINT64 = (1 << 64) - 1
+_Owner = TypeVar("_Owner")
 
 
 class Identity(NamedTuple):
@@ -112,6 +115,15 @@ def _of_size(found: Identity, path: Path, num_bytes: int) -> Identity:
     return found
 
 
+def check_checksum(path: Path, entry: FileEntry, found: str) -> None:
+    """CorruptionError if the checksum that was computed for a file is not that of its entry in the manifest."""
+    if found != entry.checksum:
+        raise CorruptionError(
+            f"file: expected the checksum {entry.checksum}, found {found} ({path});"
+            f" run `tokenstore verify {path.parent}`, and copy or build the store again"
+        )
+
+
 @contextlib.contextmanager
 def open_whole(path: Path, num_bytes: int, allow_links: Path | None = None) -> Iterator[tuple[BinaryIO, Identity]]:
     """Open a file of exactly `num_bytes` for reading; yields the file and its identity."""
@@ -142,6 +154,25 @@ def free_bytes(path: Path) -> int:
 def after_fork_in_child(action: Callable[[], None]) -> None:
     """Call `action` in every child process that is forked from now on."""
     os.register_at_fork(after_in_child=action)
+
+
+_renewals: weakref.WeakKeyDictionary[Any, Callable[[Any], None]] = weakref.WeakKeyDictionary()
+
+
+def renew_after_fork(owner: _Owner, renew: Callable[[_Owner], None]) -> None:
+    """Call `renew(owner)` in every forked child, as long as `owner` exists.
+
+    For locks and half-done work: a lock that another thread holds at a fork would never be released in the child.
+    """
+    _renewals[owner] = renew
+
+
+def _renew_all() -> None:
+    for owner, renew in list(_renewals.items()):
+        renew(owner)
+
+
+after_fork_in_child(_renew_all)
 
 
 def set_environment(name: str, value: str) -> None:

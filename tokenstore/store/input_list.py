@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import xxhash
 
-from tokenstore.errors import CorruptionError
 from tokenstore.format.input_lines import InputRow, decode_row, decode_rows
 from tokenstore.format.manifest import FileEntry
 from tokenstore.outside import MAX_INPUT_ROW_BYTES
-from tokenstore.store.files import check_size, open_to_read
+from tokenstore.store.files import check_checksum, check_size, open_to_read
 
 
 class Inputs:
@@ -93,11 +92,7 @@ def checked_rows(
             yield line
 
     yield from decode_rows(lines(), num_documents, str(path))
-    if checksum.hexdigest() != entry.checksum:
-        raise CorruptionError(
-            f"file: expected the checksum {entry.checksum}, found {checksum.hexdigest()} ({path});"
-            f" run `tokenstore verify {path.parent}`, and copy or build the store again"
-        )
+    check_checksum(path, entry, checksum.hexdigest())
 
 
 def _lines(path: Path, allow_links: Path | None) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from tokenstore.errors import TokenStoreError
-from tokenstore.store.files import Identity, after_fork_in_child, open_whole
+from tokenstore.store.files import Identity, open_whole, renew_after_fork
 
 MAX_MAPS = 4096  # mapped files kept, by all readers together and by each loader; Linux allows 65,530
 _PAGE_BYTES = mmap.PAGESIZE
@@ -133,10 +133,9 @@ class MapCache:
         self._maps: OrderedDict[tuple[int, int], np.ndarray] = OrderedDict()
         self._files: dict[int, set[int]] = {}  # by owner, so that forgetting one owner does not scan all maps
         self._renew_lock()
-        after_fork_in_child(self._renew_lock)
+        renew_after_fork(self, MapCache._renew_lock)
 
     def _renew_lock(self) -> None:
-        """A lock some thread held when the process was forked would never be free in the child."""
         self._lock = threading.RLock()
 
     def get(self, owner: int, file: int) -> np.ndarray | None:

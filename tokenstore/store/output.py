@@ -8,9 +8,8 @@ from typing import BinaryIO
 import numpy as np
 import xxhash
 
-from tokenstore.errors import CorruptionError
 from tokenstore.format.manifest import FileEntry
-from tokenstore.store.files import check_size, read_bytes
+from tokenstore.store.files import check_checksum, check_size, read_bytes
 from tokenstore.store.writing import append_file, create, make_read_only, remove, sync
 
 _BLOCK = 1 << 22
@@ -112,20 +111,12 @@ def copy_parts(path: Path, entry: FileEntry, parts: Sequence[tuple[Output | None
                 checksum.update(block)
                 if output is not None:
                     output.write(block)
-    _check_checksum(path, entry, checksum.hexdigest())
+    check_checksum(path, entry, checksum.hexdigest())
 
 
 def read_checked(path: Path, entry: FileEntry) -> bytes:
     """All bytes of a file; CorruptionError if its size or checksum is not that of `entry`."""
     check_size(path, entry.num_bytes)
     data = read_bytes(path, entry.num_bytes)
-    _check_checksum(path, entry, xxhash.xxh3_128_hexdigest(data))
+    check_checksum(path, entry, xxhash.xxh3_128_hexdigest(data))
     return data
-
-
-def _check_checksum(path: Path, entry: FileEntry, found: str) -> None:
-    if found != entry.checksum:
-        raise CorruptionError(
-            f"file: expected the checksum {entry.checksum}, found {found} ({path});"
-            f" run `tokenstore verify {path.parent}`, and copy or build the store again"
-        )

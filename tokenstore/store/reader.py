@@ -313,7 +313,7 @@ class Store(Sequence[np.ndarray]):
         runs = self._length_index_bytes()[length_index_ids_bytes(len(self)) :].view(_INT64).reshape(-1, 2)
         if not are_runs(runs, len(self), self.num_tokens):
             total = f"{len(self)} documents of {self.num_tokens} tokens"
-            self._corrupt(LENGTH_INDEX_NAME, "runs", f"increasing lengths of {total}", "others")
+            self._corrupt(LENGTH_INDEX_NAME, "runs", f"rising lengths of {total}", "others")
         return runs
 
     def _length_index_bytes(self) -> np.ndarray:

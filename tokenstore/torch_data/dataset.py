@@ -9,7 +9,8 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 from tokenstore.errors import ConfigError, StateMismatchError
-from tokenstore.planning.history import check_keys, short
+from tokenstore.format.differences import short
+from tokenstore.planning.history import check_keys
 from tokenstore.planning.plan import Plan, as_plan
 from tokenstore.torch_data.formats import DictFormat, TupleFormat, check_fields
 from tokenstore.torch_data.position import ProcessSplit, SharedOptions, Split, check_inside_step, rest_of_step

@@ -256,7 +256,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         self._loaded = True
 
     def metrics(self) -> dict[str, int | float]:
-        """How far the run is at `step`, the same on every rank, for its log: see `tokenstore.planning.metrics`."""
+        """How far the run is at `step`, the same on every rank, for its log: see `tokenstore.planning.progress`."""
         return self.plan.metrics(self._step)
 
     def _is_over(self) -> bool:

@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from tokenstore.planning.history import differences
+from tokenstore.format.differences import differences
 from tokenstore.planning.plan import Plan
 
 

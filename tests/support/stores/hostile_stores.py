@@ -34,7 +34,7 @@ def make_long(path: Path) -> Path:
 STORES = {"small": make_small, "wide": make_wide, "long": make_long}
 
 
-def tells(error: object, *parts: object) -> None:
+def check_message(error: object, *parts: object) -> None:
     """A message says what is wrong, where, and what to do."""
     text = str(error)
     frame = r"expected .*, found .*\(.*\); [\w`]|no store at .*: found .*; \w|cannot .*: .*; \w|is not finished; \w|\(.*\); the file"
@@ -47,7 +47,7 @@ def refused(path: Path, *parts: object) -> TokenStoreError:
     """Opening the store is refused in every way there is, naming path and `parts`; verify tells the same, and returns."""
     with pytest.raises(TokenStoreError) as caught:
         open_store(path)
-    tells(caught.value, path, *parts)
+    check_message(caught.value, path, *parts)
     with pytest.raises(TokenStoreError):
         tokenstore.Plan.of(path, sequence_length=8, global_batch_size=4, num_steps=1, packing="concat")
     findings = verify(path)

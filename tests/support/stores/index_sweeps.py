@@ -12,7 +12,7 @@ import numpy as np
 
 import tokenstore
 from tests.support.stores.forge import overwrite, unpinned
-from tests.support.stores.hostile_stores import STORES, flips, tells
+from tests.support.stores.hostile_stores import STORES, check_message, flips
 from tokenstore.errors import TokenStoreError
 from tokenstore.store import open_store, verify
 
@@ -32,16 +32,16 @@ def every_step(plan: tokenstore.Plan, name: str) -> None:
     length = plan.config.sequence_length
     sampler = plan.sampler()
     for step in range(plan.num_steps or 0):
-        with told(name):
+        with reported(name):
             batch = plan.batch(step)
             for field, low in (("input_ids", 0), ("targets", -100)):
                 assert batch[field].shape == (4, length)
                 assert low <= batch[field].min() <= batch[field].max() < store.vocab_size
-        with told(name):
+        with reported(name):
             for pieces in plan.documents(step):
                 assert sum(piece.stop - piece.start for piece in pieces) == length
                 assert all(0 <= p.start < p.stop <= store.num_tokens and 0 <= p.document < len(store) for p in pieces)
-        with told(name):
+        with reported(name):
             ids, targets, positions, documents = np.empty((4, 4, length), np.int64)
             sampler.fill(sampler.locate(step, 0, 4), ids, targets)
             sampler.annotate(positions, documents, np.empty((4, length), bool))
@@ -50,19 +50,19 @@ def every_step(plan: tokenstore.Plan, name: str) -> None:
 
 
 @contextlib.contextmanager
-def told(name: str) -> Iterator[None]:
+def reported(name: str) -> Iterator[None]:
     """Allow a TokenStoreError, if it says what it must and names the file."""
     try:
         yield
     except TokenStoreError as error:
-        tells(error, name)
+        check_message(error, name)
 
 
 def every_document(path: Path, name: str) -> None:
     """Every document of the store is sane, or a TokenStoreError that names the file `name`."""
-    with told(name), open_store(path, check="lazy") as store:
+    with reported(name), open_store(path, check="lazy") as store:
         for i in range(len(store)):
-            with told(name):
+            with reported(name):
                 document = store[i]
                 assert 1 <= document.size <= store.num_tokens
                 assert document.max() < store.vocab_size
@@ -81,7 +81,7 @@ def sweep(path: Path, name: str, contents: Iterable[bytes]) -> int:
         assert content == sound or any(name in str(finding) for finding in findings), findings
         every_document(path, name)
         every_step(open_plans[number % 3], name)
-        with told(name):
+        with reported(name):
             every_step(plan_of(path, **variants[(number // 3) % 3]), name)
     overwrite(path / name, sound)
     assert verify(path) == []

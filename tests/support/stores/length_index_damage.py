@@ -43,28 +43,28 @@ def plan_of(path: Path, variant: dict) -> Plan:
         return Plan(PlanConfig(**fields, sources=sources))
 
 
-def tells(error: CorruptionError, name: str) -> None:
-    """A message says what was expected, what was found, in which file, and what to run."""
+def check_message(error: CorruptionError, name: str) -> None:
+    """A message says what is wrong, in which file, and what to run."""
     assert re.search(
-        rf"expected .*, found .*\(.*{name}(, or boundaries.bin beside it)?\); (run `tokenstore verify|copy or build)",
+        rf"(expected .*, found .*|does not list .*)\(.*{name}(, or boundaries.bin beside it)?\); (run `tokenstore verify|copy or build)",
         str(error),
     ), error
     assert len(str(error)) < 1000
 
 
 @contextlib.contextmanager
-def told(name: str = "length_index.bin") -> Iterator[None]:
+def reported(name: str = "length_index.bin") -> Iterator[None]:
     """Allow a CorruptionError, if it says what it must."""
     try:
         yield
     except CorruptionError as error:
-        tells(error, name)
+        check_message(error, name)
 
 
 def check_plan(plan: Plan, documents: list[list[int]]) -> None:
     """Every step is the tokens of the documents it says, or an error that names the file."""
     for step in range(STEPS):
-        with told():
+        with reported():
             rows = plan.documents(step)
             batch = plan.batch(step)
             for pieces, ids, targets in zip(rows, batch["input_ids"], batch["targets"], strict=True):
@@ -77,7 +77,7 @@ def check_plan(plan: Plan, documents: list[list[int]]) -> None:
                     after += [*document[piece.start + 1 : piece.stop + 1], -100][: piece.stop - piece.start]
                 assert ids.tolist() == expected + [0] * (LENGTH - len(expected))
                 assert targets.tolist() == after + [-100] * (LENGTH - len(after))
-    with told():
+    with reported():
         list(plan.find("s", 0, steps=(0, STEPS)))
 
 
@@ -92,7 +92,7 @@ def sweep(path: Path, contents: Iterable[bytes], documents: list[list[int]] = DO
         findings = verify(path)
         assert content == sound or {finding.file for finding in findings} == {"length_index.bin"}
         check_plan(open_plans[number % len(VARIANTS)], documents)
-        with told():
+        with reported():
             check_plan(plan_of(path, VARIANTS[number // 2 % len(VARIANTS)]), documents)
     overwrite(path / "length_index.bin", sound)
     assert verify(path) == []

@@ -110,7 +110,7 @@ def check_refused(run: Run, source: object, output: Path, exit_code: int, *parts
     assert (again, said.splitlines()[-1:]) == (code, err.splitlines()[-1:])  # before it, what is resumed from
 
 
-def _check_store(output: Path, records: Sequence[Record], told: dict) -> None:
+def _check_store(output: Path, records: Sequence[Record], reported: dict) -> None:
     good = [each for each in records if isinstance(each[2], str)]
     with tokenstore.open_store(output) as store:
         origins = [store.origin(i) for i in range(len(store))]
@@ -124,8 +124,11 @@ def _check_store(output: Path, records: Sequence[Record], told: dict) -> None:
     assert {key: number for key, number in counted.items() if number} == expected
     assert [row[kind] for row in rows for kind in ("filtered", "short", "long", "duplicates") if row[kind]] == []
     totals = Counter(kind for _, kind in expected.elements())
-    assert {kind: number for kind, number in told["counts"].items() if number} == {**totals, "input files": len(rows)}
-    assert told["num_documents"] == len(good)
+    assert {kind: number for kind, number in reported["counts"].items() if number} == {
+        **totals,
+        "input files": len(rows),
+    }
+    assert reported["num_documents"] == len(good)
 
 
 def _kind(outcome: Outcome) -> str:
