@@ -145,7 +145,7 @@ def test_a_disk_that_fails_at_any_call_leaves_the_old_store_and_the_append_resum
 
 
 @pytest.mark.parametrize("call", ["open", "mkdir"])
-def test_a_folder_that_cannot_be_written_to_is_an_error_that_names_it(
+def test_an_unwritable_folder_is_an_error_that_names_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     """P8: a read-only disk, be it seen at the lock file or at the work folder, is a message with its name."""

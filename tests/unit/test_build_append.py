@@ -84,7 +84,7 @@ CASES: dict[str, tuple[Sequence[str], dict[str, Any]]] = {
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    """Build inputs into a store, or into one a split, that verify, with the bytes tokenizer unless told otherwise."""
+    """Build inputs into a store, or into one per split, and verify it; with the bytes tokenizer by default."""
 
     def run(*inputs: object, output: str = "store", **options: object) -> BuildResult:
         result = build_store(
@@ -123,11 +123,11 @@ def settle(tmp_path: Path, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_store_made_longer_is_the_store_of_all_inputs(
+def test_an_appended_store_equals_one_build_of_all_inputs(
     build: Build, tmp_path: Path, settle: Callable[[dict], dict], case: str
 ) -> None:
-    """P8, FMT-13: after one or two appends documents, origins, ids, masks, order, counts and inputs are those of one build of all
-    inputs, and every older version gives what it gave, with its digest.
+    """P8, FMT-13: documents, origins, ids, masks, order, counts and inputs are the same, and every older version still
+    has its content and digest.
     """
     endings, options = CASES[case]
     options = settle(options)
@@ -154,8 +154,8 @@ def test_a_store_made_longer_is_the_store_of_all_inputs(
     assert left_behind(first.path) == []
 
 
-def test_what_was_built_at_once_is_found_again_in_a_store_made_longer(build: Build, tmp_path: Path) -> None:
-    """P8: the build of all inputs, run over the store they were appended to, finds its work done."""
+def test_a_build_of_all_inputs_recognises_an_appended_store(build: Build, tmp_path: Path) -> None:
+    """P8: run over the store that the inputs were appended to, it has nothing to do."""
     a, b = (write_rows(tmp_path / f"in/{i}.jsonl", rows(i)) for i in range(2))
     store = build(a).path
     append_store(store, [str(b)])
@@ -166,8 +166,8 @@ def test_what_was_built_at_once_is_found_again_in_a_store_made_longer(build: Bui
     assert versions(store) == [1]
 
 
-def test_an_append_of_tokens_whose_records_have_masks_the_store_has_not(build: Build, tmp_path: Path) -> None:
-    """P8: as in one build of all inputs, the first record of the first input has settled that there are no masks."""
+def test_appended_records_with_masks_do_not_add_masks_to_a_store_without(build: Build, tmp_path: Path) -> None:
+    """P8: as in one build of all inputs, the first record of the first input decides that there are no masks."""
     plain = [{"input_ids": row["input_ids"]} for row in rows(0)]
     a, b = write_rows(tmp_path / "in/a.jsonl", plain), write_rows(tmp_path / "in/b.jsonl", rows(1))
     whole = build(a, b, records="tokens", output="whole")
@@ -180,7 +180,9 @@ def test_an_append_of_tokens_whose_records_have_masks_the_store_has_not(build: B
 def test_the_bytes_do_not_depend_on_workers(
     build: Build, tmp_path: Path, small_units: Callable[[int], None], settle: Callable[[dict], dict]
 ) -> None:
-    """P8: every file of the longer store, and the list of bad records, are the same for 1 and 2 workers, and moved inputs."""
+    """P8: every file of the longer store and the list of bad records are the same for 1 and 2 workers, and if inputs are
+    moved.
+    """
     small_units(2000)
     options = settle({"tokenizer": "huggingface", "id_field": "id", "split": "a=0.5,b=0.5", "shard_bytes": 500})
     trees = []
@@ -198,7 +200,9 @@ def test_the_bytes_do_not_depend_on_workers(
 
 
 def test_bad_records_leave_the_store_as_it_was_and_are_listed(build: Build, jsonl: Callable[..., Path]) -> None:
-    """P9: too many bad records change nothing, neither the store nor the list its build left, and are listed apart."""
+    """P9: too many bad records change neither the store nor the list of its build, and are listed in a file of their
+    own.
+    """
     store = build(jsonl("in/a.jsonl", ["a", {"text": 1}]), max_bad=1).path
     before, list_before = contents(store), (store.with_name("store.tokenstore") / "rejects.jsonl").read_bytes()
     source = jsonl("in/b.jsonl", ["b", {"text": 2}, {"text": 3}])
@@ -216,8 +220,8 @@ def test_bad_records_leave_the_store_as_it_was_and_are_listed(build: Build, json
     assert left_behind(store) == ["rejects-v2.jsonl", "rejects.jsonl"]
 
 
-def test_the_lists_of_bad_records_are_no_inputs(build: Build, jsonl: Callable[..., Path], tmp_path: Path) -> None:
-    """P8: what appends and builds write beside a store that lies among its inputs is never read."""
+def test_the_lists_of_bad_records_are_not_inputs(build: Build, jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    """P8: a store inside its input folder: what appends and builds write next to it is never read."""
     jsonl("in/a.jsonl", ["a"])
     store = build(tmp_path / "in", output="in/store").path
     for number in (2, 3):
@@ -235,8 +239,8 @@ def result_twice(store: Path, source: Path) -> tuple[BuildResult, BuildResult]:
 
 
 @pytest.mark.parametrize("split", [None, "a=0.5,b=0.5"])
-def test_the_same_append_twice_does_nothing(build: Build, tmp_path: Path, split: str | None) -> None:
-    """P8: inputs that are there already are not added again, and the second result says the same as the first."""
+def test_repeating_an_append_does_nothing(build: Build, tmp_path: Path, split: str | None) -> None:
+    """P8: inputs that the store has are not added again, and both results describe the same store."""
     a, b, c = (write_rows(tmp_path / f"in/{i}.jsonl", rows(i)) for i in range(3))
     store = build(a, split=split).path
     first, second = result_twice(store, b)
@@ -254,7 +258,7 @@ def test_the_same_append_twice_does_nothing(build: Build, tmp_path: Path, split:
 
 
 def test_inputs_of_which_the_store_has_some_are_refused(build: Build, tmp_path: Path) -> None:
-    """Nobody can want half of an append: the message names one that is there; a file that has grown is another one."""
+    """Half an append is never wanted: the message names an input the store has. A file that has grown counts as another."""
     a, b = (write_rows(tmp_path / f"in/{i}.jsonl", rows(i)) for i in range(2))
     store = build(a).path
     before = contents(store)

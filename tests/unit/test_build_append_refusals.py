@@ -32,13 +32,13 @@ BAD = {"text": 7}
 
 @pytest.fixture
 def source(tmp_path: Path) -> Callable[..., str]:
-    """An input of the records of a batch, and maybe others behind them, as source(number, *others)."""
+    """An input with the records of a batch, and possibly others after them, as source(number, *others)."""
     return lambda number, *others: str(write_rows(tmp_path / f"in/{number}.jsonl", [*rows(number), *others]))
 
 
 @pytest.fixture
 def build(tmp_path: Path) -> Callable[..., BuildResult]:
-    """A store below the test's folder, by the bytes tokenizer."""
+    """Build a store in the test's folder with the bytes tokenizer."""
 
     def run(*inputs: str, output: str = "store", **options: object) -> BuildResult:
         return build_store(BuildOptions(inputs, tmp_path / output, **{"tokenizer": "bytes", **options}))
@@ -47,7 +47,7 @@ def build(tmp_path: Path) -> Callable[..., BuildResult]:
 
 
 def die(*_: object) -> None:
-    """In place of a function of the append: it ends there."""
+    """Replaces a function of the append, which ends there."""
     raise KeyboardInterrupt
 
 
@@ -55,8 +55,8 @@ def die(*_: object) -> None:
 
 
 @pytest.mark.parametrize("split", [None, "a=0.5,b=0.5"])
-def test_a_store_without_equal_documents_is_refused(build: Callable, source: Callable, split: str | None) -> None:
-    """A store does not keep the hashes that would tell whether a new document is equal to an old one."""
+def test_a_deduplicated_store_is_refused(build: Callable, source: Callable, split: str | None) -> None:
+    """A store does not keep the hashes that would show whether a new document equals an old one."""
     store = build(source(0), dedup="exact", split=split).path
     before = whole_tree(store.parent)
     with pytest.raises(ConfigError, match=rf"{store} was built with --dedup exact.*build it again from all inputs"):
@@ -65,7 +65,7 @@ def test_a_store_without_equal_documents_is_refused(build: Callable, source: Cal
     assert whole_tree(store.parent) == {name: data for name, data in before.items() if not name.startswith("in/")}
 
 
-def test_one_split_alone_is_refused(build: Callable, source: Callable) -> None:
+def test_a_single_split_is_refused(build: Callable, source: Callable) -> None:
     """The documents of the new inputs belong to all splits."""
     store = build(source(0), split="a=0.5,b=0.5").path
     with pytest.raises(
@@ -76,10 +76,10 @@ def test_one_split_alone_is_refused(build: Callable, source: Callable) -> None:
 
 
 @pytest.mark.parametrize("kind", ["nothing", "file", "empty folder", "folder of stores", "not built", "missing split"])
-def test_what_no_build_made_is_refused(
+def test_a_folder_that_no_build_made_is_refused(
     build: Callable, source: Callable, make_store: Callable[..., Path], tmp_path: Path, kind: str
 ) -> None:
-    """P9: one message that names the path; nothing is written."""
+    """P9: one message names the path; nothing is written."""
     path = tmp_path / "store"
     if kind == "file":
         path.write_text("text")
@@ -102,10 +102,10 @@ def test_what_no_build_made_is_refused(
 
 
 @pytest.mark.parametrize("change", ["changed", "gone"])
-def test_another_function_of_the_user_is_refused(
+def test_a_changed_user_function_is_refused(
     build: Callable, source: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    """P8: old and new documents are chosen by the same code: its hash is compared, and brought back it works."""
+    """P8: old and new documents are selected by the same code. Its hash is compared; restored, it works again."""
     code = tmp_path / "appended_hooks.py"
     code.write_text("def keep(record):\n    return True\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -130,8 +130,8 @@ def test_another_function_of_the_user_is_refused(
 
 
 @pytest.mark.parametrize("name", ["inputs.jsonl", "boundaries.bin", "origins.bin"])
-def test_damage_in_what_is_gone_on_with_is_an_error(build: Callable, source: Callable, name: str) -> None:
-    """P9: a damaged file of the old version gets no new, fitting checksum, and no traceback."""
+def test_damage_in_the_version_to_extend_is_an_error(build: Callable, source: Callable, name: str) -> None:
+    """P9: a damaged file of the old version never gets a new checksum that fits it, and there is no traceback."""
     store = build(source(0)).path
     data = bytearray((store / name).read_bytes())
     data[20] ^= 0x80
@@ -150,7 +150,7 @@ def test_damage_in_what_is_gone_on_with_is_an_error(build: Callable, source: Cal
 def test_inputs_without_a_document_change_nothing(
     build: Callable, source: Callable, tmp_path: Path, split: str | None
 ) -> None:
-    """P9: nothing exits well with nothing written; afterwards other inputs are appended as ever."""
+    """P9: a run that writes nothing does not exit 0; other inputs can be appended afterwards."""
     store = build(source(0), split=split).path
     before = whole_tree(store)
     empty = str(write_rows(tmp_path / "in/empty.jsonl", [{"text": ""}]))
@@ -163,10 +163,8 @@ def test_inputs_without_a_document_change_nothing(
     assert left_behind(store) == []
 
 
-def test_a_split_that_gets_none_of_the_new_documents_stays_as_it_is(
-    build: Callable, source: Callable, tmp_path: Path
-) -> None:
-    """FMT-13: no version without a new document; appended again, nothing is done; later ones come to all splits."""
+def test_a_split_without_new_documents_is_unchanged(build: Callable, source: Callable, tmp_path: Path) -> None:
+    """FMT-13: no version without a new document. Appended again, nothing is done; later documents reach all splits."""
     store = build(source(0), split="a=0.5,b=0.5").path
     one = str(write_rows(tmp_path / "in/one.jsonl", [{"text": "one"}, BAD]))
     first = append_store(store, [one], max_bad=1)
@@ -191,8 +189,8 @@ def test_a_split_that_gets_none_of_the_new_documents_stays_as_it_is(
 # ---- who else is there
 
 
-def test_a_second_append_at_once_is_refused(build: Callable, source: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P8: of two appends, and of an append and a build, one is at work; the other is told whom to wait for."""
+def test_concurrent_appends_are_refused(build: Callable, source: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: of two appends, or an append and a build, one runs; the other reports which process to wait for."""
     store = build(source(0)).path
     with exclusive_work(store):
         with pytest.raises(StoreBusyError, match=f"process {os.getpid()} is writing it"):
@@ -211,8 +209,8 @@ def test_a_second_append_at_once_is_refused(build: Callable, source: Callable, m
     assert left_behind(store) == []
 
 
-def test_a_plan_goes_on_with_the_version_it_has(build: Callable, source: Callable) -> None:
-    """FMT-13: what is mapped stays as it is while the store grows; a plan that is there gives what it gave."""
+def test_a_loaded_plan_keeps_the_version_it_has(build: Callable, source: Callable) -> None:
+    """FMT-13: mapped files stay the same while the store grows, and an existing plan yields the same sequences."""
     store = build(source(0)).path
     plan = tokenstore.Plan.of(str(store), sequence_length=64, global_batch_size=2, packing="concat")
     opened = open_store(store)
@@ -230,7 +228,7 @@ def test_a_plan_goes_on_with_the_version_it_has(build: Callable, source: Callabl
 def test_a_store_that_moved_or_is_reached_by_a_link(
     build: Callable, source: Callable, tmp_path: Path, split: str | None
 ) -> None:
-    """P8: a store knows no path; the work is done beside the store and not beside the link to it."""
+    """P8: a store records no path; the work folder is next to the store, not next to a link to it."""
     there = tmp_path / "moved to/another disk"
     there.parent.mkdir()
     expected = build(source(0), output="expected", split=split).path
@@ -245,10 +243,12 @@ def test_a_store_that_moved_or_is_reached_by_a_link(
 
 
 @pytest.mark.parametrize("call", ["open", "mkdir"])
-def test_a_folder_that_cannot_be_written_to_is_an_error_that_names_it(
+def test_an_unwritable_folder_is_an_error_that_names_it(
     build: Callable, source: Callable, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """P9: on a read-only disk, be it seen at the lock file or later, the store is as it was and the message says why."""
+    """P9: on a read-only disk, noticed at the lock file or later, the store is unchanged and the message gives the
+    reason.
+    """
     store, new = build(source(0)).path, source(1)
     before, real = contents(store), getattr(os, call)
 
@@ -268,10 +268,10 @@ def test_a_folder_that_cannot_be_written_to_is_an_error_that_names_it(
 # ---- where another one ended
 
 
-def test_an_unfinished_append_stands_in_nobodys_way(
+def test_an_unfinished_append_does_not_block_others(
     build: Callable, source: Callable, small_units: Callable[[int], None], notes: list[str]
 ) -> None:
-    """P8: parts that an append made are taken up by the same one, and other inputs may come first."""
+    """P8: the same append resumes its parts, and other inputs may be appended first."""
     small_units(2500)
     store = build(source(0)).path
     inputs = [source(1), source(2, BAD)]
@@ -289,10 +289,10 @@ def test_an_unfinished_append_stands_in_nobodys_way(
 
 @pytest.mark.parametrize("split", [None, "a=0.5,b=0.5"])
 @pytest.mark.parametrize("then", ["the same", "another"])
-def test_an_append_that_died_right_after_its_commit_is_done(
+def test_an_append_killed_right_after_its_commit_is_complete(
     build: Callable, source: Callable, monkeypatch: pytest.MonkeyPatch, split: str | None, then: str
 ) -> None:
-    """P8: what is left over is tidied by the same command and refused by nobody else."""
+    """P8: the same command removes what is left over, and no other command is refused because of it."""
     store = build(source(0), split=split).path
     with monkeypatch.context() as patched:
         patched.setattr(append, "tidy", die)
@@ -305,10 +305,10 @@ def test_an_append_that_died_right_after_its_commit_is_done(
     assert [finding for path in stores_of(store) for finding in tokenstore.verify(path)] == []
 
 
-def test_an_append_that_died_between_two_splits_has_to_be_finished_first(
+def test_an_append_killed_between_two_splits_must_be_finished_first(
     build: Callable, source: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P8: other inputs now would come before in one split and behind in the other; the same command ends in the same bytes."""
+    """P8: other inputs would precede it in one split and follow it in the other. The same command gives the same bytes."""
     expected = build(source(0), output="expected", split="a=0.4,b=0.3,c=0.3").path
     append_store(expected, [source(1)])
     store = build(source(0), split="a=0.4,b=0.3,c=0.3").path
@@ -330,10 +330,10 @@ def test_an_append_that_died_between_two_splits_has_to_be_finished_first(
     assert append_store(store, [source(2)]).num_documents == 24
 
 
-def test_an_unfinished_build_of_another_kind_is_not_taken_for_an_append(
+def test_an_unfinished_overwrite_is_not_resumed_as_an_append(
     build: Callable, source: Callable, small_units: Callable[[int], None]
 ) -> None:
-    """P8: a store that is being replaced is not made longer; the message says what lies there."""
+    """P8: a store that is being replaced cannot be appended to; the message names the unfinished build."""
     small_units(2500)
     store = build(source(0)).path
     with pytest.raises(BadRecordsError):

@@ -13,7 +13,7 @@ from tokenstore.errors import BadRecordsError, BuildError
 def test_more_bad_records_than_allowed_are_listed_and_leave_no_store(
     build: Build, tmp_path: Path, small_units: Callable[[int], None]
 ) -> None:
-    """P9: the build stops, names the first bad record, lists all so far with file, line and reason, and writes no store."""
+    """P9: the build stops and names the first bad record. The list has the file, line and reason of each found so far."""
     small_units(3000)
     corpus = mixed_corpus(tmp_path / "in")
     with pytest.raises(
@@ -36,7 +36,7 @@ def test_more_bad_records_than_allowed_are_listed_and_leave_no_store(
 def test_allowing_more_bad_records_and_running_again_works(
     build: Build, tmp_path: Path, small_units: Callable[[int], None], notes: list[str]
 ) -> None:
-    """max_bad is no part of the recipe: raised, the same build goes on from the parts it has, and lists what it left out."""
+    """max_bad is not part of the recipe: with a higher limit the same build resumes, and lists the records it drops."""
     small_units(1000)
     corpus = mixed_corpus(tmp_path / "in")
     with pytest.raises(BadRecordsError):
@@ -53,7 +53,7 @@ def test_allowing_more_bad_records_and_running_again_works(
 def test_exactly_the_allowed_number_of_bad_records_passes(
     build: Build, jsonl: Callable[..., Path], max_bad: int
 ) -> None:
-    """`max_bad` bad records are a store, one more is none."""
+    """With `max_bad` bad records there is a store; with one more there is none."""
     source = jsonl("in.jsonl", ["a", *[BAD] * max_bad])
     assert build(source, max_bad=max_bad).counts["bad"] == max_bad
     if max_bad:
@@ -62,7 +62,7 @@ def test_exactly_the_allowed_number_of_bad_records_passes(
 
 
 def test_without_bad_records_there_is_no_list_of_them(build: Build, jsonl: Callable[..., Path], tmp_path: Path) -> None:
-    """The list of a run that failed goes when the records are mended."""
+    """Once the records are fixed, the list of the failed run is removed."""
     source = jsonl("in.jsonl", ["a", BAD])
     with pytest.raises(BadRecordsError):
         build(source)
@@ -73,10 +73,10 @@ def test_without_bad_records_there_is_no_list_of_them(build: Build, jsonl: Calla
 
 
 @pytest.mark.parametrize("inputs", [[""], [BAD], []], ids=["empty", "bad", "no lines"])
-def test_nothing_to_write_is_an_error_and_no_store(
+def test_inputs_without_documents_are_an_error(
     build: Build, jsonl: Callable[..., Path], tmp_path: Path, inputs: list
 ) -> None:
-    """P9: a store holds at least one document; a build that finds none says what it found and leaves none."""
+    """P9: a store holds at least one document. The error says what was found instead."""
     with pytest.raises(
         BuildError, match=r"expected at least one, found none \(1 input files, 0 documents.*no store was"
     ):
@@ -85,7 +85,7 @@ def test_nothing_to_write_is_an_error_and_no_store(
 
 
 def test_a_damaged_input_is_an_error_and_no_store(build: Build, tmp_path: Path) -> None:
-    """P9: half a compressed file never becomes a store, and whole again it does."""
+    """P9: a truncated compressed file never becomes a store; complete again, it does."""
     corpus = mixed_corpus(tmp_path / "in")
     whole = (corpus / "d.txt.gz").read_bytes()
     (corpus / "d.txt.gz").write_bytes(whole[:-9])

@@ -13,7 +13,7 @@ from tokenstore.builder.documents import collect as batches
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The slices of the documents of every batch."""
+    """The slices of the documents of every batch, in order."""
     seen: list[tuple[int, ...]] = []
 
     def noting(out: dict, encoded: object, batch: batches.Batch) -> None:
@@ -26,7 +26,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 
 def test_small_files_are_tokenized_together(build: Build, tmp_path: Path, calls: list) -> None:
-    """A thousand files are one call of the tokenizer, not a thousand, and the documents come in order."""
+    """A thousand files make one call of the tokenizer, and the documents are in order."""
     folder = tmp_path / "in"
     folder.mkdir()
     texts = [f"text {i}" for i in range(300)]
@@ -37,10 +37,10 @@ def test_small_files_are_tokenized_together(build: Build, tmp_path: Path, calls:
     assert calls == [tuple(range(300))]
 
 
-def test_a_batch_over_several_inputs_counts_every_record_for_its_own(
+def test_records_are_counted_for_their_input_in_shared_batches(
     build: Build, jsonl: Callable[..., Path], tmp_path: Path, calls: list
 ) -> None:
-    """Documents, empty, short and bad ones in inputs.jsonl are those of the input, whatever batch they were in."""
+    """inputs.jsonl counts documents, empty, short and bad records for the right input, whatever batch they were in."""
     rows = {"a.jsonl": ["long enough", "", "x"], "b.jsonl": [{"no": 1}, "long enough"], "c.jsonl": ["", "", "y"]}
     for name, records in rows.items():
         jsonl(name, records)
@@ -51,10 +51,10 @@ def test_a_batch_over_several_inputs_counts_every_record_for_its_own(
     assert len(calls) == 1
 
 
-def test_a_large_input_is_a_source_of_its_own(
+def test_a_large_input_is_checked_as_a_separate_source(
     build: Build, tmp_path: Path, calls: list, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More of the first batch of a source is checked against the reference: a large input begins one, small ones share one."""
+    """The reference checks more of the first batch of a source. A large input starts a source, small ones share one."""
     monkeypatch.setattr(batches, "_BATCH_CHARS", 100)
     sources: list[bool] = []
     iterate = batches.UnitBatches.__iter__

@@ -18,7 +18,7 @@ SILENT = {"role": "assistant", "content": ""}
 
 @pytest.fixture
 def chat_tokenizer(tokenizer_file: Path, tmp_path: Path) -> Callable[..., str]:
-    """A tokenizer.json with the tokens of ChatML and a template beside it, called as chat_tokenizer(eos, template)."""
+    """A tokenizer.json with the tokens of ChatML and a template next to it, made by chat_tokenizer(eos, template)."""
 
     def make(eos: str, template: str = "") -> str:
         tokenizer = Tokenizer.from_file(str(tokenizer_file))
@@ -31,7 +31,7 @@ def chat_tokenizer(tokenizer_file: Path, tmp_path: Path) -> Callable[..., str]:
 
 
 def shown(path: Path) -> list[str]:
-    """Every document of a store as text, its parts that are trained on in brackets."""
+    """Every document of a store as text, with the parts in the loss in brackets."""
     documents = []
     with tokenstore.open_store(path) as store:
         for i in range(len(store)):
@@ -40,10 +40,12 @@ def shown(path: Path) -> list[str]:
     return [document.replace("][", "") for document in documents]
 
 
-def test_a_turn_that_ends_with_the_end_of_text_and_a_newline_gets_no_second_one(
+def test_a_turn_that_ends_with_the_eos_token_and_a_newline_gets_no_second_eos(
     build: Build, jsonl: Callable[..., Path], chat_tokenizer: Callable[..., str]
 ) -> None:
-    """The template's own end token ends the document, without the newline after it; another end of text comes after both."""
+    """If the template's own end token ends the document, the newline after it is dropped; another eos token follows
+    both.
+    """
     source = jsonl("chats.jsonl", [{"messages": [ASKED, ANSWERED]}, {"messages": [ASKED, ANSWERED, ASKED]}])
     text = "<|im_start|>user\nWie geht's?<|im_end|>\n<|im_start|>assistant\n[Gut.<|im_end|>]"
     question = "\n<|im_start|>user\nWie geht's?<|im_end|>"
@@ -55,7 +57,7 @@ def test_a_turn_that_ends_with_the_end_of_text_and_a_newline_gets_no_second_one(
 def test_a_familys_own_template_without_marks(
     build: Build, jsonl: Callable[..., Path], chat_tokenizer: Callable[..., str]
 ) -> None:
-    """The newline after a turn is not trained on, and one end token is."""
+    """The newline after a turn is not in the loss, and one end token is."""
     template = (
         "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}{% endfor %}"
         "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -66,10 +68,10 @@ def test_a_familys_own_template_without_marks(
         assert shown(made.path)[0].endswith("assistant\n[Gut.<|im_end|>]")
 
 
-def test_an_empty_answer_is_trained_on_by_its_end_token(
+def test_of_an_empty_answer_the_end_token_is_in_the_loss(
     build: Build, jsonl: Callable[..., Path], chat_tokenizer: Callable[..., str]
 ) -> None:
-    """It does not fail the build."""
+    """An empty answer does not fail the build."""
     records = [{"messages": [ASKED, SILENT, ASKED, ANSWERED]}, {"instruction": "Wie geht's?", "output": ""}]
     made = build(
         jsonl("chats.jsonl", records), tokenizer=chat_tokenizer("<|im_end|>"), records="chat", chat_template="chatml"
@@ -83,7 +85,7 @@ def test_an_empty_answer_is_trained_on_by_its_end_token(
 def test_both_engines_give_the_same_tokens_and_masks(
     build: Build, jsonl: Callable[..., Path], chat_tokenizer: Callable[..., str]
 ) -> None:
-    """The fast engine takes the characters of tokens from their bytes; NFC, divided characters and empty turns included."""
+    """The fast engine derives the characters of tokens from their bytes; with NFC, split characters and empty turns."""
     texts = [*TEXTS, "", "e\u0301a\u0323\u0307", "🦊👩‍👩‍👧", "\n\n x", " <|im_end", "\u1112\u1161\u11ab"]
     records = [
         {
@@ -119,7 +121,7 @@ def test_both_engines_give_the_same_tokens_and_masks(
 def test_a_template_of_another_family_is_noted(
     build: Build, jsonl: Callable[..., Path], chat_tokenizer: Callable[..., str]
 ) -> None:
-    """Its end-of-turn token would be several tokens of text; the family's own vocabulary gives no note."""
+    """Its end-of-turn token would become several tokens of text. With the family's own vocabulary there is no note."""
     source = jsonl("chats.jsonl", [{"messages": [ASKED, ANSWERED]}])
     tokenizer, notes = chat_tokenizer("<|endoftext|>"), {}
     for name in ("chatml", "phi4-mini", "alpaca"):

@@ -21,7 +21,7 @@ def rows(store: Path) -> list[dict]:
 
 
 def edit(path: Path, old: bytes = b"first", new: bytes = b"FIRST", back: bool = False) -> None:
-    """Other bytes, as many; `back`: with the time of the last change set back."""
+    """Write different bytes of the same length; with `back`, restore the modification time."""
     before = path.stat()
     path.write_bytes(path.read_bytes().replace(old, new))
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + (0 if back else 10**9)))
@@ -32,7 +32,7 @@ def edit(path: Path, old: bytes = b"first", new: bytes = b"FIRST", back: bool = 
 def test_the_checksum_does_not_depend_on_how_an_input_is_cut(
     build: Build, tmp_path: Path, small_units: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, unit: int
 ) -> None:
-    """P8: the checksum of the checksums of blocks, whichever slice reads a block; of an empty file that of nothing."""
+    """P8: it is the checksum of the blocks' checksums, whichever slice reads a block. Empty files have the one of b""."""
     monkeypatch.setattr(checksums, "BLOCK", 64)
     data = b"".join(b'{"text": "line %d"}\n' % i for i in range(100))
     (tmp_path / "a.jsonl").write_bytes(data)
@@ -48,10 +48,10 @@ def test_the_checksum_does_not_depend_on_how_an_input_is_cut(
 
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("large", [False, True])
-def test_an_input_edited_to_the_same_size_is_another_input(
+def test_an_input_edited_to_the_same_size_is_detected(
     build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, large: bool, back: bool
 ) -> None:
-    """It counted as the same; also with its time set back, and where what it was is kept."""
+    """Also if its modification time is restored, and if its checksum was kept."""
     monkeypatch.setattr(checksums, "_CHEAP", 1 if large else 1 << 30)
     source = jsonl("a.jsonl", ["first", "second"])
     result = build(source)
@@ -66,7 +66,7 @@ def test_an_input_edited_to_the_same_size_is_another_input(
 def test_large_inputs_that_did_not_change_are_not_read_again(
     build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Their times, size and inode tell; one that was copied or touched is read once more, and known from then on."""
+    """Size, inode and times show it. A copied or touched input is read once more, and its checksum kept from then on."""
     monkeypatch.setattr(checksums, "_CHEAP", 1)
     source = jsonl("a.jsonl", ["first", "second"])
     build(source)
@@ -82,10 +82,10 @@ def test_large_inputs_that_did_not_change_are_not_read_again(
 
 
 @pytest.mark.parametrize("failure", ["the disk is full", "an input is removed"])
-def test_a_store_that_is_there_is_no_failure_for_what_could_not_be_kept(
+def test_failing_to_keep_checksums_does_not_fail_a_build(
     build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, failure: str
 ) -> None:
-    """P8: a committed build ends well; what could not be kept costs a second reading."""
+    """P8: the store is committed already; the inputs are only read a second time."""
     monkeypatch.setattr(checksums, "_CHEAP", 1)
     source = jsonl("a.jsonl", ["first", "second"])
 
@@ -107,10 +107,10 @@ def test_a_store_that_is_there_is_no_failure_for_what_could_not_be_kept(
     assert left_behind(result.path) == []
 
 
-def test_a_part_of_an_input_of_many_blocks_is_resumed_from(
+def test_a_part_with_many_block_checksums_is_reused(
     build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A summary holds a checksum of every block: that of a compressed input of 9 GB was taken for too large."""
+    """A summary holds a checksum per block; those of a 9 GB compressed input are within its size limit."""
     monkeypatch.setattr(checksums, "BLOCK", 16)
     first, second = jsonl("in/a.jsonl", ["x" * 60_000, "y"]), jsonl("in/b.jsonl", ["z", b"{"])
     monkeypatch.setattr(pipeline, "cut_units", lambda files: [(Slice(0),), (Slice(1),)])
@@ -125,7 +125,7 @@ def test_a_part_of_an_input_of_many_blocks_is_resumed_from(
 @pytest.mark.parametrize(
     "data", [b"", b"[]", b"{", b'{"a": 1}', b'{"PATH": [[1, 2, 3, 4], "0"]}', b'{"PATH": 7}', b'{"PATH": [["a"], "0"]}']
 )
-def test_a_damaged_file_of_what_inputs_were_is_as_if_there_were_none(
+def test_a_damaged_file_of_kept_checksums_is_ignored(
     build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, data: bytes
 ) -> None:
     """The inputs are read again."""
@@ -136,8 +136,8 @@ def test_a_damaged_file_of_what_inputs_were_is_as_if_there_were_none(
     assert build(source).was_there
 
 
-def test_an_append_takes_an_edited_input_for_a_new_one(build: Build, jsonl: Callable[..., Path]) -> None:
-    """The same bytes again are refused or nothing to do; others under the same name and size are other documents."""
+def test_an_edited_input_can_be_appended(build: Build, jsonl: Callable[..., Path]) -> None:
+    """The same bytes again are refused or do nothing; other bytes under the same name and size are new documents."""
     source = jsonl("a.jsonl", ["first", "second"])
     store = build(source).path
     more = jsonl("b.jsonl", ["third"])

@@ -17,7 +17,7 @@ from tokenstore.errors import BadRecordsError, BuildError
 
 
 def firsts_of(files: dict[str, list]) -> tuple[list[tuple[str, tuple[str, int]]], Counter[str]]:
-    """(text, origin) of what a set has not seen yet, and how many of each file it has."""
+    """(text, origin) of the texts that a set has not seen yet, and the number of the others per file."""
     seen: set[str] = set()
     kept, duplicates = [], Counter()
     for name, records in files.items():
@@ -41,7 +41,7 @@ def kept_of(path: Path) -> list[tuple[str, tuple[str, int]]]:
 
 
 def repeated(count: int, different: int, seed: int = 0) -> list:
-    """Records of few different texts, with bad, blank and empty ones in between."""
+    """Records with few different texts, with bad, blank and empty ones in between."""
     rng = np.random.default_rng(seed)
     records: list = [{"text": f"text {n} " + "x" * int(n % 7)} for n in rng.integers(0, different, count)]
     for at in range(0, count, 13):
@@ -51,10 +51,10 @@ def repeated(count: int, different: int, seed: int = 0) -> list:
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("buckets", [1, 8, 256])
-def test_the_first_of_equal_texts_stays_over_files_units_and_buckets(
+def test_the_first_of_equal_texts_is_kept_across_files_units_and_buckets(
     tmp_path: Path, small_units: Callable[[int], None], monkeypatch: pytest.MonkeyPatch, buckets: int, workers: int
 ) -> None:
-    """Against a set: the same documents in the same order, with their origins, and duplicates counted by the file they are in."""
+    """Against a set: the same documents, order and origins; duplicates count for the file they are in."""
     files = {"a.jsonl": repeated(200, 90), "b.jsonl.gz": repeated(50, 120, 1), "sub/c.jsonl": repeated(150, 99, 2)}
     sources = write_all(tmp_path / "in", files)
     small_units(1200)
@@ -91,7 +91,7 @@ def test_the_first_of_equal_texts_stays_over_files_units_and_buckets(
 def test_any_texts_against_a_set(
     tmp_path_factory: pytest.TempPathFactory, words: list[list[str]], bucket: int, block: int
 ) -> None:
-    """Equal is equal to the character: neither case, spaces nor the form of a letter are looked through."""
+    """Only identical texts are equal: case, spaces and Unicode form make a difference."""
     tmp_path = tmp_path_factory.mktemp("dedup")
     files = {f"{i}.jsonl": [{"text": word} for word in some] for i, some in enumerate(words)}
     sources = write_all(tmp_path, files)
@@ -110,7 +110,7 @@ def test_any_texts_against_a_set(
 
 
 def test_the_bytes_are_those_of_a_build_without_the_duplicates(tmp_path: Path) -> None:
-    """A store of firsts is the store of inputs that never had others."""
+    """The store equals that of inputs without the duplicates."""
     records = [record for record in repeated(300, 60) if isinstance(record, dict) and record["text"]]
     seen: dict[str, dict] = {record["text"]: record for record in reversed(records)}
     clean = write_records(tmp_path / "clean.jsonl", [r for r in records if seen[r["text"]] is r])
@@ -118,7 +118,7 @@ def test_the_bytes_are_those_of_a_build_without_the_duplicates(tmp_path: Path) -
     assert with_dedup.digest == build_stores(tmp_path / "plain", clean).digest
 
 
-def test_ids_and_splits_go_with_the_first(tmp_path: Path, small_units: Callable[[int], None]) -> None:
+def test_ids_and_splits_are_those_of_the_first(tmp_path: Path, small_units: Callable[[int], None]) -> None:
     """The first one's id is kept; splits are those of the build without dedup, each without its duplicates."""
     texts = [record["text"] for record in repeated(300, 80) if isinstance(record, dict) and record["text"]]
     source = write_records(tmp_path / "in.jsonl", [{"id": i, "text": text} for i, text in enumerate(texts)])
@@ -135,8 +135,8 @@ def test_ids_and_splits_go_with_the_first(tmp_path: Path, small_units: Callable[
     assert result.counts["duplicates"] == len(texts) - len(set(texts))
 
 
-def test_tokens_are_equal_with_their_masks(tmp_path: Path) -> None:
-    """Other tokens learned of the same ids are another document; where there are no masks ids alone count."""
+def test_documents_of_tokens_are_equal_if_their_masks_are_too(tmp_path: Path) -> None:
+    """The same ids with another mask are another document; without masks only the ids count."""
     rows = [([1, 2], [1, 1]), ([1, 2], [0, 1]), ([1, 2], [1, 1]), ([1], [1]), ([1, 0], [1, 1]), ([1, 2], [0, 1])]
     records = [{"id": i, "input_ids": ids, "loss_mask": mask} for i, (ids, mask) in enumerate(rows)]
     source = write_records(tmp_path / "in.jsonl", records)
@@ -153,8 +153,8 @@ def test_tokens_are_equal_with_their_masks(tmp_path: Path) -> None:
     assert [row[2] for row in rows_of(without.path)] == ["0", "3", "4"]
 
 
-def test_only_documents_that_stay_are_compared(tmp_path: Path) -> None:
-    """A text dropped for its length is counted for that, every time."""
+def test_only_kept_documents_are_compared(tmp_path: Path) -> None:
+    """A text dropped for its length is counted for that each time."""
     source = write_records(tmp_path / "in.jsonl", [{"text": t} for t in ["a", "bb", "a", "", "bb", "", "cccc", "cccc"]])
     result = build_stores(tmp_path / "store", source, dedup="exact", min_tokens=2, max_tokens=3)
     assert texts_of(result.path) == ["bb"]
@@ -166,10 +166,10 @@ def test_only_documents_that_stay_are_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_more_bad_records_than_allowed_are_told_as_without_dedup(
+def test_too_many_bad_records_are_reported_as_without_dedup(
     tmp_path: Path, small_units: Callable[[int], None], workers: int
 ) -> None:
-    """The same message and list, wherever the bad records are; raised, the build goes on to the bytes of one run."""
+    """The same message and list, wherever the bad records are. With a higher limit the build resumes to the same bytes."""
     records = repeated(200, 40)
     source = write_records(tmp_path / "in.jsonl", records)
     num_bad = sum(record is BAD or record == BAD for record in records)
@@ -194,10 +194,8 @@ def test_more_bad_records_than_allowed_are_told_as_without_dedup(
 
 
 @pytest.mark.parametrize("kind", ["none", "exact"])
-def test_no_worker_is_left_when_a_build_has_failed(
-    tmp_path: Path, small_units: Callable[[int], None], kind: str
-) -> None:
-    """P8: with the lock given back nobody writes to the work folder any more, also while the error is still held."""
+def test_no_worker_outlives_a_failed_build(tmp_path: Path, small_units: Callable[[int], None], kind: str) -> None:
+    """P8: once the lock is released nobody writes to the work folder, even while the exception is still referenced."""
     small_units(500)
     source = write_records(tmp_path / "in.jsonl", repeated(200, 40))
     with pytest.raises(BadRecordsError) as held:
@@ -206,8 +204,8 @@ def test_no_worker_is_left_when_a_build_has_failed(
     assert "bad records: 1 so far" in str(held.value)
 
 
-def test_a_build_killed_while_it_compared_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P8: what was spread over files is made anew, and goes with the work."""
+def test_a_build_killed_during_dedup_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P8: the temporary files are made again, and removed with the work folder."""
     source = write_records(tmp_path / "in.jsonl", repeated(100, 30))
 
     def die(*args: object, **kwargs: object) -> None:
@@ -226,7 +224,7 @@ def test_a_build_killed_while_it_compared_goes_on(tmp_path: Path, monkeypatch: p
 
 
 def test_hashes_that_differ_in_one_bit_are_not_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All 128 bits count, in one bucket or many; of three equal ones far apart the first stays."""
+    """All 128 bits count, in one bucket or many; of three distant equal documents the first is kept."""
     hashes = [
         (0, 0),
         (1, 0),
@@ -254,8 +252,8 @@ def test_hashes_that_differ_in_one_bit_are_not_equal(tmp_path: Path, monkeypatch
         assert not (tmp_path / "scratch").exists()
 
 
-def test_no_documents_at_all(tmp_path: Path) -> None:
-    """Nothing to compare is no error of its own."""
+def test_dedup_without_documents(tmp_path: Path) -> None:
+    """There is no additional error."""
     with dedup.starts([], tmp_path / "scratch") as first:
         assert first.tolist() == []
     source = write_records(tmp_path / "in.jsonl", [{"text": ""}])

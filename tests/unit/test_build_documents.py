@@ -17,7 +17,7 @@ from tokenstore.errors import BadRecordsError
 
 @pytest.mark.parametrize("special_text", ["plain", "special"])
 @pytest.mark.parametrize(("start", "eos"), [("none", True), ("none", False), ("eos", True), ("eos", False), ("bos", True), ("bos", False)])  # fmt: skip
-def test_documents_are_the_tokens_of_the_reference_library_and_the_special_tokens_asked_for(
+def test_documents_are_the_tokens_of_the_reference_library_and_special_tokens(
     build: Build,
     jsonl: Callable[..., Path],
     tokenizer_file: Path,
@@ -26,7 +26,7 @@ def test_documents_are_the_tokens_of_the_reference_library_and_the_special_token
     eos: bool,
     special_text: str,
 ) -> None:
-    """Each document is what the tokenizers library makes of its text, one by one, begun and ended as asked for."""
+    """Each document is what the tokenizers library makes of its text, with the start and end tokens of the options."""
     folder = tmp_path / "tokenizer"
     folder.mkdir()
     shutil.copy(tokenizer_file, folder)
@@ -48,7 +48,7 @@ def test_documents_are_the_tokens_of_the_reference_library_and_the_special_token
 def test_tokens_of_a_template_in_the_tokenizer_file_are_not_added(
     build: Build, jsonl: Callable[..., Path], tokenizer_file: Path, tmp_path: Path
 ) -> None:
-    """A tokenizer that by itself puts tokens around a text does not do so in a store."""
+    """A post-processor in the tokenizer file adds no tokens by default."""
     templated = tokenizers.Tokenizer.from_file(str(tokenizer_file))
     templated.post_processor = processors.TemplateProcessing("<|user|> $A <|user|>", None, [("<|user|>", 1)])
     templated.save(str(tmp_path / "tokenizer.json"))
@@ -56,8 +56,8 @@ def test_tokens_of_a_template_in_the_tokenizer_file_are_not_added(
     assert documents(result.path) == [[*templated.encode("a", add_special_tokens=False).ids, 0]]
 
 
-def test_documents_come_in_the_order_of_the_files_and_their_lines(build: Build, tmp_path: Path) -> None:
-    """The order of documents is that of arguments, sorted paths and lines."""
+def test_documents_are_in_the_order_of_files_and_lines(build: Build, tmp_path: Path) -> None:
+    """Documents follow the order of arguments, sorted paths and lines."""
     corpus = mixed_corpus(tmp_path / "in")
     result = build(corpus / "e.jsonl", corpus, max_bad=3)
     texts = ["the last", *TEXTS * 3, TEXTS[2], *TEXTS[:6], TEXTS[3] * 20]
@@ -67,7 +67,7 @@ def test_documents_come_in_the_order_of_the_files_and_their_lines(build: Build, 
 def test_documents_without_text_are_dropped_and_counted(
     build: Build, jsonl: Callable[..., Path], tmp_path: Path
 ) -> None:
-    """An empty text is no document unless asked for, and never gone without a trace."""
+    """Empty texts become documents only with keep_empty, and otherwise are counted."""
     (tmp_path / "empty.txt").touch()
     inputs = (jsonl("in.jsonl", ["a", "", "b", "", " "]), tmp_path / "empty.txt")
     result = build(*inputs)
@@ -79,16 +79,14 @@ def test_documents_without_text_are_dropped_and_counted(
 
 
 def test_a_document_without_any_token_cannot_be_kept(build: Build, jsonl: Callable[..., Path]) -> None:
-    """Without special tokens an empty text has nothing to keep: it is dropped and counted also with keep_empty."""
+    """Without special tokens an empty text has no tokens: it is dropped and counted, even with keep_empty."""
     result = build(jsonl("in.jsonl", ["a", "", "b"]), keep_empty=True, eos=False)
     assert documents(result.path) == [[97], [98]]
     assert result.counts["empty"] == 1
 
 
-def test_a_text_in_which_the_tokenizer_finds_nothing_counts_as_empty(
-    build: Build, jsonl: Callable[..., Path], tmp_path: Path
-) -> None:
-    """A text can be all spaces to a tokenizer that drops them: no document of an end of text alone comes of it."""
+def test_a_text_without_tokens_counts_as_empty(build: Build, jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    """Some tokenizers drop spaces: a text of spaces does not become a document of one eos token."""
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<eos>": 1}, unk_token="a"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     words.add_special_tokens(["<eos>"])
@@ -106,16 +104,16 @@ def test_a_text_in_which_the_tokenizer_finds_nothing_counts_as_empty(
     ]
 
 
-def test_text_comes_from_the_field_asked_for(build: Build, jsonl: Callable[..., Path]) -> None:
+def test_text_comes_from_the_text_field(build: Build, jsonl: Callable[..., Path]) -> None:
     """`a.b` is field b of object a."""
     result = build(jsonl("in.jsonl", [{"a": {"b": "x"}, "text": "y"}]), text_field="a.b")
     assert documents(result.path) == as_bytes("x")
 
 
-def test_special_tokens_in_a_text_make_the_record_bad_when_asked_for(
+def test_special_text_error_makes_records_with_special_tokens_bad(
     build: Build, jsonl: Callable[..., Path], tokenizer_file: Path
 ) -> None:
-    """With special_text "error" a special string is a bad record that names it, and the other documents stay."""
+    """The reason names the token, and the other documents are kept."""
     source = jsonl("in.jsonl", ["a", "b<|user|>c", "d"])
     options = {"tokenizer": str(tokenizer_file), "special_text": "error"}
     with pytest.raises(BadRecordsError, match=r"record 2 of in\.jsonl: special token '<\|user\|>' in the text"):
@@ -124,10 +122,8 @@ def test_special_tokens_in_a_text_make_the_record_bad_when_asked_for(
 
 
 @pytest.mark.parametrize("shard_bytes", [4, 100, 1000])
-def test_a_small_shard_size_gives_many_shards_and_no_document_straddles(
-    build: Build, jsonl: Callable[..., Path], shard_bytes: int
-) -> None:
-    """A new shard begins before the document that would pass the target size; one larger than that is alone."""
+def test_no_document_straddles_shards(build: Build, jsonl: Callable[..., Path], shard_bytes: int) -> None:
+    """A new shard begins before the document that would exceed the target size; a larger document is alone in its shard."""
     source = jsonl("in.jsonl", TEXTS)
     result = build(source, shard_bytes=shard_bytes)
     assert documents(result.path) == as_bytes(*TEXTS)

@@ -18,7 +18,7 @@ Module = Callable[[str], str]
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Module]:
-    """Write the source of a module into the working directory, and give its name; one name a test, as Python keeps modules."""
+    """Write a module into the working directory and return its name, a new one for each test, as Python caches modules."""
     folder = tmp_path / "cwd"
     folder.mkdir()
     name = f"hooks_{abs(hash(str(tmp_path)))}"
@@ -42,10 +42,10 @@ def texts(*words: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_filter_keeps_and_a_map_changes_what_is_kept(
+def test_a_filter_selects_and_a_map_changes_records(
     tmp_path: Path, module: Module, small_units: Callable[[int], None], workers: int
 ) -> None:
-    """The filter sees the record as it is, the map what is kept; what both leave out is counted, by file."""
+    """The filter sees the original record, the map those that are kept; the records both drop are counted by file."""
     name = module(
         "def keep(row):\n    return row['n'] % 3 != 0\n\n\n"
         "class Changes:\n    @staticmethod\n    def upper(row):\n"
@@ -61,8 +61,8 @@ def test_a_filter_keeps_and_a_map_changes_what_is_kept(
     assert [row["filtered"] for row in json_lines(result.path / "inputs.jsonl")] == [4, 4]
 
 
-def test_every_field_of_a_record_comes_to_a_hook(tmp_path: Path, module: Module) -> None:
-    """Also the columns of a table that nothing else asks for, whatever their types; ids and masks may be made there."""
+def test_a_hook_gets_every_field_of_a_record(tmp_path: Path, module: Module) -> None:
+    """Also columns of a table that nothing else reads, of any type. A map can make ids and masks."""
     name = module(
         "def change(row):\n"
         "    return {'input_ids': [row['a']['b'], len(row['text'])], 'labels': [-100, len(row['text'])], 'id': str(row['when'])}\n"
@@ -78,8 +78,8 @@ def test_every_field_of_a_record_comes_to_a_hook(tmp_path: Path, module: Module)
     ]
 
 
-def test_a_value_that_python_cannot_hold_makes_its_row_bad_and_no_other(tmp_path: Path, module: Module) -> None:
-    """P9: hooks see all columns, so also a time of nanoseconds or of the year 10^7 that nobody asked for."""
+def test_a_value_that_python_cannot_represent_makes_only_its_row_bad(tmp_path: Path, module: Module) -> None:
+    """P9: hooks get all columns, hence also times in nanoseconds or of the year 10^7."""
     name = module("def keep(row):\n    return True\n")
     columns = {"text": list("abcd"), "when": pa.array([0, 1, 2000, 3001], pa.timestamp("ns"))}
     parquet.write_table(pa.table(columns), tmp_path / "a.parquet")
@@ -115,7 +115,7 @@ FAILING = {
 
 @pytest.mark.parametrize(("body", "reason"), FAILING.items(), ids=FAILING)
 def test_a_map_that_fails_makes_the_record_bad(tmp_path: Path, module: Module, body: str, reason: str) -> None:
-    """P9: whatever the user's code does to one record, it is told with its place, and the others stay."""
+    """P9: the reason says where the exception of the user's code was raised; the other records are kept."""
     name = module(f"def change(row):\n    if row['n'] != 1:\n        return row\n    {body}\n")
     source = write_records(tmp_path / "in.jsonl", texts("a", "b", "c"))
     with pytest.raises(BadRecordsError, match=r"record 2 of in\.jsonl") as caught:
@@ -130,7 +130,7 @@ def test_a_map_that_fails_makes_the_record_bad(tmp_path: Path, module: Module, b
 
 
 def test_a_filter_that_fails_makes_the_record_bad(tmp_path: Path, module: Module) -> None:
-    """Also an answer that is neither yes nor no."""
+    """Also if the truth value of its result cannot be determined."""
     name = module(
         "import numpy\n\n\ndef keep(row):\n"
         "    return {0: True, 1: numpy.array([1, 2]), 2: 'yes', 3: 0, 4: None}.get(row['n']) if row['n'] < 5 else 1 / 0\n"
@@ -143,8 +143,8 @@ def test_a_filter_that_fails_makes_the_record_bad(tmp_path: Path, module: Module
     assert [reason.split(" in the filter")[0] for reason in reasons] == ["ValueError", "ZeroDivisionError"]
 
 
-def test_bad_records_do_not_come_to_a_hook_and_filtered_ones_are_not_bad(tmp_path: Path, module: Module) -> None:
-    """A filter may leave out what would be bad; what is no record at all is bad all the same."""
+def test_hooks_do_not_get_bad_records_and_filtered_ones_are_not_bad(tmp_path: Path, module: Module) -> None:
+    """A filter may drop records that would be bad; lines that are no records are bad anyway."""
     name = module("def keep(row):\n    assert isinstance(row, dict)\n    return isinstance(row['text'], str)\n")
     source = write_records(tmp_path / "in.jsonl", [*texts("a"), BAD, b"{", b"[1]", b"", *texts("b")])
     result = build_stores(tmp_path / "store", source, filter=f"{name}:keep", max_bad=2)
@@ -152,8 +152,8 @@ def test_bad_records_do_not_come_to_a_hook_and_filtered_ones_are_not_bad(tmp_pat
     assert (result.counts["bad"], result.counts["filtered"]) == (2, 1)
 
 
-def test_a_hook_that_changes_its_record_changes_no_other(tmp_path: Path, module: Module) -> None:
-    """Every record is a dict of its own; what a filter does to it, the map and the store see."""
+def test_a_hook_that_modifies_its_record_changes_no_other(tmp_path: Path, module: Module) -> None:
+    """Every record is a separate dict; the map and the store see the filter's changes."""
     name = module(
         "def keep(row):\n    row['text'] += '!'\n    row.setdefault('seen', []).append(1)\n    return True\n\n\n"
         "def change(row):\n    assert row.pop('seen') == [1]\n    row['text'] *= 2\n    return row\n"
@@ -166,7 +166,7 @@ def test_a_hook_that_changes_its_record_changes_no_other(tmp_path: Path, module:
 
 
 def test_only_errors_are_caught(tmp_path: Path, module: Module) -> None:
-    """An interrupt inside a hook ends the build; the same command goes on."""
+    """An interrupt inside a hook ends the build, and the same command resumes it."""
     name = module("def keep(row):\n    raise KeyboardInterrupt\n")
     source = write_records(tmp_path / "in.jsonl", texts("a"))
     with pytest.raises(KeyboardInterrupt):
@@ -190,10 +190,10 @@ WRONG_NAMES = {
 
 @pytest.mark.parametrize("option", ["filter", "map"])
 @pytest.mark.parametrize(("hook", "message"), WRONG_NAMES.items(), ids=WRONG_NAMES)
-def test_a_hook_that_is_none_is_refused_before_any_work(
+def test_an_invalid_hook_is_refused_before_any_work(
     tmp_path: Path, module: Module, option: str, hook: str, message: str
 ) -> None:
-    """ConfigError by name, and nothing is left behind."""
+    """ConfigError names it, and no files remain."""
     name = module("number = 5\n\n\ndef keep(row):\n    return True\n")
     source = write_records(tmp_path / "in.jsonl", texts("a"))
     with pytest.raises(ConfigError, match=message):
@@ -203,17 +203,17 @@ def test_a_hook_that_is_none_is_refused_before_any_work(
 
 @pytest.mark.parametrize("source", ["def keep(row:\n", "raise RuntimeError('at import')\n", "import no_such_module\n"])
 def test_a_module_that_cannot_be_imported_is_refused(tmp_path: Path, module: Module, source: str) -> None:
-    """What its import raised stands in the message."""
+    """The message includes what the import raised."""
     records = write_records(tmp_path / "in.jsonl", texts("a"))
     with pytest.raises(ConfigError, match=r"cannot import .*(SyntaxError|at import|no_such_module)"):
         build_stores(tmp_path / "store", records, filter=f"{module(source)}:keep")
 
 
 @pytest.mark.parametrize("state", ["finished", "unfinished"])
-def test_another_source_of_a_hook_is_another_build(
+def test_a_hook_with_changed_source_is_another_build(
     tmp_path: Path, module: Module, small_units: Callable[[int], None], state: str
 ) -> None:
-    """P8: neither a finished store nor the parts of an unfinished one are taken for those of other code."""
+    """P8: neither a finished store nor the parts of an unfinished build are reused with other code."""
     name = module("def keep(row):\n    return row['n'] < 3\n")
     small_units(30)
     source = write_records(tmp_path / "in.jsonl", [*texts(*"abcd"), *([BAD] if state == "unfinished" else [])])
@@ -234,7 +234,7 @@ def test_another_source_of_a_hook_is_another_build(
 
 
 def test_a_module_changed_since_it_was_loaded_is_refused(tmp_path: Path, module: Module) -> None:
-    """P8: in one process the old code would run under the name of the new, and other workers would run the new."""
+    """P8: this process would run the old code under the hash of the new, and new workers the new code."""
     name = module("def keep(row):\n    return True\n")
     source = write_records(tmp_path / "in.jsonl", texts("a"))
     build_stores(tmp_path / "store", source, filter=f"{name}:keep")
@@ -248,7 +248,7 @@ def test_a_module_changed_since_it_was_loaded_is_refused(tmp_path: Path, module:
 def test_a_function_that_ends_the_program_is_named(
     tmp_path: Path, module: Module, small_units: Callable[[int], None], option: str, workers: int
 ) -> None:
-    """`sys.exit(0)` in a user's function ended the build with exit code 0, no store and no message."""
+    """`sys.exit(0)` in a user's function must not end the build with exit code 0, no store and no message."""
     name = module("import sys\n\n\ndef leave(row):\n    sys.exit(0)\n")
     sources = [write_records(tmp_path / f"{f}.jsonl", texts(*"abcdefgh")) for f in (1, 2)]
     small_units(100)
@@ -259,7 +259,7 @@ def test_a_function_that_ends_the_program_is_named(
 
 
 def test_a_module_that_ends_the_program_is_named(tmp_path: Path, module: Module) -> None:
-    """The same while it is imported."""
+    """The same during its import."""
     name = module("import sys\n\nsys.exit(0)\n")
     source = write_records(tmp_path / "a.jsonl", texts("a"))
     with pytest.raises(ConfigError, match=rf"cannot import '{name}:keep': SystemExit"):

@@ -31,8 +31,8 @@ def origins_of(path: Path) -> list[tuple[str, int] | None]:
 
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".parquet", ".arrow", ".csv"])
 @pytest.mark.parametrize("kind", [str, int])
-def test_ids_come_from_the_field_asked_for(tmp_path: Path, ending: str, kind: type) -> None:
-    """Strings and integers, of every format, as text; a store without the option has none."""
+def test_ids_come_from_the_id_field(tmp_path: Path, ending: str, kind: type) -> None:
+    """Strings and integers, of every format, as text; without the option a store has no ids."""
     numbers = [0, 7, 7, 1 << 40, 12]
     source = write_records(tmp_path / f"in{ending}", [{"id": kind(n), "text": f"t{n}"} for n in numbers])
     assert ids_of(build_stores(tmp_path / "store", source, id_field="id").path) == [str(n) for n in numbers]
@@ -42,7 +42,7 @@ def test_ids_come_from_the_field_asked_for(tmp_path: Path, ending: str, kind: ty
 
 
 def test_ids_of_any_text_are_kept(tmp_path: Path) -> None:
-    """Empty ids, one of the largest size, every script, zero bytes, newlines, and one id twice."""
+    """Empty ids, one of the maximum size, every script, zero bytes, newlines, and one id twice."""
     longest = ["x" * MAX_ID_BYTES, "é" * (MAX_ID_BYTES // 2), "🦊" * (MAX_ID_BYTES // 4)]
     ids = ["", "a", "a", "\x00", "a\nb\r\n", " ", "\u2028", "\ufeff", "\U0010ffff", *TEXTS, *longest, ""]
     source = write_records(tmp_path / "in.jsonl", [{"id": name, "text": "t"} for name in ids])
@@ -51,10 +51,10 @@ def test_ids_of_any_text_are_kept(tmp_path: Path) -> None:
 
 @settings(max_examples=15)
 @given(names=st.lists(st.text(max_size=5), min_size=1, max_size=20), batch=st.integers(1, 5))
-def test_any_ids_in_any_batches_come_back(
+def test_any_ids_in_any_batches_are_read_back(
     tmp_path_factory: pytest.TempPathFactory, names: list[str], batch: int
 ) -> None:
-    """Whatever is encoded, or read back, at once."""
+    """However many documents are encoded or read at once."""
     tmp_path = tmp_path_factory.mktemp("ids")
     source = write_records(tmp_path / "in.jsonl", [{"id": name, "text": "t"} for name in names])
     with pytest.MonkeyPatch.context() as patched:
@@ -78,7 +78,7 @@ WRONG_IDS = {
 
 @pytest.mark.parametrize(("fields", "reason"), WRONG_IDS.values(), ids=WRONG_IDS)
 def test_a_record_without_an_id_is_bad(tmp_path: Path, fields: dict, reason: str) -> None:
-    """P9: no document gets another's id or none: its record is bad, and its neighbours keep theirs."""
+    """P9: no document gets another's id or none: its record is bad, and the others keep theirs."""
     records = [{"id": "a", "text": "x"}, {"text": "y", **fields}, {"id": "b", "text": "z"}]
     source = write_records(tmp_path / "in.jsonl", records)
     with pytest.raises(BadRecordsError, match=r"record 2 of in\.jsonl"):
@@ -91,7 +91,7 @@ def test_a_record_without_an_id_is_bad(tmp_path: Path, fields: dict, reason: str
 
 @pytest.mark.parametrize("ending", [".jsonl", ".parquet", ".arrow"])
 def test_an_id_inside_an_object_is_named_by_its_path(tmp_path: Path, ending: str) -> None:
-    """`a.b` is field b of object a; a null above it is a null."""
+    """`a.b` is field b of object a; inside null it is null."""
     records = [{"meta": {"id": 5}, "text": "x"}, {"meta": {"id": 6}, "text": "y"}, {"meta": None, "text": "z"}]
     source = write_records(tmp_path / f"in{ending}", records)
     result = build_stores(tmp_path / "store", source, id_field="meta.id", max_bad=1)
@@ -100,21 +100,21 @@ def test_an_id_inside_an_object_is_named_by_its_path(tmp_path: Path, ending: str
 
 
 def test_the_text_itself_may_be_the_id(tmp_path: Path) -> None:
-    """One column, asked for twice."""
+    """One column is used twice."""
     for ending in (".parquet", ".arrow", ".csv", ".jsonl"):
         source = write_records(tmp_path / f"in{ending}", [{"text": "x"}, {"text": "y"}])
         assert ids_of(build_stores(tmp_path / f"store{ending}", source, id_field="text").path) == ["x", "y"]
 
 
-def test_a_table_without_the_column_of_ids_is_refused_by_name(tmp_path: Path) -> None:
-    """As for the text: an error of the file."""
+def test_a_table_without_the_id_column_is_refused_by_name(tmp_path: Path) -> None:
+    """As for the text, it is an error of the file."""
     source = write_records(tmp_path / "in.parquet", [{"text": "x"}])
     with pytest.raises(BuildError, match=r"no column 'id' in .*its columns are 'text'"):
         build_stores(tmp_path / "store", source, id_field="id")
 
 
 def test_ids_of_binary_columns_are_text_or_bad(tmp_path: Path) -> None:
-    """A column of bytes that are UTF-8 is text; a row whose bytes are not is bad."""
+    """Bytes that are UTF-8 are text; a row with other bytes is bad."""
     table = pa.table({"id": pa.array([b"a", b"\xff", "ü".encode()]), "text": ["x", "y", "z"]})
     parquet.write_table(table, tmp_path / "in.parquet")
     result = build_stores(tmp_path / "store", tmp_path / "in.parquet", id_field="id", max_bad=1)
@@ -122,7 +122,7 @@ def test_ids_of_binary_columns_are_text_or_bad(tmp_path: Path) -> None:
 
 
 def mixed(folder: Path) -> tuple[list[Path], list[tuple[str, tuple[str, int]]]]:
-    """Files of every format with bad, empty and blank records in between, and (text, origin) of what is a document."""
+    """Files of every format with bad, empty and blank records in between, and (text, origin) of every document."""
     inputs, expected = [], []
 
     def add(name: str, records: list, skipped: tuple[int, ...] = ()) -> None:
@@ -155,7 +155,7 @@ def mixed(folder: Path) -> tuple[list[Path], list[tuple[str, tuple[str, int]]]]:
 def test_the_origin_of_a_document_is_its_file_and_record(
     tmp_path: Path, small_units: Callable[[int], None], unit_bytes: int, workers: int
 ) -> None:
-    """Over all formats, cut anywhere, on one worker or two: blank lines are counted, as a text editor counts them."""
+    """For all formats, any units and one or two workers. Blank lines count, as in a text editor."""
     inputs, expected = mixed(tmp_path / "in")
     small_units(unit_bytes)
     result = build_stores(tmp_path / "store", *inputs, max_bad=20, workers=workers)
@@ -168,7 +168,7 @@ def test_the_origin_of_a_document_is_its_file_and_record(
 
 
 def test_the_record_of_an_origin_is_the_line_of_the_file(tmp_path: Path, small_units: Callable[[int], None]) -> None:
-    """What a person does with an origin: `sed -n 5p`, and it holds the document."""
+    """`sed -n 5p` prints the line with the document of record 5."""
     inputs, expected = mixed(tmp_path / "in")
     small_units(600)
     result = build_stores(tmp_path / "store", *inputs, max_bad=20)
@@ -182,7 +182,7 @@ def test_the_record_of_an_origin_is_the_line_of_the_file(tmp_path: Path, small_u
 
 
 def test_without_origins_a_store_has_none_and_the_same_digest(tmp_path: Path) -> None:
-    """Where a document came from is no part of what it is."""
+    """The origin of a document is not part of its content."""
     inputs, expected = mixed(tmp_path / "in")
     known = build_stores(tmp_path / "known", *inputs, max_bad=20)
     without = build_stores(tmp_path / "without", *inputs, max_bad=20, origins=False)
@@ -196,7 +196,7 @@ def test_without_origins_a_store_has_none_and_the_same_digest(tmp_path: Path) ->
 
 @pytest.mark.parametrize("options", [{"id_field": "id"}, {"id_field": "id", "origins": False}, {"id_field": "other"}])
 def test_ids_and_origins_are_options_of_the_store(tmp_path: Path, options: dict) -> None:
-    """The same command finds its store again, and not one of other ids."""
+    """The same command recognises its store, but not one with other ids."""
     source = write_records(tmp_path / "in.jsonl", [{"id": "a", "other": 1, "text": "x"}])
     first = build_stores(tmp_path / "store", source, **options)
     before = all_files(first.path)
@@ -206,8 +206,8 @@ def test_ids_and_origins_are_options_of_the_store(tmp_path: Path, options: dict)
     assert all_files(first.path) == before
 
 
-def test_dropped_documents_keep_the_ids_of_the_others_in_place(tmp_path: Path) -> None:
-    """Empty, short and long documents go with their ids, over borders of batches."""
+def test_dropped_documents_take_their_ids_along(tmp_path: Path) -> None:
+    """Empty, short and long documents are dropped with their ids, also at the borders of batches."""
     lengths = [0, 3, 1, 9, 4, 0, 5, 2, 8, 6, 4, 0]
     records = [{"id": i, "text": "x" * n} for i, n in enumerate(lengths)]
     source = write_records(tmp_path / "in.jsonl", records)
@@ -220,8 +220,8 @@ def test_dropped_documents_keep_the_ids_of_the_others_in_place(tmp_path: Path) -
         assert [row[2:] for row in rows_of(result.path)] == expected
 
 
-def test_an_empty_document_that_cannot_be_kept_takes_no_id_along(tmp_path: Path) -> None:
-    """Where no special token is put, nothing is left of an empty text, and the ids behind it stay where they are."""
+def test_an_empty_document_that_cannot_be_kept_leaves_no_id(tmp_path: Path) -> None:
+    """Without special tokens an empty text has no tokens; the ids after it still belong to their documents."""
     records = [{"id": name, "text": text} for name, text in zip("abcde", ["", "x", "", "yy", ""], strict=True)]
     source = write_records(tmp_path / "in.jsonl", records)
     result = build_stores(tmp_path / "store", source, id_field="id", keep_empty=True, eos=False)

@@ -25,7 +25,7 @@ TOO_LONG = "longer than 40 bytes; --max-record-size allows more"
 
 
 def naive_lengths(lengths: list[int], low: int, high: int | None, keep_empty: bool) -> tuple[list[int], dict[str, int]]:
-    """Lengths that stay, and how many go for which reason."""
+    """Lengths that are kept, and the number of others by reason."""
     kept, dropped = [], {"empty": 0, "short": 0, "long": 0}
     for length in lengths:
         if length == 0 and not keep_empty:
@@ -56,7 +56,7 @@ def test_documents_of_other_lengths_are_dropped_and_counted(
     tokens: bool,
     eos: bool,
 ) -> None:
-    """Against a twin: lengths without the tokens put around them; every document is kept, or counted for one reason."""
+    """Against a twin: lengths without added tokens; every document is kept or counted for one reason."""
     tmp_path = tmp_path_factory.mktemp("lengths")
     high = None if more is None else max(low + more, 1)
     rows = [{"input_ids": [65] * n} if tokens else {"text": "A" * n} for n in lengths]
@@ -88,14 +88,14 @@ def test_documents_of_other_lengths_are_dropped_and_counted(
         ({"min_tokens": 6, "max_tokens": 5}, "min_tokens: expected at most max_tokens, 5, found 6"),
     ],
 )
-def test_lengths_that_no_document_has_are_refused(tmp_path: Path, options: dict, message: str) -> None:
+def test_contradictory_length_limits_are_refused(tmp_path: Path, options: dict, message: str) -> None:
     """Before anything is read."""
     with pytest.raises(ConfigError, match=message):
         build_stores(tmp_path / "store", tmp_path, **options)
 
 
-def test_tokens_put_around_a_document_do_not_count(tmp_path: Path) -> None:
-    """At both edges, with both special tokens; those a document came with are its own."""
+def test_added_special_tokens_do_not_count_for_the_length(tmp_path: Path) -> None:
+    """At both limits, with start and end token; those that a document already has count."""
     source = write_records(tmp_path / "in.jsonl", [{"text": "x" * n} for n in (1, 2, 3, 4)])
     options = {"min_tokens": 2, "max_tokens": 3, "document_start": "bos"}
     assert [len(row[0]) for row in rows_of(build_stores(tmp_path / "store", source, **options).path)] == [4, 5]
@@ -105,14 +105,14 @@ def test_tokens_put_around_a_document_do_not_count(tmp_path: Path) -> None:
 
 
 def line(size: int, letter: str = "x") -> bytes:
-    """A record of so many bytes, its newline apart."""
+    """A record of this many bytes, without its newline."""
     return json.dumps({"text": letter * (size - 12)}).encode()
 
 
 @pytest.mark.parametrize("ending", [".jsonl", ".jsonl.gz", ".jsonl.zst"])
 @pytest.mark.parametrize("newline", [b"\n", b""])
 def test_the_longest_line_allowed_is_read_and_one_byte_more_is_bad(tmp_path: Path, ending: str, newline: bytes) -> None:
-    """First, between others and last, with a newline behind it or not."""
+    """First, between others and last, with a newline after it or not."""
     compress = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(ending).suffix, bytes)
     for size in (39, 40, 41, 42, 500):
         path = tmp_path / f"in{size}{ending}"
@@ -133,10 +133,10 @@ def test_the_longest_line_allowed_is_read_and_one_byte_more_is_bad(tmp_path: Pat
     chunk=st.sampled_from([2, 7, 64, 1 << 20]),
     newline=st.booleans(),
 )
-def test_long_lines_go_and_all_others_stay_wherever_a_file_is_cut(
+def test_long_lines_are_bad_and_others_kept_wherever_a_file_is_cut(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], unit: int, chunk: int, newline: bool
 ) -> None:
-    """Against a twin that splits the whole file: every line once, in order, whichever slices a long one goes over."""
+    """Against a twin that splits the whole file: every line once, in order, whichever slices a long line spans."""
     lines = [line(size, "abcdefghijkl"[i]) if size else b"" for i, size in enumerate(sizes)]
     path = tmp_path_factory.mktemp("cut") / "in.jsonl"
     path.write_bytes(b"\n".join(lines) + b"\n" * newline)
@@ -160,7 +160,7 @@ def test_long_lines_go_and_all_others_stay_wherever_a_file_is_cut(
 
 
 def test_a_long_line_over_several_units_of_a_build(tmp_path: Path, small_units: Callable[[int], None]) -> None:
-    """Records keep their numbers behind a line that fills units of its own; two workers see the same."""
+    """Records after a line that fills several units keep their numbers; two workers see the same."""
     small_units(100)
     path = tmp_path / "in.jsonl"
     path.write_bytes(b"\n".join([line(1000), line(30), line(30), b"", line(777), line(777), line(30), line(350), b""]))
@@ -174,7 +174,7 @@ def test_a_long_line_over_several_units_of_a_build(tmp_path: Path, small_units: 
 
 @pytest.mark.parametrize("ending", [".txt", ".txt.gz", ".txt.zst"])
 def test_a_text_file_too_long_is_one_bad_record(tmp_path: Path, ending: str) -> None:
-    """At the very size it is read; the other files stay."""
+    """With exactly the maximum size it is read; the other files are kept."""
     compress = {".gz": gzip.compress, ".zst": zstandard.compress}.get(Path(ending).suffix, bytes)
     for name, size in (("a", 40), ("b", 41), ("c", 100_000), ("d", 1)):
         (tmp_path / f"{name}{ending}").write_bytes(compress(name.encode() * size))
@@ -187,7 +187,7 @@ def test_a_text_file_too_long_is_one_bad_record(tmp_path: Path, ending: str) -> 
 
 @pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz"])
 def test_a_row_too_long_is_one_bad_record(tmp_path: Path, ending: str) -> None:
-    """The bytes of all its fields count; a quoted field over many lines is passed over to its end, not into its middle."""
+    """The bytes of all its fields count; a quoted field over many lines is skipped to its end."""
     rows = [
         ("1", "x" * 39),
         ("2", "x" * 40),
@@ -211,7 +211,7 @@ def test_a_row_too_long_is_one_bad_record(tmp_path: Path, ending: str) -> None:
 
 
 class Watched:
-    """A stream that notes the sizes of what is asked for, and how much is given."""
+    """A stream that records the sizes of reads, and how many bytes they returned."""
 
     asked: ClassVar[list[int]] = []
     given = 0
@@ -235,10 +235,10 @@ class Watched:
         self.raw.close()
 
 
-def test_a_line_too_long_is_never_held_whole_and_read_once(
+def test_a_line_too_long_is_read_once_in_pieces(
     tmp_path: Path, small_units: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Passed over piece by piece; a unit in the middle of it does not read on to its end."""
+    """It is skipped piece by piece; a unit that begins inside it does not read on to its end."""
     monkeypatch.setattr(records, "CHUNK", 64)
     monkeypatch.setattr(records, "decompressed", Watched)
     Watched.asked.clear()
@@ -254,7 +254,7 @@ def test_a_line_too_long_is_never_held_whole_and_read_once(
 def test_rejects_are_those_of_all_parts_when_some_are_resumed(
     tmp_path: Path, small_units: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The list of bad records is whole and in order, whichever run made a part, and nothing else is left."""
+    """The list of bad records is complete and in order, whichever run made a part, and nothing else remains."""
     small_units(120)
     monkeypatch.setattr(batches, "_BATCH_DOCUMENTS", 2)
     lines = [line(30) if i % 3 else line(50 + i) for i in range(60)]

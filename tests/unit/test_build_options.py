@@ -26,15 +26,15 @@ from tokenstore.errors import BuildError, ConfigError
     ],
 )
 def test_impossible_options_are_refused_all_at_once(options: dict, message: str) -> None:
-    """A wrong option is a ConfigError by name before anything is read, and all mistakes stand in one message."""
+    """One ConfigError names all wrong options before anything is read."""
     with pytest.raises(ConfigError, match=message):
         BuildOptions(**{"inputs": ("a",), "output": Path("b"), "tokenizer": "bytes", **options})
 
 
-def test_a_start_token_the_tokenizer_has_not_is_refused(
+def test_a_start_token_that_the_tokenizer_lacks_is_refused(
     build: Build, jsonl: Callable[..., Path], tokenizer_file: Path, tmp_path: Path
 ) -> None:
-    """A beginning-of-text token nobody named is a ConfigError before anything is written."""
+    """ConfigError before anything is written."""
     with pytest.raises(ConfigError, match=r"document start: the tokenizer has no bos token"):
         build(jsonl("in.jsonl", ["a"]), tokenizer=str(tokenizer_file), document_start="bos")
     assert left_behind(tmp_path / "store") == []
@@ -43,7 +43,7 @@ def test_a_start_token_the_tokenizer_has_not_is_refused(
 def test_an_id_outside_the_vocabulary_is_refused_and_never_wrapped(
     build: Build, jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P9: an engine whose ids pass the vocabulary it declared gives an error, not a smaller number in a store."""
+    """P9: an engine whose ids exceed its declared vocabulary is an error, and never a smaller number in a store."""
     wrong = (np.array([97, 65_536 + 97], np.uint32), np.array([2]))
     monkeypatch.setattr("tokenstore.tokenizer.raw_bytes.ByteTokenizer.encode_batch", lambda self, texts: wrong)
     with pytest.raises(BuildError, match="expected ids below 259, found 65633"):

@@ -17,7 +17,7 @@ from tokenstore.store.work import exclusive_work
 
 
 def test_a_finished_store_is_left_alone(build: Build, jsonl: Callable[..., Path]) -> None:
-    """P8: the same command again does nothing: not a file is written anew, and it tells so."""
+    """P8: the same command again writes no file and says so."""
     source = jsonl("in.jsonl", [*TEXTS, BAD])
     first = build(source, max_bad=1)
     before = {path: path.stat() for path in first.path.iterdir()}
@@ -40,7 +40,7 @@ OTHER = [
 
 @pytest.mark.parametrize(("options", "message"), OTHER, ids=[next(iter(options)) for options, _ in OTHER])
 @pytest.mark.parametrize("state", ["finished", "unfinished"])
-def test_other_options_than_those_of_what_is_there_are_refused_by_name(
+def test_a_store_or_build_with_other_options_is_refused(
     build: Build,
     jsonl: Callable[..., Path],
     small_units: Callable[[int], None],
@@ -50,7 +50,7 @@ def test_other_options_than_those_of_what_is_there_are_refused_by_name(
     options: dict,
     message: str,
 ) -> None:
-    """P8: a store, or an unfinished build, made with other options is neither mixed with nor replaced unasked."""
+    """P8: a store or an unfinished build with other options is neither resumed nor replaced unless asked."""
     options = {name: str(tokenizer_file) if value == "a file" else value for name, value in options.items()}
     small_units(1000)  # so that a part of an unfinished build is finished
     source = jsonl("in.jsonl", [*TEXTS, {"text": "x", "a": {"text": "y"}}, *([BAD] if state == "unfinished" else [])])
@@ -71,10 +71,10 @@ def test_other_options_than_those_of_what_is_there_are_refused_by_name(
     assert "building" not in left_behind(replaced.path)
 
 
-def test_an_unfinished_build_that_had_finished_nothing_stands_in_nobodys_way(
+def test_an_unfinished_build_without_finished_parts_is_replaced(
     build: Build, jsonl: Callable[..., Path], notes: list[str]
 ) -> None:
-    """A first try with a wrong field costs nothing: the next command needs no --overwrite, and says what it replaced."""
+    """After a first try with a wrong field the next command needs no --overwrite, and says what it discarded."""
     source = jsonl("in.jsonl", [{"body": "x"}])
     with pytest.raises(BadRecordsError):
         build(source)
@@ -82,8 +82,8 @@ def test_an_unfinished_build_that_had_finished_nothing_stands_in_nobodys_way(
     assert 'options.text_field was "text", is "body"' in notes[0]
 
 
-def test_other_inputs_than_those_of_the_store_are_refused_by_name(build: Build, jsonl: Callable[..., Path]) -> None:
-    """P8: a finished store is that of its inputs: one more, one less or one of another size is another command."""
+def test_a_store_of_other_inputs_is_refused(build: Build, jsonl: Callable[..., Path]) -> None:
+    """P8: one input more, one less or one of another size is another command; the message names it."""
     a, b = jsonl("a.jsonl", TEXTS), jsonl("b.jsonl", ["b"])
     build(a, b)
     for inputs in ((a,), (b, a), (a, b, jsonl("c.jsonl", ["c"])), (a, jsonl("b.jsonl", ["bb"]))):
@@ -93,10 +93,10 @@ def test_other_inputs_than_those_of_the_store_are_refused_by_name(build: Build, 
 
 
 @pytest.mark.parametrize("library", ["tokenstore", "orjson", "zstandard"])
-def test_other_versions_than_those_of_the_store_are_refused_by_name(
+def test_a_store_made_with_other_library_versions_is_refused(
     build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
-    """P8: the bytes are promised for the same library versions only, so they are recorded and compared."""
+    """P8: equal bytes are promised only for the same library versions, so they are recorded and compared."""
     source = jsonl("in.jsonl", ["a"])
     build(source)
     monkeypatch.setattr(f"{library}.__version__", "0.0.7")
@@ -107,7 +107,7 @@ def test_other_versions_than_those_of_the_store_are_refused_by_name(
 def test_a_changed_tokenizer_file_is_another_tokenizer(
     build: Build, jsonl: Callable[..., Path], tokenizer_file: Path, tmp_path: Path
 ) -> None:
-    """P8: a tokenizer is its file's content, not its path."""
+    """P8: a tokenizer is identified by its file's content, not by its path."""
     source, mine = jsonl("in.jsonl", ["a"]), tmp_path / "mine.json"
     shutil.copy(tokenizer_file, mine)
     build(source, tokenizer=str(tokenizer_file))
@@ -119,10 +119,10 @@ def test_a_changed_tokenizer_file_is_another_tokenizer(
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("kind", ["file", "folder", "other manifest", "no manifest"])
-def test_an_output_that_is_no_store_is_refused_and_left_as_it_is(
+def test_an_output_that_is_no_store_is_refused_and_unchanged(
     build: Build, jsonl: Callable[..., Path], tmp_path: Path, kind: str, overwrite: bool
 ) -> None:
-    """P9: only a store is ever replaced: a folder or file of the user's is not, not even with overwrite."""
+    """P9: only a store is ever replaced, never another file or folder of the user, not even with overwrite."""
     output = tmp_path / "store"
     if kind != "file":
         output.mkdir()
@@ -141,17 +141,17 @@ def test_an_output_that_is_no_store_is_refused_and_left_as_it_is(
 
 
 def test_an_empty_folder_may_become_the_store(build: Build, jsonl: Callable[..., Path], tmp_path: Path) -> None:
-    """A folder made for the store, and parents that are not there yet, are no obstacle."""
+    """An existing empty folder and missing parent folders are fine."""
     (tmp_path / "store").mkdir()
     assert build(jsonl("in.jsonl", ["a"])).num_documents == 1
     assert build(jsonl("in.jsonl", ["a"]), output="deep/down/store").num_documents == 1
 
 
 @pytest.mark.parametrize("target", ["nothing", "empty folder", "store"])
-def test_an_output_that_is_a_link_stands_for_what_it_points_to(
+def test_an_output_that_is_a_link_is_followed(
     build: Build, jsonl: Callable[..., Path], tmp_path: Path, target: str
 ) -> None:
-    """A link to another disk stays a link: the store, and the work for it, lie at the other end."""
+    """A link to another disk stays a link: the store and its work folder are at its target."""
     source, there = jsonl("in.jsonl", ["a"]), tmp_path / "big disk/store"
     there.parent.mkdir()
     (tmp_path / "store").symlink_to(there)
@@ -167,10 +167,10 @@ def test_an_output_that_is_a_link_stands_for_what_it_points_to(
 
 @pytest.mark.parametrize("name", ["manifest.json", "inputs.jsonl"])
 @pytest.mark.parametrize("damage", [b"", b"\x00", b"{}\n[]\n", b"\xff\xfe"])
-def test_a_damaged_store_is_not_taken_for_a_finished_one(
+def test_a_damaged_store_is_not_a_finished_one(
     build: Build, jsonl: Callable[..., Path], tmp_path: Path, name: str, damage: bytes
 ) -> None:
-    """P9: damage in what a second run reads is an error that names the file; overwrite makes the store anew."""
+    """P9: damage found by a second run is an error that names the file; overwrite builds the store again."""
     source = jsonl("in.jsonl", ["a"])
     build(source)
     path = tmp_path / "store" / name
@@ -183,10 +183,10 @@ def test_a_damaged_store_is_not_taken_for_a_finished_one(
         assert not build(source, overwrite=True).was_there
 
 
-def test_a_store_that_cannot_be_replaced_is_still_there(
+def test_a_store_that_cannot_be_replaced_is_kept(
     build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P8: where the new store cannot be given its name, the old one gets its own back, and the same command resumes."""
+    """P8: if renaming the new store fails, the old one gets its name back, and the same command resumes."""
     old, new = jsonl("old.jsonl", ["old"]), jsonl("new.jsonl", ["new"])
     store = build(old).path
 
@@ -202,7 +202,7 @@ def test_a_store_that_cannot_be_replaced_is_still_there(
     assert left_behind(store) == []
 
 
-def test_a_second_builder_of_the_same_output_is_refused(
+def test_concurrent_builds_of_the_same_output_are_refused(
     build: Build, jsonl: Callable[..., Path], tmp_path: Path
 ) -> None:
     """P8: two builds never write to one place; the message names the process to wait for."""

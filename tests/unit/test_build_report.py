@@ -12,8 +12,8 @@ from tests.support.stores.building import Build, counts, mixed_corpus
 from tokenstore.builder import BuildOptions, BuildProgress, build_store
 
 
-def test_a_store_tells_what_was_in_each_input(build: Build, tmp_path: Path) -> None:
-    """inputs.jsonl has a line for every file in order: size, lines, documents, empty and bad ones."""
+def test_a_store_records_what_was_in_each_input(build: Build, tmp_path: Path) -> None:
+    """inputs.jsonl has a line for every file, in order: size, lines, documents, empty and bad ones."""
     result = build(mixed_corpus(tmp_path / "in"), max_bad=3)
     rows = [json.loads(line) for line in (result.path / "inputs.jsonl").read_text().splitlines()]
     assert [(r["file"], r["lines"], r["documents"], r["empty"], r["bad"]) for r in rows] == [
@@ -30,7 +30,7 @@ def test_a_store_tells_what_was_in_each_input(build: Build, tmp_path: Path) -> N
 
 
 def test_files_of_other_endings_in_a_folder_are_noted(build: Build, tmp_path: Path, notes: list[str]) -> None:
-    """A folder's other files are left out and told."""
+    """They are skipped, and a note counts them."""
     mixed_corpus(tmp_path / "in")
     (tmp_path / "in" / "c.py").write_text("pass")
     build(tmp_path / "in", max_bad=3, note=notes.append)
@@ -38,10 +38,10 @@ def test_files_of_other_endings_in_a_folder_are_noted(build: Build, tmp_path: Pa
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_progress_goes_up_to_all_bytes_documents_and_tokens(
+def test_progress_grows_to_all_bytes_documents_and_tokens(
     jsonl: Callable[..., Path], tmp_path: Path, small_units: Callable[[int], None], workers: int
 ) -> None:
-    """Progress never goes back and ends with what the store holds."""
+    """Progress never decreases and ends with the store's numbers."""
     small_units(1000)
     source = jsonl("in.jsonl", TEXTS * 4)
     seen: list[BuildProgress] = []

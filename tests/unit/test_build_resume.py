@@ -13,15 +13,15 @@ from tokenstore.errors import BadRecordsError, BuildError, ConfigError, TokenSto
 
 
 def exit_job(job: tuple) -> None:
-    """A worker's job that kills the worker: by its name, it can be sent to one."""
+    """A worker's job that kills the worker. A named function, so that it can be pickled."""
     os._exit(9)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_failed_build_goes_on_from_the_parts_it_made(
+def test_a_failed_build_resumes_from_its_parts(
     build: Build, jsonl: Callable[..., Path], two_units: tuple[Path, Path], notes: list[str], workers: int
 ) -> None:
-    """P8: with the cause mended, the same command takes up the finished parts and gives the bytes of one run."""
+    """P8: with the cause fixed, the same command reuses the finished parts and makes the bytes of an undisturbed run."""
     with pytest.raises(BadRecordsError):
         build(*two_units, workers=workers)
     jsonl("in/b.jsonl", [*TEXTS, "mended"])
@@ -33,10 +33,10 @@ def test_a_failed_build_goes_on_from_the_parts_it_made(
 
 
 @pytest.mark.parametrize("change", ["content", "size", "name"])
-def test_a_changed_input_is_tokenized_anew(
+def test_a_changed_input_is_tokenized_again(
     build: Build, jsonl: Callable[..., Path], two_units: tuple[Path, Path], notes: list[str], change: str
 ) -> None:
-    """P8: a part made from an input that has changed since is thrown away, not believed."""
+    """P8: a part made from an input that changed since is discarded."""
     with pytest.raises(BadRecordsError):
         build(*two_units)
     first, second = two_units
@@ -72,10 +72,10 @@ def test_a_part_half_overwritten_by_a_build_of_other_inputs_is_not_believed(
 
 
 @pytest.mark.parametrize("damage", ["no tokens", "short tokens", "no rows", "long rows", "no json", "other json"])
-def test_a_part_whose_files_are_not_whole_is_made_again(
+def test_a_part_with_missing_or_truncated_files_is_made_again(
     build: Build, jsonl: Callable[..., Path], two_units: tuple[Path, Path], tmp_path: Path, damage: str
 ) -> None:
-    """P8: a work folder that was tidied in part still resumes to the same bytes."""
+    """P8: a partly removed work folder still resumes to the same bytes."""
     with pytest.raises(BadRecordsError):
         build(*two_units)
     how, what = damage.split()
@@ -89,10 +89,10 @@ def test_a_part_whose_files_are_not_whole_is_made_again(
     assert documents(build(*two_units).path) == as_bytes(*TEXTS, *TEXTS, "mended")
 
 
-def test_a_build_that_died_while_it_replaced_a_store_gives_the_new_one(
+def test_a_build_killed_while_replacing_a_store_is_resumed(
     build: Build, jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P8: dead between putting the old store aside and naming the new one, the command leaves no store and resumes."""
+    """P8: killed between the two renames, there is no store; the same command makes the new one."""
     old, new = jsonl("old.jsonl", ["old"]), jsonl("new.jsonl", ["new"])
     build(old)
     with monkeypatch.context() as patched:
@@ -105,10 +105,10 @@ def test_a_build_that_died_while_it_replaced_a_store_gives_the_new_one(
     assert left_behind(result.path) == []
 
 
-def test_a_build_that_died_right_after_its_store_appeared_is_finished(
+def test_a_build_killed_right_after_its_commit_is_complete(
     build: Build, jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P8: the store's name is given last: the list of bad records is there already, and what is left over is tidied."""
+    """P8: the store is renamed last, after the list of bad records; the same command removes what is left over."""
     source = jsonl("in.jsonl", ["a", BAD])
 
     def commit(working: Path, output: Path) -> None:
@@ -129,7 +129,7 @@ def test_a_build_that_died_right_after_its_store_appeared_is_finished(
 def test_a_damaged_recipe_of_an_unfinished_build_is_refused_by_name(
     build: Build, two_units: tuple[Path, Path], tmp_path: Path
 ) -> None:
-    """P9: what the parts of an unfinished build were made with must be readable; overwrite begins anew."""
+    """P9: the recipe of existing parts must be readable; with overwrite the build starts again."""
     with pytest.raises(BadRecordsError):
         build(*two_units)
     (tmp_path / "store.tokenstore/building/recipe.json").write_bytes(b"\x00\xff{")
@@ -139,10 +139,10 @@ def test_a_damaged_recipe_of_an_unfinished_build_is_refused_by_name(
 
 
 @pytest.mark.parametrize("state", ["finished", "failed"])
-def test_a_store_inside_its_input_folder_is_not_read_by_the_same_command_again(
+def test_a_store_inside_its_input_folder_is_not_an_input(
     build: Build, jsonl: Callable[..., Path], tmp_path: Path, state: str
 ) -> None:
-    """P8: what a build writes (inputs.jsonl, the list of bad records) is never its own input."""
+    """P8: files that a build writes (inputs.jsonl, the list of bad records) are never its inputs."""
     source = jsonl("data/in.jsonl", [*TEXTS, BAD])
     if state == "failed":
         with pytest.raises(BadRecordsError):
@@ -157,10 +157,10 @@ def test_a_store_inside_its_input_folder_is_not_read_by_the_same_command_again(
         build(source.with_name("store.tokenstore") / "rejects.jsonl", output="data/store")
 
 
-def test_a_worker_that_dies_is_told_and_the_build_resumes(
+def test_a_killed_worker_is_reported_and_the_build_resumes(
     build: Build, two_units: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P8: a worker killed from outside (out of memory) is a BuildError that says what to do, and nothing is lost by it."""
+    """P8: a worker killed from outside (out of memory) is a BuildError that says what to do, and no work is lost."""
     monkeypatch.setattr("tokenstore.builder.executors.processes._work", exit_job)
     with pytest.raises(BuildError, match=r"worker: a worker process was killed.*--workers"):
         build(*two_units, max_bad=1, workers=2)

@@ -12,10 +12,10 @@ from tokenstore.builder import part
 from tokenstore.builder.documents import collect as batches
 
 
-def test_the_bytes_do_not_depend_on_workers_or_on_where_the_inputs_lie(
+def test_the_bytes_do_not_depend_on_workers_or_paths(
     build: Build, tokenizer_file: Path, tmp_path: Path, small_units: Callable[[int], None]
 ) -> None:
-    """P8: every file of the store is the same for 1, 2 and 3 workers, other paths, and other times of the inputs."""
+    """P8: every file of the store is the same for 1, 2 and 3 workers, and for inputs with other paths and times."""
     small_units(500)
     here, there = mixed_corpus(tmp_path / "here"), mixed_corpus(tmp_path / "some/other/place")
     for path in there.rglob("*.*"):
@@ -36,7 +36,7 @@ def test_the_bytes_do_not_depend_on_workers_or_on_where_the_inputs_lie(
 def test_the_bytes_do_not_depend_on_how_the_inputs_are_cut_into_units(
     build: Build, tmp_path: Path, small_units: Callable[[int], None]
 ) -> None:
-    """P8: the size of a unit of work is no part of what a store is."""
+    """P8: the size of a unit of work does not affect the store."""
     corpus = mixed_corpus(tmp_path / "in")
     whole = build(corpus, output="whole", max_bad=3, shard_bytes=600)
     for unit_bytes in (97, 5000):
@@ -49,7 +49,7 @@ def test_the_bytes_do_not_depend_on_how_the_inputs_are_cut_into_units(
 def test_large_texts_and_many_texts_are_tokenized_in_batches(
     build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batches bound memory and change nothing: not where they end, not what is read back at once."""
+    """Batches bound memory and affect neither the documents nor how they are read."""
     source = jsonl("in.jsonl", TEXTS * 3)
     expected = contents(build(source, output="whole").path)
     for chars, count, read in ((1, 1024, 1), (300, 1024, 5), (1 << 20, 1, 7), (1 << 20, 5, 1 << 16)):

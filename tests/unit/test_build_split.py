@@ -23,7 +23,7 @@ NAMES = ["train", "test", "other"]
 
 
 def naive_split(text: str, splits: str) -> str:
-    """The split whose share of the 2^64 values of the hash's low word holds that of the text."""
+    """The split whose share of the 2^64 values contains the low word of the text's hash."""
     low = xxhash.xxh3_128_intdigest(text.encode()) & (1 << 64) - 1
     place, total = Fraction(low, 1 << 64), Fraction(0)
     for item in splits.split(","):
@@ -35,13 +35,13 @@ def naive_split(text: str, splits: str) -> str:
 
 
 def many(count: int) -> list[dict]:
-    """Records of a few words, each text three times over."""
+    """Records of a few words, each text three times."""
     keys = [i % (count // 3) for i in range(count)]
     return [{"id": i, "text": f"{TEXTS[key % len(TEXTS)][:12]} {key}"} for i, key in enumerate(keys)]
 
 
 def test_every_document_is_in_the_split_of_its_text(tmp_path: Path, small_units: Callable[[int], None]) -> None:
-    """One store a split; together they are the store without splits, each in the order of the inputs, equal texts together."""
+    """One store per split. Together they hold all documents, in the order of the inputs, equal texts in the same split."""
     records = many(300)
     records[5:5] = [BAD, None]
     sources = [write_records(tmp_path / f"{n}.jsonl", records[i:j]) for n, i, j in (("a", 0, 120), ("b", 120, 302))]
@@ -62,8 +62,8 @@ def test_every_document_is_in_the_split_of_its_text(tmp_path: Path, small_units:
     assert left_behind(result.path) == ["rejects.jsonl"]
 
 
-def test_what_there_was_in_each_input_adds_up_over_the_splits(tmp_path: Path) -> None:
-    """inputs.jsonl of a split has its documents; lines and what was dropped are those of the input."""
+def test_counts_of_each_input_add_up_over_the_splits(tmp_path: Path) -> None:
+    """inputs.jsonl of a split counts its documents; lines and dropped records are those of the input."""
     records = [*many(90), {"id": 1, "text": ""}, BAD]
     sources = [write_records(tmp_path / "a.jsonl", records), write_records(tmp_path / "b.jsonl", records[30:50])]
     whole = build_stores(tmp_path / "whole", *sources, max_bad=2)
@@ -79,7 +79,7 @@ def test_what_there_was_in_each_input_adds_up_over_the_splits(tmp_path: Path) ->
 def test_splits_do_not_depend_on_tokenizer_format_units_or_workers(
     tmp_path: Path, tokenizer_file: Path, small_units: Callable[[int], None], workers: int
 ) -> None:
-    """P8: a text that was held out once is held out in every store made of it."""
+    """P8: a text that is held out is held out in every store made from it."""
     records = many(120)
     jsonl = build_stores(tmp_path / "jsonl", write_records(tmp_path / "a.jsonl", records), split=SPLITS)
     small_units(700)
@@ -91,8 +91,8 @@ def test_splits_do_not_depend_on_tokenizer_format_units_or_workers(
         assert texts == texts_of(jsonl.path / name)
 
 
-def test_shares_are_about_what_was_asked_for(tmp_path: Path) -> None:
-    """Of 20,000 texts, within five standard deviations; the rarest split too."""
+def test_splits_have_about_their_shares(tmp_path: Path) -> None:
+    """Of 20,000 texts, within five standard deviations, also for the smallest split."""
     source = write_records(tmp_path / "in.jsonl", [{"text": f"{i}"} for i in range(20_000)])
     result = build_stores(tmp_path / "store", source, split="a=0.9,b=0.09,c=0.01")
     for split, share in zip(result.splits, (0.9, 0.09, 0.01), strict=True):
@@ -100,8 +100,8 @@ def test_shares_are_about_what_was_asked_for(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=9), st.lists(st.integers(0, 2**64 - 1), max_size=30))
-def test_every_hash_is_in_the_split_that_its_place_says(shares: list[int], words: list[int]) -> None:
-    """Against fractions: also hashes right at a border, the lowest and the highest."""
+def test_every_hash_is_in_the_split_of_its_range(shares: list[int], words: list[int]) -> None:
+    """Against fractions, also for hashes at a border, the lowest and the highest."""
     scale = 10**6
     parts = [share * scale // sum(shares) for share in shares]
     parts[-1] += scale - sum(parts)
@@ -119,8 +119,8 @@ def test_every_hash_is_in_the_split_that_its_place_says(shares: list[int], words
     assert numbers.tolist() == [next(i for i, end in enumerate(ends) if word < end) for word in words]
 
 
-def test_the_hash_of_a_content_is_frozen() -> None:
-    """Splits made years apart are the same."""
+def test_the_hash_of_a_text_is_frozen() -> None:
+    """Splits made years apart agree."""
     assert content_hash(b"") == (0x6001C324468D497F, 0x99AA06D3014798D8)
     assert content_hash("Ein Maß".encode()) == tuple(
         int(xxhash.xxh3_128("Ein Maß".encode()).hexdigest()[at : at + 16], 16) for at in (16, 0)
@@ -128,7 +128,7 @@ def test_the_hash_of_a_content_is_frozen() -> None:
 
 
 def test_an_empty_split_is_an_error_and_no_store(tmp_path: Path) -> None:
-    """P9: half of what was asked for is nothing; the name of the split stands in the message, and another share works."""
+    """P9: the message names the split. With another share it works."""
     source = write_records(tmp_path / "in.jsonl", many(60))
     with pytest.raises(BuildError, match=r"split tiny: expected at least one, found none \(.*no store was written"):
         build_stores(tmp_path / "store", source, split="train=0.999999,tiny=0.000001")
@@ -171,15 +171,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG.items(), ids=[text[:40] or "empty" for text in WRONG])
-def test_splits_that_are_none_are_refused(text: str, message: str) -> None:
-    """ConfigError, by the part that is wrong; never another error, and never splits that add up by rounding."""
+def test_invalid_splits_are_refused(text: str, message: str) -> None:
+    """ConfigError names the wrong part. Shares never add up by rounding."""
     with pytest.raises(ConfigError, match="split: ") as caught:
         parse_split(text)
     assert message in str(caught.value)
 
 
-def test_shares_of_many_digits_and_spaces_are_taken() -> None:
-    """They are numbers of ten, not floats: ten tenths are one."""
+def test_shares_may_have_many_digits_and_spaces() -> None:
+    """They are decimal numbers, not floats: ten times 0.1 is 1."""
     assert [split.name for split in parse_split(" a = 0.5 ,b=5e-1")] == ["a", "b"]
     assert parse_split(",".join(f"s{i}=0.1" for i in range(10)))[-1].stop == 1 << 64
     assert parse_split("a=0.999999999999999999,b=0.000000000000000001")[0].stop == (1 << 64) - 19
@@ -187,7 +187,7 @@ def test_shares_of_many_digits_and_spaces_are_taken() -> None:
 
 
 def test_a_finished_build_of_splits_is_left_alone(tmp_path: Path) -> None:
-    """P8: all stores are looked at; the same command does nothing, and says the same of them."""
+    """P8: all stores are checked; the same command does nothing and returns the same result."""
     source = write_records(tmp_path / "in.jsonl", [*many(60), BAD])
     first = build_stores(tmp_path / "store", source, split=SPLITS, max_bad=1)
     before = {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in first.path.rglob("*")}
@@ -202,10 +202,8 @@ OTHERS = [None, "train=1", "train=0.5,test=0.5", "train=0.3,test=0.5,other=0.2",
 
 
 @pytest.mark.parametrize("split", OTHERS)
-def test_other_splits_than_those_there_are_refused_and_replaced_only_when_asked(
-    tmp_path: Path, split: str | None
-) -> None:
-    """P8: neither mixed nor replaced unasked; with overwrite what was there goes, all of it."""
+def test_other_splits_are_refused_and_replaced_only_if_asked(tmp_path: Path, split: str | None) -> None:
+    """P8: with overwrite all existing splits are removed."""
     source = write_records(tmp_path / "in.jsonl", many(60))
     first = build_stores(tmp_path / "store", source, split=SPLITS)
     before = all_files(first.path)
@@ -217,8 +215,8 @@ def test_other_splits_than_those_there_are_refused_and_replaced_only_when_asked(
     assert left_behind(other.path) == []
 
 
-def test_a_store_is_not_taken_for_splits(tmp_path: Path) -> None:
-    """And what else lies beside the splits is never removed."""
+def test_a_store_and_a_folder_of_splits_are_not_mixed_up(tmp_path: Path) -> None:
+    """Other files next to the splits are never removed."""
     source = write_records(tmp_path / "in.jsonl", many(60))
     build_stores(tmp_path / "store", source)
     with pytest.raises(ConfigError, match="exists and is not a token store"):
@@ -231,8 +229,8 @@ def test_a_store_is_not_taken_for_splits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["gone", "no manifest"])
-def test_splits_of_which_one_is_gone_are_no_finished_build(tmp_path: Path, damage: str) -> None:
-    """P9: told, and not half taken; overwrite makes them anew where nothing but stores is lost."""
+def test_splits_with_one_missing_are_no_finished_build(tmp_path: Path, damage: str) -> None:
+    """P9: it is an error; overwrite builds them again if the folder holds only stores."""
     source = write_records(tmp_path / "in.jsonl", many(60))
     fresh = all_files(build_stores(tmp_path / "store", source, split=SPLITS).path)
     if damage == "gone":
@@ -248,7 +246,7 @@ def test_splits_of_which_one_is_gone_are_no_finished_build(tmp_path: Path, damag
 def test_an_unfinished_build_of_splits_is_resumed(
     tmp_path: Path, small_units: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P8: killed with some splits finished and not committed, there is none of them; then all, of the parts that were made."""
+    """P8: killed when some splits are finished but not committed, it leaves none; resumed, it makes all."""
     small_units(600)
     source = write_records(tmp_path / "in.jsonl", [*many(60), BAD])
     with pytest.raises(BadRecordsError):

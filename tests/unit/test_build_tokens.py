@@ -26,19 +26,19 @@ LEARNED = [[True, False, True], [True, False], [True, False], [False, True, True
 
 
 def only(*names: str) -> list[dict]:
-    """ALL, with some of its fields."""
+    """ALL, reduced to some of its fields."""
     return [{name: record[name] for name in names} for record in ALL]
 
 
 def found(path: Path) -> list[tuple[list[int], list[bool]]]:
-    """(tokens, learned) of all documents."""
+    """(tokens, in the loss) of all documents."""
     return [row[:2] for row in rows_of(path)]
 
 
 @pytest.mark.parametrize("ending", FORMATS)
 @pytest.mark.parametrize("field", ["labels", "loss_mask", None])
-def test_tokens_and_what_is_learned_come_as_they_are(tmp_path: Path, ending: str, field: str | None) -> None:
-    """Ids and mask are those of the records; an end of text is appended where there is none, learned like what it ends."""
+def test_tokens_and_masks_are_those_of_the_records(tmp_path: Path, ending: str, field: str | None) -> None:
+    """An eos token is appended if missing, and is in the loss if the token before it is."""
     source = write_records(tmp_path / f"in{ending}", only("input_ids", *([field] if field else [])))
     result = build_stores(tmp_path / "store", source, records="tokens")
     expected = []
@@ -50,8 +50,8 @@ def test_tokens_and_what_is_learned_come_as_they_are(tmp_path: Path, ending: str
 
 
 @pytest.mark.parametrize(("fields", "taken"), [(("loss_mask", "labels"), "loss_mask"), (("labels",), "labels")])
-def test_the_first_good_record_says_which_field_is_the_mask(tmp_path: Path, fields: tuple, taken: str) -> None:
-    """`loss_mask` before `labels`; bad records and empty lines before the first good one say nothing."""
+def test_the_first_good_record_decides_the_mask_field(tmp_path: Path, fields: tuple, taken: str) -> None:
+    """`loss_mask` before `labels`; bad records and empty lines before the first good one do not count."""
     records = [None, b"{", *only("input_ids", *fields), {"input_ids": [8, 9], "loss_mask": [1, 1], "labels": [-100, 9]}]
     source = write_records(tmp_path / "in.jsonl", records)
     found_so = build_stores(tmp_path / "auto", source, records="tokens", max_bad=1)
@@ -63,14 +63,14 @@ def test_the_first_good_record_says_which_field_is_the_mask(tmp_path: Path, fiel
 
 @pytest.mark.parametrize("first", [[], [None], [b"{"], [b"7"]], ids=["empty", "blank", "no JSON", "no object"])
 def test_a_first_file_without_a_good_record_does_not_hide_the_masks(tmp_path: Path, first: list) -> None:
-    """P9: masks are never passed over because the first file has nothing to say."""
+    """P9: then the next file decides."""
     sources = [write_records(tmp_path / "a.jsonl", first), write_records(tmp_path / "b.jsonl", ALL)]
     result = build_stores(tmp_path / "store", *sources, records="tokens", max_bad=1)
     assert found(result.path)[0] == ([1, 2, 3, EOS], [True, False, True, True])
 
 
 def test_a_record_without_the_mask_the_others_have_is_bad(tmp_path: Path) -> None:
-    """No token is in the loss, or left out, by a guess."""
+    """The loss mask of a token is never guessed."""
     records = [*ALL, {"input_ids": [1]}, {"input_ids": [1], "loss_mask": None}]
     result = build_stores(
         tmp_path / "store", write_records(tmp_path / "in.jsonl", records), records="tokens", max_bad=2
@@ -111,8 +111,8 @@ BAD_IDS = {
 
 
 @pytest.mark.parametrize("ids", BAD_IDS.values(), ids=BAD_IDS)
-def test_ids_that_are_none_make_a_record_bad(ids: object) -> None:
-    """P9: whatever stands in the field, from a file or a user's map: it is a list of ids, or the record is bad and says why."""
+def test_invalid_ids_make_a_record_bad(ids: object) -> None:
+    """P9: a value that is no list of ids, from a file or a user's map, makes the record bad with a reason."""
     bad = document_reader(records="tokens").document({"input_ids": ids})
     assert isinstance(bad, Bad)
     assert bad.reason.startswith("field 'input_ids': expected ")
@@ -123,8 +123,8 @@ def test_ids_that_are_none_make_a_record_bad(ids: object) -> None:
     ("ids", "reason"),
     [([1 << 63], f"found {1 << 63}"), ([5, -7], "found -7"), ([3, 259], "found 259"), ([[]], "found lists inside")],
 )
-def test_the_reason_names_what_is_wrong(ids: list, reason: str) -> None:
-    """The number that is refused is the one in the record."""
+def test_the_reason_quotes_the_wrong_value(ids: list, reason: str) -> None:
+    """With the number that is in the record."""
     assert reason in document_reader(records="tokens").document({"input_ids": ids}).reason
 
 
@@ -172,8 +172,8 @@ CASES = [("loss_mask", mask) for mask in BAD_MASKS.values()] + [("labels", mask)
 
 
 @pytest.mark.parametrize(("name", "mask"), CASES, ids=[*BAD_MASKS, *(f"labels {name}" for name in BAD_LABELS)])
-def test_masks_that_are_none_make_a_record_bad(name: str, mask: object) -> None:
-    """P9: labels are the token itself or -100, a mask is zeros and ones, one a token, flat; anything else is a bad record."""
+def test_invalid_masks_make_a_record_bad(name: str, mask: object) -> None:
+    """P9: labels are the token itself or -100, a mask is zeros and ones; one per token, in a flat list."""
     bad = document_reader(records="tokens", mask_field=name).document({"input_ids": [5, 6], name: mask})
     assert isinstance(bad, Bad)
     assert bad.reason.startswith(f"field {name!r}: expected ")
@@ -183,8 +183,8 @@ def test_masks_that_are_none_make_a_record_bad(name: str, mask: object) -> None:
     ("name", "mask"),
     [("loss_mask", [False, True]), ("loss_mask", [0.0, 1.0]), ("labels", [-100.0, 6.0]), ("a.labels", [-100, 6])],
 )
-def test_masks_of_other_numbers_are_taken(name: str, mask: list) -> None:
-    """Bools, and floats that are whole, as some libraries write them; a field inside an object by its path."""
+def test_masks_may_be_bools_or_whole_floats(name: str, mask: list) -> None:
+    """As some libraries write them; the field may be inside an object."""
     row = {"input_ids": [5, 6], name: mask} if "." not in name else {"input_ids": [5, 6], "a": {"labels": mask}}
     document = document_reader(records="tokens", mask_field=name).document(row)
     assert document.mask.tolist() == [False, True]
@@ -192,7 +192,7 @@ def test_masks_of_other_numbers_are_taken(name: str, mask: list) -> None:
 
 @pytest.mark.parametrize("extra", [{}, {"loss_mask": []}, {"labels": []}], ids=["no mask", "loss_mask", "labels"])
 def test_a_record_without_tokens_is_an_empty_document(tmp_path: Path, extra: dict) -> None:
-    """Like a text without characters: dropped and counted, not bad; kept when asked for, and then nothing of it is in the loss."""
+    """It is dropped and counted like an empty text. With keep_empty it is kept, and none of it is in the loss."""
     names = ["input_ids", *extra]
     records = [*only(*names)[:1], {"input_ids": [], **extra}, *only(*names)[2:3]]
     source = write_records(tmp_path / "in.jsonl", records)
@@ -205,7 +205,7 @@ def test_a_record_without_tokens_is_an_empty_document(tmp_path: Path, extra: dic
 
 
 def naive_ends(ids: list[int], mask: list[bool], start: int | None, end: int | None) -> tuple[list[int], list[bool]]:
-    """A document with its special tokens, which it may have already."""
+    """A document with its special tokens added, unless it has them already."""
     before = [start] if start is not None and ids[:1] != [start] else []
     after = [end] if end is not None and ids[-1:] != [end] else []
     in_loss = bool(mask) and mask[-1]
@@ -213,8 +213,8 @@ def naive_ends(ids: list[int], mask: list[bool], start: int | None, end: int | N
 
 
 @given(st.data())
-def test_special_tokens_are_put_where_they_are_missing(tmp_path_factory: pytest.TempPathFactory, data: object) -> None:
-    """Against a twin: any ids, special ones anywhere in them, any start and end, masked or not."""
+def test_special_tokens_are_added_where_missing(tmp_path_factory: pytest.TempPathFactory, data: object) -> None:
+    """Against a twin: any ids, special ones anywhere among them, any start and end, with masks or without."""
     tmp_path = tmp_path_factory.mktemp("tokens")
     few = st.sampled_from([0, 1, EOS, BOS, 258])
     documents = data.draw(st.lists(st.lists(few, min_size=1, max_size=5), min_size=1, max_size=12))
@@ -234,7 +234,7 @@ def test_special_tokens_are_put_where_they_are_missing(tmp_path_factory: pytest.
 def test_a_vocabulary_above_uint16_keeps_its_ids(
     tmp_path: Path, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ids are checked against the tokenizer they belong to: its last id is kept, the one behind it is bad."""
+    """Ids are checked against their tokenizer: its last id is kept, the next one is bad."""
     source = write_records(tmp_path / "in.parquet", [{"input_ids": [599]}, {"input_ids": [0, 0]}])
     result = build_stores(tmp_path / "store", source, records="tokens", tokenizer=str(tokenizer_file))
     assert found(result.path) == [([599, 0], [True, True]), ([0, 0], [True, True])]
@@ -246,7 +246,7 @@ def test_a_vocabulary_above_uint16_keeps_its_ids(
 
 
 def test_a_mask_goes_with_its_document_when_others_are_dropped(tmp_path: Path) -> None:
-    """Documents left out for their length take their own masks along, wherever they stand."""
+    """Documents dropped for their length take their masks along, wherever they are."""
     masks = [[1] * 5, [0, 1], [], [0, 1, 0], [1], [0, 0, 0, 1], [1, 0]]
     records = [{"input_ids": [9] * len(mask), "loss_mask": mask} for mask in masks]
     source = write_records(tmp_path / "in.jsonl", records)
@@ -255,8 +255,8 @@ def test_a_mask_goes_with_its_document_when_others_are_dropped(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("start", ["none", "eos", "bos"])
-def test_a_document_without_tokens_has_no_part_in_its_neighbours(tmp_path: Path, start: str) -> None:
-    """Kept, it gets its own special tokens, whatever the documents around it begin and end with."""
+def test_a_document_without_tokens_does_not_affect_its_neighbours(tmp_path: Path, start: str) -> None:
+    """If kept, it gets its own special tokens, whatever the documents around it begin and end with."""
     first = {"none": [], "eos": [EOS], "bos": [BOS]}[start]
     documents = [[], [1, EOS], [], [], [*first, 2, EOS], [], [EOS], [], [BOS, EOS]]
     source = write_records(tmp_path / "in.jsonl", [{"input_ids": d} for d in documents])
@@ -268,7 +268,7 @@ def test_a_document_without_tokens_has_no_part_in_its_neighbours(tmp_path: Path,
 
 @pytest.mark.parametrize("ending", [".parquet", ".arrow"])
 def test_a_table_without_the_field_is_refused_by_name(tmp_path: Path, ending: str) -> None:
-    """No column is an error of the file, not of each of its rows."""
+    """A missing column is an error of the file, not of each of its rows."""
     source = write_records(tmp_path / f"in{ending}", [{"tokens": [1]}])
     with pytest.raises(BuildError, match=r"no column 'input_ids' in .*its columns are 'tokens'"):
         build_stores(tmp_path / "store", source, records="tokens")
@@ -277,15 +277,15 @@ def test_a_table_without_the_field_is_refused_by_name(tmp_path: Path, ending: st
 
 
 def test_a_mask_is_only_for_tokens(tmp_path: Path) -> None:
-    """An option without a meaning is refused, and not passed over."""
+    """An option that would have no effect is refused."""
     with pytest.raises(ConfigError, match="mask_field: only for records=tokens, found records=text"):
         build_stores(tmp_path / "store", tmp_path, mask_field="labels")
 
 
-def test_tokens_of_several_units_shards_and_workers_are_those_of_one(
+def test_masks_stay_with_their_tokens_over_units_shards_and_workers(
     tmp_path: Path, small_units: Callable[[int], None]
 ) -> None:
-    """P8: masks go with their tokens over units, batches, shards and processes; a bad record in between takes none along."""
+    """P8: also over batches, with a bad record in between."""
     rng = np.random.default_rng(1)
     records: list = []
     for i in range(400):
