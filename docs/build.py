@@ -71,7 +71,8 @@ def stage(folder: Path) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         head = "---\nnosearch: true\n---\n" if name in NO_SEARCH else ""
         target.write_text(head + text + (_contents() if name == "index.md" else ""))
-    shutil.copy(ROOT / "docs" / "conf.py", folder)
+    for name in ("conf.py", "icon.svg"):
+        shutil.copy(ROOT / "docs" / name, folder)
 
 
 def _names_in_docs() -> list[str]:

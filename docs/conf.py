@@ -19,6 +19,7 @@ _SECTION = r"(Args|Arguments|Attributes|Examples?|Notes?|Raises|Returns|Yields|W
 
 html_theme = "furo"
 html_title = "tokenstore"
+html_favicon = "icon.svg"
 html_copy_source = False
 html_show_sphinx = False
 html_static_path: list[str] = []

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -19,13 +18,6 @@ from tokenstore.report.plan_report import plan_report
 from tokenstore.report.store_report import store_page, store_report
 
 pytestmark = pytest.mark.browser
-ARGUMENTS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--no-first-run",
-]
 WIDTHS, SCHEMES, NAMES = (375, 1200), ("light", "dark"), ("hostile", "chat", "plan", "many")
 # Of every element with a text of its own: the contrast of its colour, made fainter by opacity, with what is behind it
 CONTRASTS = """() => {
@@ -55,19 +47,6 @@ CONTRASTS = """() => {
   return found;
 }"""
 FOCUSED = "() => document.activeElement.className || document.activeElement.tagName"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """Chromium of the machine; nothing is downloaded."""
-    from playwright.sync_api import sync_playwright  # who does not run these tests need not have it
-
-    path = shutil.which("chromium")
-    assert path, "chromium: expected on PATH, found none; install it, or leave these tests out"
-    with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")
