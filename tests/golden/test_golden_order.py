@@ -1,6 +1,4 @@
-"""P6: the order is frozen. The package and the plain-Python twins both reproduce the golden vectors of ORDER_VERSION
-1.
-"""
+"""P6, ORD-0: the order is frozen. The package and the plain-Python twins reproduce the golden vectors of ORDER_VERSION 1."""
 
 import json
 from pathlib import Path

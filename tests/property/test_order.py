@@ -1,7 +1,9 @@
 """The order against its plain-Python twins, and the promises that rest on it (P3, P4, P6, P7)."""
 
 import hashlib
+from collections.abc import Callable
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.calls import permute, permute_consecutive, unpermute, window_start
 from tests.support.twins import order as order_twin
+from tokenstore import Plan
 from tokenstore.order.interleave import interleave
 from tokenstore.order.keys import base_key
 from tokenstore.order.rows import locate_rows, segment_tables
@@ -286,3 +289,12 @@ class TestWindows:
         for shuffle in (True, False):
             expected = order_twin.window_start(seed, "näme", num_tokens, length, k, shuffle)
             assert window_start(seed, "näme", num_tokens, length, k, shuffle) == expected
+
+
+def test_without_shuffle_sequences_follow_the_stream(make_store: Callable[..., Path]) -> None:
+    """ORD-9: every permutation is the identity and every offset 0, in every epoch."""
+    documents = [[1, 2, 3], [4], [5, 6, 7, 8, 9], [10, 11]]
+    path = make_store("web", documents)
+    plan = Plan.of(path, sequence_length=4, global_batch_size=1, packing="concat", shuffle=False, num_steps=4)
+    tokens = [plan.batch(step)["input_ids"].reshape(-1).tolist() for step in range(4)]
+    assert tokens == [[1, 2, 3, 4], [5, 6, 7, 8]] * 2  # 11 tokens are 2 sequences per epoch

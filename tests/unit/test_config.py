@@ -338,7 +338,7 @@ def test_skips_written_in_two_ways_are_one_plan(two: dict) -> None:
 
 
 def test_absurd_numbers_are_refused_at_once(two: dict) -> None:
-    """An exponent that would fill the memory, or more steps than can be counted."""
+    """ORD-10: an exponent that would fill the memory, or more sequences than can be counted."""
     with pytest.raises(ConfigError, match="num_steps"):
         Plan.of(two["a"], sequence_length=8, global_batch_size=4, num_steps=10**30)
     with pytest.raises(ConfigError, match=r"2\*\*62 sequences"):

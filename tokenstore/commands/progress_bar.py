@@ -23,6 +23,7 @@ class Meter:
         self._first_done = -1  # what an earlier run had done does not count for the speed of this one
 
     def show(self, done: int, total: int, *amounts: tuple[int, str]) -> None:
+        """Show progress and, for each (amount so far, unit), its rate per second."""
         now = time.monotonic()
         if self._first_done < 0:
             self._start, self._first, self._first_done = now, tuple(amount for amount, _ in amounts), done

@@ -15,6 +15,7 @@ def empty_bitset(size: int) -> np.ndarray:
 
 @inline_kernel
 def add(bits: np.ndarray, number: int) -> None:
+    """Add a number to the set."""
     word = number >> 6
     bits[0, word] |= _ONE << np.uint64(number & 63)
     bits[1, word >> 6] |= _ONE << np.uint64(word & 63)
@@ -22,6 +23,7 @@ def add(bits: np.ndarray, number: int) -> None:
 
 @inline_kernel
 def remove(bits: np.ndarray, number: int) -> None:
+    """Remove a number from the set."""
     word = number >> 6
     bits[0, word] &= ~(_ONE << np.uint64(number & 63))
     if bits[0, word] == _ZERO:

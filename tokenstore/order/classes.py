@@ -33,6 +33,7 @@ class LengthClasses:
 
     @property
     def num_pieces(self) -> int:
+        """Number of pieces of an epoch."""
         return int(self.counts.sum())
 
     @property

@@ -44,6 +44,7 @@ class Segment:
 
     @property
     def table(self) -> Interleave:
+        """The slots of a period of this segment."""
         return _cached_interleave(tuple(self.shares[name] for name in self.names))
 
     def at(self, cursor: int) -> tuple[str, int]:
@@ -91,6 +92,7 @@ class Schedule:
         return step + (self.pads and self.cursor(step) < end)
 
     def stage(self, step: int) -> Stage:
+        """The stage of a step."""
         return self.stages[bisect_right(self._steps, step) - 1]
 
     def stage_end(self, step: int) -> int:
@@ -109,6 +111,7 @@ class Schedule:
         return self._steps[i] + (cursor - self._cursors[i]) // self.stages[i].global_batch_size
 
     def is_skipped(self, step: int) -> bool:
+        """Whether a step is in one of the skipped ranges."""
         return any(start <= step < stop for start, stop in self.skip_steps)
 
     def num_skipped(self, step: int) -> int:

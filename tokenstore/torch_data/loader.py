@@ -214,10 +214,12 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
 
     @property
     def step(self) -> int:
+        """The step of the next microbatch."""
         return self._step
 
     @property
     def step_ended(self) -> bool:
+        """Whether the next microbatch is the first one of its step."""
         return self._given == 0
 
     @property
