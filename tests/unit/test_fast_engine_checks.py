@@ -5,6 +5,7 @@ not.
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from threading import get_ident
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from tests.data.texts import TEXTS
 from tests.support.stores.fast_texts import NEW, same
 from tokenstore.tokenizer import EngineMismatch, fast, load_tokenizer
+from tokenstore.tokenizer.checks import Checks
 
 
 class PanicException(BaseException):
@@ -109,6 +111,32 @@ def test_it_is_loaded_again_after_much_text(tokenizer_file: Path, monkeypatch: p
     assert tokenizer._engine is not before
 
 
+def test_checks_aside_find_a_difference_by_the_time_they_are_settled(lie: Callable[..., fast.FastTokenizer]) -> None:
+    """A build encodes on while a thread compares; its part is used only after all samples were compared."""
+    tokenizer = lie(lambda texts, ids, offsets: (ids + np.uint32(1), offsets))
+    with tokenizer.checks.aside():
+        tokenizer.encode_batch(TEXTS[:3])
+        tokenizer.encode_batch(TEXTS[3:6])
+        with pytest.raises(EngineMismatch, match="differ from token 0"):
+            tokenizer.checks.settle()
+    with pytest.raises(EngineMismatch):  # at once again
+        tokenizer.encode_batch(TEXTS[:3])
+
+
+def test_checks_aside_compare_every_sample_once() -> None:
+    """In groups on one other thread, in order, and those left over when they are settled."""
+    seen: list[tuple[list[str], int]] = []
+    checks = Checks(lambda texts, found: seen.append((list(texts), get_ident())))
+    samples = [[f"{i}" * 30_000] for i in range(5)]
+    with checks.aside():
+        for texts in samples:
+            checks.add(texts, [np.zeros(1, np.uint32)])
+        checks.settle()
+    assert [text for texts, _ in seen for text in texts] == [text for texts in samples for text in texts]
+    assert [len(texts) for texts, _ in seen] == [3, 2]
+    assert get_ident() not in {thread for _, thread in seen}
+
+
 def test_a_rare_error_is_found_within_some_batches(lie: Callable[..., fast.FastTokenizer]) -> None:
     """One wrong text among many of its kind, because every batch checks others."""
 
@@ -132,7 +160,7 @@ def test_more_of_a_new_source_is_checked(tokenizer_file: Path, monkeypatch: pyte
     tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
     texts = [f"{text} {i}" for i, text in enumerate(TEXTS * 20)]
     checked: list[int] = []
-    monkeypatch.setattr(tokenizer, "_compare", lambda texts, found: checked.append(sum(map(len, texts))))
+    monkeypatch.setattr(tokenizer.checks, "_compare", lambda texts, found: checked.append(sum(map(len, texts))))
     for number in range(6):
         if number == 3:
             tokenizer.start_source()

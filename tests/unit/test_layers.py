@@ -53,7 +53,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
     "gigatoken": {"tokenizer"},
     "awkward": {"tokenizer"},
     "zstandard": {"builder"},
-    "orjson": {"builder"},
+    "orjson": {"builder", "tokenizer/fast_engine.py"},
     "pyarrow": {"builder/reading/columnar.py"},
     "transformers": {"builder/documents/templates.py", "trainers/huggingface.py"},
     "lightning": {"trainers/lightning.py"},
@@ -212,6 +212,14 @@ def test_planning_imports_no_torch(make_store) -> None:
     path = make_store("s", [[1, 2], [3, 4, 5]], length_index=True)
     code = f"import sys, tokenstore; tokenstore.Plan.of({str(path)!r}, 2, 1).batch(0); print(*sorted(sys.modules))"
     assert not {"torch", "tokenizers", "orjson", "zstandard", "rich", "awkward"} & set(run(code).split())
+
+
+def test_a_small_build_imports_no_numba(tmp_path: Path) -> None:
+    """Loading kernels takes half a second: numpy makes the length index of a store of a million documents or fewer."""
+    (tmp_path / "in.txt").write_text("a b")
+    options = f"BuildOptions(({str(tmp_path / 'in.txt')!r},), {str(tmp_path / 'out')!r}, 'bytes')"
+    code = f"from tokenstore.builder import *; build_store({options})"
+    assert "numba" not in run(f"{code}; import sys; print(*sys.modules)").split()
 
 
 def test_every_public_name_is_there() -> None:

@@ -69,10 +69,12 @@ def test_the_worked_example(tmp_path: Path) -> None:
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=80),
     block=st.sampled_from([1, 7, 1 << 22]),
     long=st.sampled_from([1, 5, 1 << 20]),
+    few=st.sampled_from([0, 1 << 20]),
 )
-def test_random_stores_are_sorted(lengths: list[int], block: int, long: int) -> None:
-    """FMT-9: the file is the sorted list, for any block size and any limit of long documents; verify agrees."""
+def test_random_stores_are_sorted(lengths: list[int], block: int, long: int, few: int) -> None:
+    """FMT-9: the file is the sorted list, by kernels and by numpy, for any block size and any limit of long documents; verify agrees."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(length_index, "_FEW_DOCUMENTS", few)
         patch.setattr(length_index, "_BLOCK", block)
         patch.setattr(sorting, "LONG", long)
         path = write_store(Path(folder) / "s", [[1] * length for length in lengths], length_index=True)
@@ -87,8 +89,9 @@ def test_random_stores_are_sorted(lengths: list[int], block: int, long: int) -> 
             assert [lengths[order[first]] for _, first in store.runs()] == sorted(set(lengths))
 
 
-def test_documents_of_more_than_a_million_tokens(tmp_path: Path) -> None:
-    """FMT-9: lengths around 2**20, where the algorithm changes, some of them equal, between short ones."""
+def test_documents_of_more_than_a_million_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FMT-9: lengths around 2**20, which the kernels count together, some of them equal, between short ones."""
+    monkeypatch.setattr(length_index, "_FEW_DOCUMENTS", 0)
     most = 1 << 20
     lengths = [most + 5, 3, most, most - 1, 1, most + 5, most + 1, 3, most, most - 1]
     path = write_store(
@@ -104,13 +107,16 @@ def test_documents_of_more_than_a_million_tokens(tmp_path: Path) -> None:
 def test_progress_is_reported_to_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every document is processed twice; the last call reports the total."""
     monkeypatch.setattr(length_index, "_BLOCK", 100)
+    monkeypatch.setattr(length_index, "_FEW_DOCUMENTS", 0)
     calls: list[tuple[int, int]] = []
     add_length_index(path, lambda done, total: calls.append((done, total)))
     assert calls == [(done, 600) for done in range(100, 601, 100)]
 
 
-def test_damaged_boundaries_are_refused(path: Path) -> None:
+@pytest.mark.parametrize("few", [0, 1 << 20])
+def test_damaged_boundaries_are_refused(path: Path, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """P9: starts that do not increase give no lengths: the error names the file, and nothing is left."""
+    monkeypatch.setattr(length_index, "_FEW_DOCUMENTS", few)
     before = {name for name in contents(path) if name != "boundaries.bin"}
     damaged = bytearray((path / "boundaries.bin").read_bytes())
     damaged[80:88] = damaged[160:168]

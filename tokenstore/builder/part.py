@@ -34,6 +34,7 @@ from tokenstore.format.manifest import canonical_json
 from tokenstore.store.files import read_bytes
 from tokenstore.store.writing import create_again, sync, write_atomically
 from tokenstore.tokenizer import EngineMismatch, Tokenizer, reference_of
+from tokenstore.tokenizer.checks import Checks
 
 _BLOCK_DOCUMENTS, _BLOCK_TOKENS = 1 << 16, 1 << 22  # parts are read in blocks that exceed neither
 # A document in a part: tokens, record number within its slice, slice within the unit, bytes of its id, hash of its content
@@ -248,7 +249,10 @@ def _make(
     note: str,
 ) -> Part:
     num_tokens = 0
+    checks: Checks | None = getattr(tokenizer, "checks", None)  # of the fast engine
     with contextlib.ExitStack() as stack:
+        if checks:
+            stack.enter_context(checks.aside())
         out = {ending: stack.enter_context(create_again(_file(stem, ending))) for ending in _ENDINGS}
         batches = UnitBatches(unit, files, reader, out[".bad"], _check_unchanged)
         for batch in batches:
@@ -259,9 +263,14 @@ def _make(
             batches.count(batch, encoded)
             num_tokens += encoded.tokens.size
             report(batch.num_bytes, encoded.lengths.size, encoded.tokens.size)
-        for file in out.values():
-            sync(file)
+        if checks:
+            checks.start()
         sizes = tuple(file.tell() for file in out.values())
+        for file, size in zip(out.values(), sizes, strict=True):
+            if size:  # a part whose empty file is lost with the power does not count, and is made again
+                sync(file)
+        if checks:
+            checks.settle()
     slices = batches.summaries()
     num_documents = sum(part.num_documents for part in slices)
     return Part(stem, num_documents, num_tokens, sizes, slices, note)

@@ -10,6 +10,7 @@ from tokenstore.errors import BuildError, ConfigError
 from tokenstore.tokenizer import FAST, EngineMismatch, Tokenizer
 from tokenstore.tokenizer.byte_spans import spans_of_bytes
 from tokenstore.tokenizer.characters import UNTRUSTED, kind_table, kinds_of
+from tokenstore.tokenizer.checks import Checks
 from tokenstore.tokenizer.fast_engine import FastFile, Unsuitable, fast_file
 from tokenstore.tokenizer.guards import is_failure
 from tokenstore.tokenizer.guards import reason as first_line
@@ -55,6 +56,10 @@ class FastTokenizer:
 
     Texts that gigatoken may encode differently go to `reference`. Part of every batch is compared with the reference. Any
     difference, failure or panic raises EngineMismatch: the work must then be done again with `reference`.
+
+    Attributes:
+        checks: the comparisons. Within `checks.aside()` they happen on another thread and are complete after
+            `checks.settle()`; otherwise each batch is compared before `encode_batch` returns.
     """
 
     engine, engine_note = "gigatoken", ""
@@ -66,6 +71,7 @@ class FastTokenizer:
         self._table = kind_table(file.nfc)
         self._token_bytes = TokenBytes(token_bytes)
         self._engine = file.load()
+        self.checks = Checks(self._compare)
         self._chars = self._turn = 0
         self._first = True
         self.kind, self.data, self.file_name = reference.kind, reference.data, reference.file_name
@@ -158,7 +164,7 @@ class FastTokenizer:
         self._turn += 1
         ids, offsets = self._run([*texts, *pieces])
         rows = [*whole, *range(len(texts), len(texts) + len(pieces))]
-        self._compare([*(texts[i] for i in whole), *pieces], [ids[offsets[i] : offsets[i + 1]] for i in rows])
+        self.checks.add([*(texts[i] for i in whole), *pieces], [ids[offsets[i] : offsets[i + 1]] for i in rows])
         return ids[: offsets[len(texts)]], np.diff(offsets[: len(texts) + 1])
 
     def _run(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
+
 from tokenstore.tokenizer import Tokenizer
 from tokenstore.tokenizer.huggingface import HuggingFaceTokenizer
 from tokenstore.tokenizer.patterns import PATTERNS
@@ -72,7 +74,7 @@ def fast_file(reference: Tokenizer, request: Request) -> FastFile:
     if isinstance(reference, SentencePieceTokenizer):
         return _from_json(_converted(reference), True, every_token_apart=True)
     if isinstance(reference, HuggingFaceTokenizer):
-        value = json.loads(reference.data or b"")
+        value = orjson.loads(reference.data or b"")  # a tenth of a second less than json for 128,000 tokens
         if {token["content"]: token["id"] for token in value.get("added_tokens") or []} != reference.added_tokens:
             raise Unsuitable("the ids of added tokens in the file are not those the library gives them")
         return _from_json(value, plain, every_token_apart=False)
@@ -121,9 +123,7 @@ def _from_json(value: Any, plain: bool, every_token_apart: bool) -> FastFile:
     ]
     value = {**value, "added_tokens": tokens, "truncation": None, "padding": None, "post_processor": None}
     strings = tuple(token["content"] for token in tokens)
-    return FastFile(
-        json.dumps(value, ensure_ascii=False), apart=tuple(apart), strings=strings, nfc="NFC" in normalizers
-    )
+    return FastFile(orjson.dumps(value).decode(), apart=tuple(apart), strings=strings, nfc="NFC" in normalizers)
 
 
 def _normalizers(value: Any) -> list[str]:

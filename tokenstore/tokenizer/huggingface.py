@@ -81,7 +81,7 @@ class HuggingFaceTokenizer(SpansTextByText):
     @encodes
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """See `Tokenizer`."""
-        if self._can_be_cut and any(len(text) > long_texts.LONG for text in texts):
+        if any(len(text) > long_texts.LONG for text in texts) and self._can_be_cut:
             parts = [self._encode_in_pieces(text) for text in texts]
             lengths = np.fromiter(map(len, parts), np.int64, len(parts))
             return np.concatenate(parts), lengths

@@ -162,7 +162,7 @@ class SliceReader:
                 continue
             line_start, at = at, at + len(line)
             line = line.removeprefix(_BOM) if line_start == 0 else line
-            if line.strip():
+            if line and not line.isspace():
                 self.line = (line_start, at)
                 yield self.num_lines, parse_record(line)
 
