@@ -22,12 +22,12 @@ CALLS = ("replace", "fsync", "fchmod", "open", "unlink")
 
 
 class Killed(BaseException):
-    """In the place of a kill: nothing catches it."""
+    """Replaces a kill; nothing catches it."""
 
 
 @contextmanager
 def failing(patch: pytest.MonkeyPatch, at: int, made: list[str], error: BaseException, after: bool) -> None:
-    """Call number `at` into the operating system fails, having done nothing or (after) all it was to do."""
+    """Make call number `at` into the operating system fail before or, with `after`, after doing its work."""
 
     def counted(name: str) -> Callable:
         real = getattr(os, name)
@@ -56,7 +56,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def check_whole(path: Path) -> bool:
-    """The store has its old version, or that and a new one, whole; whether it has grown."""
+    """The store has its old version, or that and the new one, complete; returns whether it has grown."""
     found = versions(path)
     assert found in ([1], [1, 2])
     for version in found:
@@ -74,11 +74,11 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("error", "after"), ERRORS)
-def test_a_commit_that_ends_at_any_call(
+def test_a_commit_interrupted_at_any_call(
     path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, after: bool
 ) -> None:
-    """P8, FMT-13: whichever call of the commit is the last, the store is whole, in its old or its new version; the next
-    try ends in the very bytes of one that nothing befell.
+    """P8, FMT-13: whichever call is the last, the store is complete in its old or new version, and trying again makes
+    the same bytes.
     """
     spare = path.with_name("spare")
     shutil.copytree(path, spare)
@@ -112,7 +112,7 @@ def test_a_commit_that_ends_at_any_call(
 
 
 def test_the_manifest_is_replaced_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FMT-13: every file is moved and its name synced, then the old manifest kept and synced, then one step."""
+    """FMT-13: all files are moved and synced, then the old manifest is kept and synced, then one rename."""
     working = prepare(path, NEW, shard_bytes=40)
     names = {file.name for file in working.iterdir()}
     steps: list[str] = []
@@ -135,10 +135,10 @@ def test_the_manifest_is_replaced_last(path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("error", "after"), ERRORS)
-def test_what_is_written_beside_the_store_never_touches_it(
+def test_files_written_next_to_the_store_never_touch_it(
     path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, after: bool
 ) -> None:
-    """P8: until the commit, a failing or dying writer of documents or of their order leaves every byte of the store."""
+    """P8: until the commit, a failing or killed writer leaves every byte of the store."""
     before = contents(path)
     at = 0
     while True:
@@ -156,8 +156,8 @@ def test_what_is_written_beside_the_store_never_touches_it(
     assert check_whole(path)
 
 
-def test_versions_that_grew_stay_whole_while_the_next_growth_dies(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """FMT-13: the third version's commit, killed, leaves the first two as they were."""
+def test_earlier_versions_survive_a_killed_commit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """FMT-13: a killed commit of the third version leaves the first two unchanged."""
     plain = Kind()
     grow(path, NEW, plain)
     before = contents(path)
@@ -194,7 +194,7 @@ commit_append(Path(sys.argv[1]), Path(sys.argv[2]))
 
 @pytest.mark.parametrize("left", [0, 5, -5, -4, -3, -2, -1])
 def test_kill_nine(path: Path, left: int) -> None:
-    """P8: a process that is killed in the middle of a commit, `left` calls after its beginning or before its end."""
+    """P8: a process is killed in the middle of a commit, `left` calls after its beginning or before its end."""
     working = prepare(path, NEW, shard_bytes=40)
     calls = (
         len(list(working.iterdir())) + 5

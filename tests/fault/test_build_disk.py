@@ -46,11 +46,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check_failures(
     make: Make, make_base: Make | None, folder: Path, monkeypatch: pytest.MonkeyPatch, for_good: bool, step: int
 ) -> list[str]:
-    """Fail at every `step`-th call, from the last on, and then run again; return the calls.
-
-    `make` builds at a path, or, where `make_base` has built there before, appends. No store is left but that of before,
-    unless what failed came after the new one was committed: then it is whole.
-    """
+    """Fail at every `step`-th call, from the last on, and then run again; return the calls."""
 
     def prepared(name: str) -> Path:
         (folder / name).mkdir()
@@ -112,7 +108,9 @@ deep = pytest.mark.deep
 def test_a_disk_that_fails_at_any_call_leaves_no_store_and_the_build_resumes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict, for_good: bool, step: int
 ) -> None:
-    """P8: whichever open, write, fsync or rename fails, a BuildError says so, and the same command ends in the same bytes."""
+    """P8: whichever open, write, fsync or rename fails, there is a BuildError, and the same command makes the same
+    bytes.
+    """
     (tmp_path / "out").mkdir()
     calls = check_failures(build_of(folder, **options), None, tmp_path / "out", monkeypatch, for_good, step)
     assert set(calls) == {"open", "write", *FailingDisk.CALLS}
@@ -131,7 +129,7 @@ def test_a_disk_that_fails_at_any_call_leaves_no_store_and_the_build_resumes(
 def test_a_disk_that_fails_at_any_call_leaves_the_old_store_and_the_append_resumes(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: str | None, for_good: bool, step: int
 ) -> None:
-    """P8, FMT-13: at whichever call the disk fails the store has its old version or the new one, each split for itself."""
+    """P8, FMT-13: whichever call fails, the store has its old version or the new one, each split separately."""
     (tmp_path / "old").mkdir()
     (tmp_path / "old/old.jsonl").write_text('{"text": "old"}\n{"text": "older"}\n{"text": "oldest"}\n{"text": "oldie"}')
     (tmp_path / "out").mkdir()
@@ -177,10 +175,10 @@ def test_an_unwritable_folder_is_an_error_that_names_it(
         ("while it is read", 1),
     ],
 )
-def test_an_input_that_is_removed_while_building_is_named_and_put_back_the_build_resumes(
+def test_an_input_removed_during_a_build_is_named(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str, workers: int
 ) -> None:
-    """P8: no store is made of what was left, and the part that was made before is taken up."""
+    """P8: no store is made of the rest. With the input restored, the build resumes from the parts it has."""
     gone, away, output = folder / "b.txt", tmp_path / "away", tmp_path / "store"
     cut, check = pipeline.cut_units, part._check_unchanged
 
@@ -250,7 +248,7 @@ def test_a_part_whose_last_bytes_find_no_room_does_not_count(
 def test_a_limit_on_file_size_ends_the_command_with_exit_code_1_and_it_resumes(
     corpus: Path, tmp_path: Path, limit: int, workers: int
 ) -> None:
-    """P8: a real failure of a real write, in the builder or in a worker, is exit code 1 and a message, and no store."""
+    """P8: a real failing write, in the builder or in a worker, is exit code 1 and a message, and no store."""
     # 100 bytes: not even the recipe; 150,000: some part's tokens; 250,000: all parts fit, and the shard does not.
     code = f"import tokenstore.builder.pipeline as p, functools as f; p.cut_units = f.partial(p.cut_units, unit_bytes={UNIT_BYTES})\nfrom tokenstore.commands.entry import main\nif __name__ == '__main__': main()"  # fmt: skip
     command = [sys.executable, "-c", code, "build", corpus, "--tokenizer", "bytes", "--output", tmp_path / "store", "--workers", workers]  # fmt: skip

@@ -40,8 +40,8 @@ def make(tmp_path: Path, jsonl: Callable[..., Path]) -> Make:
 
 
 @pytest.mark.parametrize("entry", ["tools", pytest.param("tokenstore", marks=pytest.mark.deep)])
-def test_an_append_exits_0_and_tells_what_there_is_now(make: Make, jsonl: Callable[..., Path], entry: str) -> None:
-    """Both ways to run it tell documents, tokens, digest and bad records; the same again says that nothing was done."""
+def test_an_append_exits_0_and_prints_the_store(make: Make, jsonl: Callable[..., Path], entry: str) -> None:
+    """Both ways to run it print documents, tokens, digest and bad records; repeated, it says that nothing was done."""
     store = make()
     command = [*APPENDERS[entry], store, jsonl("in/b.jsonl", ["one", "", {"text": 1}]), "--max-bad", 1]
     done = run(*command)
@@ -62,7 +62,7 @@ def test_an_append_exits_0_and_tells_what_there_is_now(make: Make, jsonl: Callab
 
 
 def test_json_is_one_object_on_standard_output(make: Make, jsonl: Callable[..., Path]) -> None:
-    """--json has the fields of the result and the seconds, those of the splits too, and nothing else is printed."""
+    """--json prints the whole result, with seconds and splits, and nothing else."""
     store = make(split="a=0.5,b=0.5")
     command = ["append", store, jsonl("in/b.jsonl", [*TEXTS[::-1], "x"]), "--json"]
     first, second = run_here(*command), run_here(*command)
@@ -92,7 +92,7 @@ def test_json_is_one_object_on_standard_output(make: Make, jsonl: Callable[..., 
 def test_a_wrong_command_line_exits_2_and_names_what_is_wrong(
     make: Make, jsonl: Callable[..., Path], tmp_path: Path, options: dict, arguments: list[str], message: str
 ) -> None:
-    """Usage and configuration are one exit code: nothing was tried, the command line must change."""
+    """Usage and configuration errors share an exit code: nothing was tried, and the command line must change."""
     store = make(**options)
     places = {"{store}": str(store), "{in}": str(jsonl("in/b.jsonl", ["b"])), "{old}": str(tmp_path / "in/a.jsonl"), "{folder}": str(tmp_path)}  # fmt: skip
 
@@ -108,8 +108,10 @@ def test_a_wrong_command_line_exits_2_and_names_what_is_wrong(
     assert sorted(path.name for path in tmp_path.glob("store*")) == ["store"]
 
 
-def test_what_fails_exits_1(make: Make, jsonl: Callable[..., Path], tmp_path: Path) -> None:
-    """P9: no store, no new document, a damaged input, another process at work: one message, no traceback, the store whole."""
+def test_failures_exit_1(make: Make, jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    """P9: no store, no new document, a damaged input, another process at work: one message, no traceback, the store
+    unchanged.
+    """
     store = make()
     before = contents(store)
     (tmp_path / "in/cut.jsonl.gz").write_bytes(b"\x1f\x8b\x08")
@@ -130,7 +132,7 @@ def test_what_fails_exits_1(make: Make, jsonl: Callable[..., Path], tmp_path: Pa
 
 
 def test_more_bad_records_than_allowed_exit_3_and_are_listed(make: Make, jsonl: Callable[..., Path]) -> None:
-    """P9: the store stays as it was; the list is named after the version that was to be."""
+    """P9: the message names the list and the option that allows more."""
     store = make()
     before = contents(store)
     done = run_here("append", store, jsonl("in/b.jsonl", ["b", {"text": 1}]))
@@ -145,7 +147,7 @@ def test_more_bad_records_than_allowed_exit_3_and_are_listed(make: Make, jsonl: 
 def test_an_interrupted_append_exits_130_and_resumes_to_the_same_bytes(
     start: Start, make: Make, many_texts: Path, tokenizer_file: Path, tmp_path: Path, name: str, workers: int
 ) -> None:
-    """P8: Ctrl-C or a scheduler's SIGTERM leaves the store as it was and no process, and the same command goes on."""
+    """P8: Ctrl-C or a scheduler's SIGTERM leaves the store unchanged and no process, and the same command resumes."""
     store = make(tokenizer=str(tokenizer_file))
     before = contents(store)
     command = in_small_units("append", store, many_texts, "--workers", workers)
@@ -164,7 +166,7 @@ def test_an_interrupted_append_exits_130_and_resumes_to_the_same_bytes(
 
 
 def test_retokenize_exits_0_for_a_sound_store(make: Make, tmp_path: Path) -> None:
-    """P9: both as a share and in percent, for people and for machines; it says what was looked at."""
+    """P9: with a fraction and in percent, as text and as JSON; it says what was compared."""
     store = make()
     append_store(store, [str(tmp_path / "in/../in/a.jsonl")])  # there already
     for share in ("1%", "0.01", "100%"):
@@ -179,7 +181,7 @@ def test_retokenize_exits_0_for_a_sound_store(make: Make, tmp_path: Path) -> Non
 
 
 def test_retokenize_exits_4_for_another_input(make: Make, tmp_path: Path) -> None:
-    """P9: the record is named; a damaged store is told first and not compared."""
+    """P9: the record is named; a damaged store is reported first and not compared."""
     store, source = make(), tmp_path / "in/a.jsonl"
     source.write_text(source.read_text().replace("holds documents", "holds dokuments"))
     command = ["verify", store, "--retokenize", "100%", "--inputs", source]
@@ -215,7 +217,7 @@ def test_retokenize_exits_4_for_another_input(make: Make, tmp_path: Path) -> Non
 def test_a_wrong_command_line_of_retokenize_exits_2(
     make: Make, tmp_path: Path, options: dict, arguments: list[str], message: str
 ) -> None:
-    """Usage and configuration are one exit code."""
+    """Usage and configuration errors share an exit code."""
     store, source = make(**options), str(tmp_path / "in/a.jsonl")
     done = run_here("verify", store, *(argument.replace("{in}", source) for argument in arguments))
     assert (done.returncode, done.stdout) == (2, "")

@@ -37,7 +37,7 @@ EAGER = [sys.executable, "-c", "import tokenstore.commands.progress_bar as p; p.
 
 @pytest.fixture(scope="module")
 def undisturbed(many_texts: Path, tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    """What a build of `many_texts` writes when nothing happens to it."""
+    """The output of a build of `many_texts` that is not interrupted."""
     output = tmp_path_factory.mktemp("undisturbed") / "store"
     assert run_here("build", many_texts, "--tokenizer", tokenizer_file, "--output", output).returncode == 0
     return contents(output)
@@ -45,12 +45,12 @@ def undisturbed(many_texts: Path, tokenizer_file: Path, tmp_path_factory: pytest
 
 @pytest.fixture
 def slow_build(many_texts: Path, tokenizer_file: Path, tmp_path: Path) -> list[object]:
-    """Arguments of a build that still tokenizes for a while when its first files appear."""
+    """Arguments of a build that is still tokenizing when its first files appear."""
     return [many_texts, "--tokenizer", tokenizer_file, "--output", tmp_path / "store"]
 
 
 @pytest.mark.parametrize("entry", ["tools", pytest.param("tokenstore", marks=pytest.mark.deep)])
-def test_a_build_exits_0_and_tells_what_it_wrote(jsonl: Callable[..., Path], tmp_path: Path, entry: str) -> None:
+def test_a_build_exits_0_and_prints_the_store(jsonl: Callable[..., Path], tmp_path: Path, entry: str) -> None:
     """Both ways to run it build the store and print its path, documents, tokens and digest on standard output."""
     source = jsonl("in.jsonl", [*TEXTS, "", {"no": "text"}])
     done = run(*BUILDERS[entry], source, "--output", tmp_path / "store", "--tokenizer", "bytes", "--max-bad", 1)
@@ -70,7 +70,7 @@ def test_a_build_exits_0_and_tells_what_it_wrote(jsonl: Callable[..., Path], tmp
 
 @pytest.mark.parametrize("entry", ["tokenstore", pytest.param("tools", marks=pytest.mark.deep)])
 def test_verify_exits_0_for_a_sound_store_and_4_for_a_damaged_one(make_store: Callable[..., Path], entry: str) -> None:
-    """P9: damage is found, named by file and place, and told by the exit code; --json has the same for machines."""
+    """P9: damage is reported with file and position, and by the exit code; --json has the same."""
     path = make_store("store", [[1, 2, 3]] * 100)
     done = run(*VERIFIERS[entry], path)
     assert (done.returncode, done.stderr) == (0, "")
@@ -105,7 +105,7 @@ def test_verify_exits_0_for_a_sound_store_and_4_for_a_damaged_one(make_store: Ca
 def test_a_wrong_command_line_exits_2_and_names_what_is_wrong(
     jsonl: Callable[..., Path], tmp_path: Path, arguments: list[str], message: str
 ) -> None:
-    """Usage and configuration are one exit code: nothing was tried, the command line must change."""
+    """Usage and configuration errors share an exit code: nothing was tried, and the command line must change."""
     places = {"{in}": str(jsonl("in.jsonl", ["a"])), "{out}": str(tmp_path / "store")}
 
     def filled(text: str) -> str:
@@ -122,14 +122,16 @@ def test_a_wrong_command_line_exits_2_and_names_what_is_wrong(
 
 
 def test_a_command_that_does_not_exist_exits_2() -> None:
-    """A typing error in a command's name is a usage error."""
+    """A misspelled command is a usage error."""
     done = run_here("biuld")
     assert done.returncode == 2
     assert "biuld" in done.stderr
 
 
 def test_other_options_than_those_of_the_store_exit_2(jsonl: Callable[..., Path], tmp_path: Path) -> None:
-    """P8: the store that is there is not replaced unasked; the same command again exits 0 and says that nothing was done."""
+    """P8: an existing store is not replaced unless asked; repeated, the same command exits 0 and says that nothing was
+    done.
+    """
     command = ["build", jsonl("in.jsonl", ["a"]), "--output", tmp_path / "store", "--tokenizer", "bytes"]
     assert run_here(*command).returncode == 0
     again = run_here(*command)
@@ -142,7 +144,7 @@ def test_other_options_than_those_of_the_store_exit_2(jsonl: Callable[..., Path]
 
 
 def test_a_build_that_fails_exits_1_and_names_the_file(tmp_path: Path) -> None:
-    """P9: an input that is cut short is a failure with one message and no traceback, and leaves no store."""
+    """P9: a truncated input is a failure with one message and no traceback, and leaves no store."""
     (tmp_path / "in.jsonl.gz").write_bytes(b"\x1f\x8b\x08")
     done = run_here("build", tmp_path / "in.jsonl.gz", "--output", tmp_path / "store", "--tokenizer", "bytes")
     assert (done.returncode, done.stdout) == (1, "")
@@ -150,8 +152,8 @@ def test_a_build_that_fails_exits_1_and_names_the_file(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_nothing_to_write_exits_1(jsonl: Callable[..., Path], tmp_path: Path) -> None:
-    """Nothing exits 0 with nothing written."""
+def test_a_build_without_documents_exits_1(jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    """No store is written."""
     done = run_here("build", jsonl("in.jsonl", [""]), "--output", tmp_path / "store", "--tokenizer", "bytes")
     assert done.returncode == 1
     assert "documents: expected at least one, found none" in done.stderr
@@ -159,7 +161,7 @@ def test_nothing_to_write_exits_1(jsonl: Callable[..., Path], tmp_path: Path) ->
 
 
 def test_more_bad_records_than_allowed_exit_3_and_are_listed(jsonl: Callable[..., Path], tmp_path: Path) -> None:
-    """P9: bad records have their own exit code, a list to look at, and an option to go on."""
+    """P9: the message names the list and the option that allows more."""
     source = jsonl("in.jsonl", ["a", b"{", "b", b"[]"])
     command = ["build", source, "--output", tmp_path / "store", "--tokenizer", "bytes"]
     done = run_here(*command)
@@ -174,7 +176,7 @@ def test_more_bad_records_than_allowed_exit_3_and_are_listed(jsonl: Callable[...
 
 
 def test_json_is_one_object_on_standard_output(jsonl: Callable[..., Path], tmp_path: Path) -> None:
-    """--json gives a machine the whole result and nothing else, the second time too."""
+    """--json prints the whole result, with seconds and splits, and nothing else."""
     source = jsonl("in.jsonl", [*TEXTS, b"bad"])
     command = ["build", source, "-o", tmp_path / "store", "--tokenizer", "bytes", "--max-bad", 1, "--json"]
     first, second = (json.loads(run_here(*command).stdout) for _ in range(2))
@@ -191,7 +193,7 @@ def test_json_is_one_object_on_standard_output(jsonl: Callable[..., Path], tmp_p
     "command", [BUILD, BUILDERS["tokenstore"], VERIFY, VERIFIERS["tools"]], ids=["tools.build_store", "build", "verify", "tools.verify_store"]
 )  # fmt: skip
 def test_help_shows_examples_and_every_option(command: list[str]) -> None:
-    """--help exits 0, shows commands to copy, and explains what there is to set."""
+    """--help exits 0, shows commands to copy, and explains the options."""
     done = run(*command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"Examples?:", done.stdout)
@@ -214,7 +216,7 @@ def test_the_command_without_arguments_lists_its_commands() -> None:
 def test_an_interrupted_build_exits_130_and_resumes_to_the_same_bytes(
     start: Start, slow_build: list[object], undisturbed: dict[str, bytes], tmp_path: Path, name: str, workers: int
 ) -> None:
-    """P8: Ctrl-C or a scheduler's SIGTERM leaves no store and no process, says so, and the same command goes on."""
+    """P8: Ctrl-C or a scheduler's SIGTERM leaves no store and no process, says so, and the same command resumes."""
     command = in_small_units("build", *slow_build, "--workers", workers)
     interrupt(start(*command, start_new_session=True), tmp_path / "store.tokenstore/building/parts", name)
     assert not (tmp_path / "store").exists()
@@ -223,10 +225,8 @@ def test_an_interrupted_build_exits_130_and_resumes_to_the_same_bytes(
     assert sorted(path.name for path in tmp_path.glob("store*")) == ["store"]
 
 
-def test_of_two_builders_at_once_the_second_is_refused_and_the_first_completes(
-    start: Start, slow_build: list[object], tmp_path: Path
-) -> None:
-    """P8: the second builder exits 1 at once, naming the process that builds; the first does not notice."""
+def test_a_concurrent_build_is_refused(start: Start, slow_build: list[object], tmp_path: Path) -> None:
+    """P8: the second exits 1 at once and names the process that builds; the first is not affected."""
     first = start(*BUILD, *slow_build)
     wait_until(lambda: first.poll() is not None or (tmp_path / "store.tokenstore/building/parts").exists())
     os.kill(first.pid, signal.SIGSTOP)  # so that it still builds, however slow this machine is
@@ -242,10 +242,10 @@ def test_of_two_builders_at_once_the_second_is_refused_and_the_first_completes(
     assert not (tmp_path / "store.tokenstore").exists()
 
 
-def test_a_dead_builder_blocks_nobody(
+def test_a_killed_build_does_not_block_others(
     start: Start, slow_build: list[object], undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
-    """P8: the lock goes with its holder, even one that was killed and left the lock file behind."""
+    """P8: its lock is released, even if the lock file still exists."""
     first = start(*BUILD, *slow_build)
     wait_until(lambda: first.poll() is not None or (tmp_path / "store.tokenstore/building").exists())
     first.kill()
@@ -256,7 +256,7 @@ def test_a_dead_builder_blocks_nobody(
 
 
 def test_progress_is_plain_lines_when_piped(slow_build: list[object]) -> None:
-    """Without a terminal there are no control characters: a line now and then, with share, tokens/s and time left."""
+    """Without a terminal there are no control characters: a line from time to time, with share, tokens/s and time left."""
     done = run(*EAGER, *slow_build)
     assert done.returncode == 0
     lines = done.stderr.splitlines()
@@ -277,7 +277,7 @@ def test_json_output_is_not_disturbed_by_progress(slow_build: list[object]) -> N
 
 
 def test_progress_is_a_bar_on_a_terminal(start: Start, slow_build: list[object]) -> None:
-    """On a terminal the share of the work done, tokens/s and the time left are shown in place."""
+    """The share of the work, tokens/s and the time left are updated in place."""
     ours, theirs = pty.openpty()
     environ = {**environment(), "TERM": "xterm", "COLUMNS": "150"}
     process = start(*BUILD, *slow_build, stderr=theirs, env=environ)
@@ -296,8 +296,8 @@ def test_progress_is_a_bar_on_a_terminal(start: Start, slow_build: list[object])
     assert re.search(rb"building .*\d+ %.* tokens/s, .*\d:\d\d:\d\d", plain)
 
 
-def test_a_resumed_build_tells_how_much_was_done(jsonl: Callable[..., Path], tmp_path: Path) -> None:
-    """P8: what is taken up from an earlier run is noted on standard error, after what was skipped."""
+def test_a_resumed_build_reports_the_finished_parts(jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    """P8: in a note on standard error, after the note on skipped files."""
     jsonl("in/b.jsonl", ["a", b"bad"])
     jsonl("in/a.py", [])
     jsonl("in/a.jsonl", ["a" * 1_000_000] * 5)  # more than a unit
@@ -309,7 +309,7 @@ def test_a_resumed_build_tells_how_much_was_done(jsonl: Callable[..., Path], tmp
 
 
 def test_the_end_of_text_is_shown_and_can_be_chosen(tmp_path: Path, tokenizer_file: Path) -> None:
-    """A chat model's files name the end of a turn: the build says so, --eos takes another, and inspect shows it."""
+    """A chat model's files name the end of a turn: the build prints it, --eos chooses another, and inspect shows it."""
     folder = tmp_path / "model"
     folder.mkdir()
     shutil.copy(tokenizer_file, folder / "tokenizer.json")

@@ -105,7 +105,7 @@ def test_a_size_that_is_no_number_is_a_usage_error(option: str, capsys: pytest.C
 
 
 def test_the_defaults_of_append_are_those_of_its_function() -> None:
-    """The same for append."""
+    """Omitted on the command line, an option has the default of Python."""
     command, function = options_of(append), inspect.signature(append_store).parameters
     assert (command.pop("workers"), function["workers"].default) == (None, 1)
     assert command.pop("as_json") is False
@@ -113,7 +113,7 @@ def test_the_defaults_of_append_are_those_of_its_function() -> None:
 
 
 def test_exit_codes_are_documented() -> None:
-    """All that --help lists."""
+    """All those that --help lists."""
     page = (ROOT / "docs" / "reference" / "errors.md").read_text()
     assert all(f"| {code} |" in page for code in re.findall(r"\d+", EXIT_CODES))
 
@@ -129,7 +129,7 @@ def test_exit_codes_are_documented() -> None:
     ],
 )
 def test_a_failure_under_json_is_json(question: list[str], kind: str, code: int) -> None:
-    """One object on standard output, with the message and the exit code; the message for people stays on the other."""
+    """One object on standard output, with the message and exit code; the message is also on standard error."""
     done, plain = run_here(*question, "--json"), run_here(*question)
     error = json.loads(done.stdout)["error"]
     assert (done.returncode, error["kind"], error["exit_code"]) == (code, kind, code)
@@ -138,7 +138,7 @@ def test_a_failure_under_json_is_json(question: list[str], kind: str, code: int)
 
 
 def test_a_usage_error_is_one_whole_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of it is cut at the width of a terminal, and it has no frame, so that it can be searched and copied."""
+    """It is neither cut at the width of the terminal nor framed, so that it can be searched and copied."""
     monkeypatch.setenv("COLUMNS", "40")
     done = run_here("bild", "x")
     assert (done.returncode, done.stdout) == (2, "")

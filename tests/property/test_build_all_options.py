@@ -23,7 +23,7 @@ SPLITS = [None, None, "train=1", "a=0.5,b=0.5", "a=0.1,b=0.3,c=0.6"]
 
 @st.composite
 def records(draw: st.DrawFn, mask: str | None) -> dict:
-    """A record with a text, ids, a mask and a name, one of which may be wrong or missing."""
+    """All records of a file, or of a slice of it."""
     ids = draw(IDS)
     in_loss = draw(st.lists(st.booleans(), min_size=len(ids), max_size=len(ids)))
     row: dict[str, Any] = {"id": draw(st.integers(0, 9)), "text": draw(st.sampled_from(WORDS)), "input_ids": ids}
@@ -84,7 +84,7 @@ SIZES = st.fixed_dictionaries(
 
 
 def cut(patched: pytest.MonkeyPatch, unit: int, batch: int, block: int, bucket: int) -> None:
-    """Sizes of all that is done at once."""
+    """Sizes of units and batches."""
     patched.setattr(pipeline, "cut_units", partial(cut_units, unit_bytes=unit))
     patched.setattr(batches, "_BATCH_DOCUMENTS", batch)
     patched.setattr(part, "_BLOCK_DOCUMENTS", block)
@@ -118,8 +118,10 @@ def check(result: BuildResult, expected: Built) -> None:
 
 
 @given(files=inputs(), options=OPTIONS, sizes=SIZES)
-def test_a_build_is_its_twin(tmp_path_factory: pytest.TempPathFactory, files: dict, options: dict, sizes: dict) -> None:
-    """P8, P9: whatever is asked for together: the documents, masks, ids, origins, counts and bad records one expects."""
+def test_a_build_equals_its_twin(
+    tmp_path_factory: pytest.TempPathFactory, files: dict, options: dict, sizes: dict
+) -> None:
+    """P8, P9: documents, masks, ids, origins, counts and bad records are as expected for any combination of options."""
     tmp_path = tmp_path_factory.mktemp("all")
     sources = write_all(tmp_path / "in", files)
     expected = build_twin(files, BuildOptions(("unused",), Path("unused"), "bytes", **options))
@@ -135,10 +137,10 @@ def test_a_build_is_its_twin(tmp_path_factory: pytest.TempPathFactory, files: di
 
 @settings(max_examples=12)
 @given(files=inputs(), options=OPTIONS, sizes=SIZES, data=st.data())
-def test_a_killed_build_goes_on_to_the_bytes_of_one_run(
+def test_a_killed_build_resumes_to_the_bytes_of_one_run(
     tmp_path_factory: pytest.TempPathFactory, files: dict, options: dict, sizes: dict, data: st.DataObject
 ) -> None:
-    """P8: killed after any part, as often as one likes, then cut into other batches: every byte and the list of bad ones."""
+    """P8: killed after any parts, any number of times, then with other batches: the same files and list of bad records."""
     options = {**options, "split": None}
     tmp_path = tmp_path_factory.mktemp("killed")
     sources = write_all(tmp_path / "in", files)
@@ -195,7 +197,9 @@ EVERYTHING = {
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("made", [1, 4])
 def test_all_options_at_once_killed_and_resumed_by_other_workers(tmp_path: Path, made: int, workers: int) -> None:
-    """P8: hooks, splits, dedup, ids, lengths, long and bad records: killed after some parts, resumed, it is the twin's."""
+    """P8: hooks, splits, dedup, ids, lengths, long and bad records: killed after some parts and resumed, it equals the
+    twin.
+    """
     sources = write_all(tmp_path / "in", CORPUS)
     options = {**EVERYTHING, "max_bad": 99}
     expected = build_twin(

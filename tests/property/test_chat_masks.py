@@ -25,7 +25,7 @@ OFTEN_EMPTY = st.one_of(st.just(""), WORDS)
 
 @st.composite
 def conversations(draw: st.DrawFn, roles: tuple[str, ...] = ("user", "assistant", "tool")) -> Conversation:
-    """Half of them question and answer in turn, half turns of any role in any order, one at least an assistant's."""
+    """Half of them have questions and answers in turn, half have turns of any role in any order, with an assistant's."""
     said = [{"role": "system", "content": draw(WORDS)}] if draw(st.booleans()) else []
     if draw(st.booleans()):
         said += [{"role": ("user", "assistant")[i % 2], "content": draw(WORDS)} for i in range(draw(st.integers(2, 6)))]
@@ -38,7 +38,7 @@ def conversations(draw: st.DrawFn, roles: tuple[str, ...] = ("user", "assistant"
 
 
 def chatml(conversation: Conversation, learned_end: str, train_on: str) -> tuple[str, list[str]]:
-    """A ChatML text and its parts in the loss, by hand."""
+    """A ChatML text and its parts in the loss, put together by hand."""
     text, parts = "", []
     for message in conversation.messages:
         text += f"<|im_start|>{message['role']}\n{message['content']}<|im_end|>\n"
@@ -52,8 +52,8 @@ UNMARKED = BUILT_IN["chatml"].replace("{%- generation -%}", "").replace("{%- end
 
 @pytest.mark.parametrize("train_on", ["assistant", "last", "all"])
 @pytest.mark.parametrize(("template", "end"), [(BUILT_IN["chatml"], "<|im_end|>"), (UNMARKED, "<|im_end|>")])
-def test_what_is_learned_is_what_an_assistant_says(template: str, end: str, train_on: str) -> None:
-    """Marks and differences of prefixes give the parts one puts together by hand, whatever is said."""
+def test_the_assistants_turns_are_in_the_loss(template: str, end: str, train_on: str) -> None:
+    """Marks and differences of prefixes yield the parts put together by hand, whatever the messages are."""
     renderer = Renderer(template, {}, train_on)  # type: ignore[arg-type]
 
     @given(conversations())
@@ -85,7 +85,7 @@ def unmarked_renderer(style: str) -> Renderer:
 
 
 def check_unmarked(style: str, conversation: Conversation) -> None:
-    """Everything the assistant says is in the loss, with the end of its turn, and nothing else. ValueError: refused."""
+    """Everything the assistant says is in the loss, with the end of its turn, and nothing else; ValueError if refused."""
     said = [{**m, "content": f"⟦{i}⟧{m['content']}⟦/{i}⟧"} for i, m in enumerate(conversation.messages)]
     text, spans = unmarked_renderer(style).render(Conversation(tuple(said)))
     is_in_loss = np.array([any(start <= at < stop for start, stop in spans) for at in range(len(text))])
@@ -106,8 +106,8 @@ def check_unmarked(style: str, conversation: Conversation) -> None:
 @pytest.mark.parametrize("style", ENDS)
 @settings(max_examples=50)  # most conversations break a rule of these templates and are refused
 @given(conversation=conversations(("user", "assistant")))
-def test_without_marks_a_conversation_is_right_or_refused(style: str, conversation: Conversation) -> None:
-    """The loss mask is right or the message says why there is none."""
+def test_without_marks_a_mask_is_right_or_refused(style: str, conversation: Conversation) -> None:
+    """The loss mask is right, or the message says why there is none."""
     try:
         check_unmarked(style, conversation)
     except ValueError as error:
@@ -132,8 +132,8 @@ def spans(draw: st.DrawFn, longest: int = 60) -> list[tuple[int, int]]:
 
 
 @given(spans(), st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=80))
-def test_learned_tokens_against_a_slow_twin(parts: list[tuple[int, int]], tokens: list[tuple[int, int]]) -> None:
-    """Every character of a learned token is in the loss, and it has one; tokens may overlap and come in any order."""
+def test_tokens_in_the_loss_against_a_slow_twin(parts: list[tuple[int, int]], tokens: list[tuple[int, int]]) -> None:
+    """A token is in the loss if it has characters and each of them is; tokens may overlap and be in any order."""
     characters = [any(start <= at < stop for start, stop in parts) for at in range(80)]
     expected = [size > 0 and all(characters[start : start + size]) for start, size in tokens]
     found = in_loss(np.array([(start, start + size) for start, size in tokens], np.int64).reshape(-1, 2), parts)
@@ -151,7 +151,7 @@ def oracle(tokenizer_file: object) -> PreTrainedTokenizerFast:
 
 @pytest.mark.parametrize("template", [BUILT_IN["chatml"], BUILT_IN["plain"], BUILT_IN["alpaca"], styles.QWEN_MARKED])
 def test_masks_of_templates_with_marks_are_those_of_the_library(oracle: Callable, template: str) -> None:
-    """`apply_chat_template(return_assistant_tokens_mask=True)` gives the same tokens and mask, but for tokens on an edge."""
+    """`apply_chat_template(return_assistant_tokens_mask=True)` returns the same tokens and mask, except on edges."""
     renderer = Renderer(template, TOKENS)
     roles = ("user", "assistant") if template == BUILT_IN["alpaca"] else ("user", "assistant", "tool")
 
@@ -178,7 +178,7 @@ def test_masks_of_templates_with_marks_are_those_of_the_library(oracle: Callable
 
 @given(conversations(), st.sampled_from(SPECIAL), st.data())
 def test_a_special_token_put_anywhere_is_found(conversation: Conversation, token: str, data: st.DataObject) -> None:
-    """No place in a message hides one, and its message is named."""
+    """Wherever it is in a message, and the message is named."""
     at = data.draw(st.integers(0, len(conversation.messages) - 1))
     content = conversation.messages[at]["content"]
     cut = data.draw(st.integers(0, len(content)))

@@ -12,7 +12,7 @@ from tokenstore.store import Store
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """A store of the library's modules: one document a file, from empty ones to some of 200,000 bytes."""
+    """A store of the modules of the standard library: a document per file, from empty ones to some of 200,000 bytes."""
     path = tmp_path_factory.mktemp("library") / "store"
     folder = sysconfig.get_paths()["stdlib"]
     options = BuildOptions(
@@ -30,8 +30,8 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Store:
 @pytest.mark.deep
 @pytest.mark.parametrize("length", [512, 2048, 8191])
 @pytest.mark.parametrize("packing", ["best_fit", "none"])
-def test_two_epochs_give_every_token_twice(library: Store, packing: str, length: int) -> None:
-    """P3: token for token, with the token that follows as its target; nothing else but padding."""
+def test_two_epochs_yield_every_token_twice(library: Store, packing: str, length: int) -> None:
+    """P3: each token with the following one as its target, and otherwise only padding."""
     sources = {"library": {"path": str(library.path), "max_epochs": 2}}
     fields = {"sequence_length": length, "global_batch_size": 8, "num_steps": "all_exhausted", "last_batch": "pad"}
     plan = Plan(PlanConfig(sources=sources, packing=packing, seed=1, **fields))

@@ -36,7 +36,7 @@ def write_jsonl(path: Path, records: Records) -> None:
 
 
 def write_raw_jsonl(path: Path, records: Records) -> None:
-    """No letter escaped that need not be."""
+    """No letter is escaped that need not be."""
     lines = (json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") for record in records)
     path.write_bytes(b"\r\n".join(lines))
 
@@ -49,7 +49,7 @@ def write_csv(path: Path, records: Records) -> None:
 
 
 def table(records: Records, text: pa.DataType = pa.string()) -> pa.Table:  # noqa: B008  # never changed
-    """Texts that are no UTF-8 become what a careless writer makes of them, bytes in a string column."""
+    """Texts that are not UTF-8 are written as a careless writer would: as bytes in a string column."""
     texts = [None if r["text"] is None else r["text"].encode("utf-8", "surrogatepass") for r in records]
     column = pa.array(texts, pa.binary())
     if text == pa.string():
@@ -130,7 +130,7 @@ records = st.lists(st.fixed_dictionaries({"text": texts, "id": ids}), min_size=1
 
 
 def expected(path: Path, read: Callable[[Path], Iterable[dict[str, Any]]], tokenizer: Any, end: int) -> list[Outcome]:
-    """What becomes of each record, by the plainest means: the tokenizer's own library, a text at a time."""
+    """The document or reason for each record, by the simplest means: the tokenizer's library, one text per call."""
     outcomes: list[Outcome] = []
     for record in read(path):
         text = record["text"]
@@ -174,10 +174,10 @@ def check(folder: Path, name: str, made: Records, tokenizer_file: Path, num_unit
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=10)
 @given(made=records, num_units=st.sampled_from([1, 3, 8]))
-def test_a_store_holds_what_a_boring_reader_and_tokenizer_give(
+def test_a_store_equals_the_output_of_a_simple_reader_and_tokenizer(
     name: str, made: Records, num_units: int, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P8, P9: token for token, with ids and record numbers; what is no text is bad, what is empty is counted, in any unit."""
+    """P8, P9: the same tokens, ids and record numbers, whatever the units; bad and empty records are counted."""
     with tempfile.TemporaryDirectory() as folder:
         check(Path(folder), name, made, tokenizer_file, num_units, monkeypatch)
 
@@ -185,9 +185,9 @@ def test_a_store_holds_what_a_boring_reader_and_tokenizer_give(
 @pytest.mark.deep
 @pytest.mark.parametrize("name", FORMATS)
 @given(made=records, num_units=st.sampled_from([1, 3, 8]))
-def test_the_same_for_many_more(
+def test_a_store_equals_the_output_of_a_simple_reader_for_many_inputs(
     name: str, made: Records, num_units: int, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P8, P9: the same promise, sought for longer."""
+    """P8, P9: the same, with more examples."""
     with tempfile.TemporaryDirectory() as folder:
         check(Path(folder), name, made, tokenizer_file, num_units, monkeypatch)

@@ -22,7 +22,7 @@ texts = st.one_of(st.text(), st.lists(st.sampled_from([*TEXTS, " ", "  ", "\n", 
 
 @pytest.fixture(scope="module")
 def tokenizers(tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
-    """One tokenizer of every kind; `prefix` puts a space before a text, `trimmed` takes spaces out of its own offsets."""
+    """One tokenizer of every kind; `prefix` adds a space before a text, `trimmed` excludes spaces from its offsets."""
     folder = tmp_path_factory.mktemp("spans")
     (folder / "ranks").write_bytes(rank_lines(tokenizer_file))
     (folder / "model").write_bytes(sentencepiece_model())
@@ -42,8 +42,8 @@ def tokenizers(tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.mark.parametrize("kind", KINDS)
 @given(text=texts)
-def test_ids_with_spans_are_those_without(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> None:
-    """encode_with_spans gives the ids of encode_batch, and characters of the text in order."""
+def test_ids_with_spans_equal_those_without(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> None:
+    """encode_with_spans returns the ids of encode_batch, and characters of the text in order."""
     ids, spans = tokenizers[kind].encode_with_spans(text)
     assert ids.tolist() == tokenizers[kind].encode_batch([text])[0].tolist()
     assert (ids.dtype, spans.dtype, spans.shape) == (np.uint32, np.int64, (ids.size, 2))
@@ -55,7 +55,7 @@ def test_ids_with_spans_are_those_without(tokenizers: dict[str, Tokenizer], kind
 @pytest.mark.parametrize("kind", BYTE_LEVEL)
 @given(text=texts)
 def test_byte_level_spans_cover_the_text_without_holes(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> None:
-    """Every character, spaces included, is covered; two neighbours share at most the one character they divide."""
+    """Every character is covered; two adjacent tokens share at most the one character they divide."""
     _, spans = tokenizers[kind].encode_with_spans(text)
     if not text:
         assert spans.size == 0
@@ -70,8 +70,8 @@ def test_byte_level_spans_cover_the_text_without_holes(tokenizers: dict[str, Tok
 
 @pytest.mark.parametrize("kind", ["huggingface", "trimmed", "tiktoken"])
 @given(text=texts)
-def test_a_span_is_the_characters_its_bytes_lie_in(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> None:
-    """Against bytes counted one by one: a token covers the characters that its bytes begin and end in."""
+def test_a_span_is_the_characters_of_its_bytes(tokenizers: dict[str, Tokenizer], kind: str, text: str) -> None:
+    """Against counting bytes: a token covers the characters that its bytes begin and end in."""
     tokenizer = tokenizers[kind]
     if kind == "tiktoken":
         num_bytes = {rank: len(token) for token, rank in tokenizer.rank_file.ranks.items()}
@@ -89,7 +89,7 @@ def test_a_span_is_the_characters_its_bytes_lie_in(tokenizers: dict[str, Tokeniz
 
 @given(text=texts)
 def test_sentencepiece_spans_cover_the_text(tokenizers: dict[str, Tokenizer], text: str) -> None:
-    """A model that changes nothing covers every character; the bytes of one character cover it alike."""
+    """A model that changes nothing covers every character; all bytes of one character cover it."""
     text = text.replace("\0", "")
     tokenizer = tokenizers["sentencepiece"]
     ids, spans = tokenizer.encode_with_spans(text)
@@ -105,7 +105,7 @@ def test_sentencepiece_spans_cover_the_text(tokenizers: dict[str, Tokenizer], te
 
 @pytest.mark.parametrize("special_text", ["plain", "special"])
 def test_added_special_tokens_cover_nothing(tokenizers: dict[str, Tokenizer], special_text: str) -> None:
-    """Tokens a template adds have the span (0, 0); those that stand in the text cover their characters."""
+    """Tokens that a template adds have the span (0, 0); those written in the text cover their characters."""
     path = str(tokenizers["trimmed"].file)
     text = " one<|user|> two 🦊"
     plain = load_tokenizer(path, special_text=special_text)
@@ -120,10 +120,10 @@ def test_added_special_tokens_cover_nothing(tokenizers: dict[str, Tokenizer], sp
 
 @pytest.mark.parametrize("change", [normalizers.NFC(), normalizers.NFKC(), normalizers.Lowercase()], ids=str)
 @given(text=texts)
-def test_spans_under_a_normalizer_are_of_the_text_as_given(
+def test_spans_with_a_normalizer_refer_to_the_original_text(
     tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory, change: normalizers.Normalizer, text: str
 ) -> None:
-    """Where a tokenizer changes a text first, spans are still of the text as it was, in order and inside it."""
+    """In order and inside it."""
     path = tmp_path_factory.getbasetemp() / f"{type(change).__name__}.json"
     library = Library.from_file(str(tokenizer_file))
     library.normalizer = change
@@ -135,8 +135,8 @@ def test_spans_under_a_normalizer_are_of_the_text_as_given(
     assert (spans[:, 0] <= spans[:, 1]).all()
 
 
-def test_metaspace_spans_hold_the_space_before_a_word(tmp_path: Path) -> None:
-    """The sign for a space covers the space it stands for; the one put before a text covers its first character."""
+def test_metaspace_spans_include_the_space_before_a_word(tmp_path: Path) -> None:
+    """The sign for a space covers its space; the one added before a text covers the first character."""
     library = Library(models.BPE({"▁": 0, "a": 1, "b": 2, "▁b": 3}, [("▁", "b")]))
     library.pre_tokenizer = pre_tokenizers.Metaspace()
     library.save(str(tmp_path / "t.json"))

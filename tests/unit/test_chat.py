@@ -33,8 +33,8 @@ ASKED, ANSWERED = USER["content"], ASSISTANT["content"]
         ({"messages": [SYSTEM, USER, ASSISTANT], "system": "Sé breve."}, (SYSTEM, *TURN)),
     ],
 )
-def test_a_record_of_any_shape_gives_its_messages(row: dict, messages: tuple) -> None:
-    """The shape is told by the fields, whatever else a row holds; nulls are fields that are not there."""
+def test_messages_of_records_of_every_shape(row: dict, messages: tuple) -> None:
+    """The fields decide the shape, whatever else a record holds; fields that are null count as missing."""
     assert read_conversation(row) == Conversation(messages)
 
 
@@ -44,24 +44,24 @@ def test_an_instruction_and_its_input_are_two_paragraphs() -> None:
     assert read_conversation(row).messages[0] == {"role": "user", "content": "Résume :\n\nIl pleut."}
 
 
-def test_every_name_of_a_role_is_known() -> None:
-    """ShareGPT's names of roles."""
+def test_roles_of_sharegpt_are_translated() -> None:
+    """All names of roles that ShareGPT data uses."""
     names = ["system", "human", "gpt", "user", "chatgpt", "bing", "assistant", "tool", "function", "observation"]
     found = read_conversation({"conversations": [{"from": name, "value": "x"} for name in names]}).messages
     roles = ["system", "user", "assistant", "user", "assistant", "assistant", "assistant", "tool", "tool", "tool"]
     assert [message["role"] for message in found] == roles
 
 
-def test_other_fields_of_a_message_stay() -> None:
-    """Tool calls, reasoning, names and ids reach the template as they are, nulls inside them too."""
+def test_other_fields_of_a_message_are_kept() -> None:
+    """Tool calls, reasoning, names and ids reach the template unchanged, including nulls inside them."""
     message = {"role": "assistant", "tool_calls": [CALL], "reasoning_content": "hm", "name": "a", "weight": 0}
     assert read_conversation({"messages": [USER, {**message, "content": None}]}).messages[1] == message
     thought = {"role": "assistant", "content": "", "reasoning_content": "hm"}
     assert read_conversation({"messages": [USER, thought]}).messages[1] == thought
 
 
-def test_a_table_has_no_nulls_in_tool_calls_and_tools() -> None:
-    """A table fills structs with nulls; they are missing fields again."""
+def test_nulls_in_tool_calls_of_a_table_are_removed() -> None:
+    """A table fills structs with nulls for missing fields."""
     message = {"role": "assistant", "content": None, "tool_calls": [CALL | {"id": None}]}
     found = read_conversation({"messages": [USER, message], "tools": [{"name": "clock", "strict": None}]}, table=True)
     assert found.messages[1]["tool_calls"] == [
@@ -72,26 +72,26 @@ def test_a_table_has_no_nulls_in_tool_calls_and_tools() -> None:
 
 @pytest.mark.parametrize("tools", [[CALL], json.dumps([CALL]), [json.dumps(CALL)]])
 def test_tools_are_a_list_or_json(tools: object) -> None:
-    """Schemas of tools come as objects or as JSON text."""
+    """Schemas of tools are objects or JSON text."""
     assert read_conversation({"messages": [USER, ASSISTANT], "tools": tools}).tools == [CALL]
 
 
 @pytest.mark.parametrize("tools", [None, [], "", "[]", "null"])
 def test_no_tools_are_none(tools: object) -> None:
-    """A template sees no difference between an empty list and none."""
+    """An empty list of tools is the same as none."""
     assert read_conversation({"messages": [USER, ASSISTANT], "tools": tools}).tools is None
 
 
 @pytest.mark.parametrize("empty", ["", " \n"])
-def test_an_assistant_may_say_nothing(empty: str) -> None:
-    """An empty answer does not make a record bad: the end of its turn can be trained on."""
+def test_an_answer_may_be_empty(empty: str) -> None:
+    """It does not make the record bad: the end of its turn can be in the loss."""
     said = {"role": "assistant", "content": empty}
     assert read_conversation({"messages": [USER, said, *TURN]}).messages == (USER, said, *TURN)
     assert read_conversation({"instruction": ASKED, "output": empty}).messages == (USER, said)
 
 
 def test_text_parts_are_joined() -> None:
-    """A content in parts is their text."""
+    """Content in parts is their concatenated text."""
     parts = [{"type": "text", "text": "Guten ", "image_url": None}, {"type": "text", "text": "Tag"}]
     assert read_conversation({"messages": [{"role": "user", "content": parts}]}).messages[0]["content"] == "Guten Tag"
 
@@ -140,8 +140,8 @@ def test_text_parts_are_joined() -> None:
         ({"prompt": [], "completion": [ASSISTANT]}, "prompt: expected a list, found an empty one"),
     ],
 )
-def test_a_bad_record_gives_its_reason(row: dict, reason: str) -> None:
-    """Each kind of mistake has its words, and says in which message it is."""
+def test_a_bad_record_has_a_reason(row: dict, reason: str) -> None:
+    """Each kind of mistake is described and the message with it named."""
     with pytest.raises(ValueError, match=reason):
         read_conversation(row)
 
@@ -167,7 +167,7 @@ SPECIAL = ("<|im_end|>", "<|im_start|>", "</s>", "")
     ],
 )
 def test_a_special_token_in_a_conversation_is_found(messages: list, tools: list | None, where: str) -> None:
-    """Wherever a string of a record may be printed by a template, it is looked into."""
+    """In every string of a record that a template may print."""
     reason = special_in_content(Conversation(tuple(messages), tools), SPECIAL)
     assert reason is not None
     with pytest.raises(ValueError, match=where):
@@ -175,7 +175,7 @@ def test_a_special_token_in_a_conversation_is_found(messages: list, tools: list 
 
 
 def test_ordinary_conversations_hold_no_special_token() -> None:
-    """What only looks like one passes."""
+    """Text that only resembles a special token is accepted."""
     conversation = Conversation((USER, {**ASSISTANT, "content": "a < b | c > d <|im_en", "tool_calls": [CALL]}), [CALL])
     assert special_in_content(conversation, SPECIAL) is None
     assert special_in_content(conversation, ()) is None

@@ -21,12 +21,12 @@ FAMILIES = [name for name in BUILT_IN if may_be_like(BUILT_IN[name])]
 
 
 def bare(name: str) -> str:
-    """A built-in template without its marks, as most families' own are."""
+    """A built-in template without its marks, like most families' own."""
     return re.sub(r"{%- (end)?generation -%}", "", BUILT_IN[name])
 
 
 def marked(renderer: Renderer, conversation: Conversation) -> str:
-    """The text of a conversation, what is trained on in brackets; or why it is refused."""
+    """The text of a conversation with the parts in the loss in brackets, or why it is refused."""
     try:
         text, spans = renderer.render(conversation)
     except ValueError as error:
@@ -38,14 +38,14 @@ def marked(renderer: Renderer, conversation: Conversation) -> str:
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_what_a_built_in_template_writes(name: str) -> None:
-    """Facts of each format, compared with the families' own templates when they were written down."""
+    """Facts about each format, compared with the families' own templates when they were written down."""
     renderer = Renderer(BUILT_IN[name], TOKENS, date=DATE)
     assert {title: marked(renderer, CONVERSATIONS[title]) for title in GOLDEN[name]} == GOLDEN[name]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_familys_own_template_gets_the_marks_of_the_built_in_one(name: str) -> None:
-    """The same text and the same parts for every conversation that the built-in template writes."""
+def test_a_familys_own_template_uses_the_marks_of_the_built_in_one(name: str) -> None:
+    """For every conversation the built-in template writes: the same text and the same parts in the loss."""
     built_in, own = (Renderer(template, TOKENS, date=DATE) for template in (BUILT_IN[name], bare(name)))
     assert name in own.families
     for conversation in CONVERSATIONS.values():
@@ -54,8 +54,8 @@ def test_a_familys_own_template_gets_the_marks_of_the_built_in_one(name: str) ->
             assert marked(own, conversation) == expected
 
 
-def test_reasoning_that_qwen3_removes_does_not_refuse_its_conversation() -> None:
-    """Earlier turns are written without their reasoning; every turn's mark is known all the same."""
+def test_conversations_with_reasoning_that_qwen3_removes_are_accepted() -> None:
+    """Earlier turns are written without their reasoning; the marks of every turn are known nevertheless."""
     own = Renderer(bare("qwen3"), {}, date=DATE)
     found = marked(own, CONVERSATIONS["reasoning, earlier"])
     assert "\n⟦4<|im_end|>⟧\n" in found
@@ -78,8 +78,8 @@ def test_the_last_turn_of_a_conversation_that_ends_with_the_user() -> None:
         ("last", "use --chat-template qwen3 or --train-on all"),
     ],
 )
-def test_a_template_unlike_its_family_names_it(train_on: str, advice: str) -> None:
-    """Where the built-in template writes a conversation differently, the message says which one to use."""
+def test_the_message_for_an_unusual_template_names_its_family(train_on: str, advice: str) -> None:
+    """If the built-in template writes a conversation differently, the message says which one to use."""
     changed = bare("qwen3").replace(
         "'<|im_start|>' ~ message.role", "'<|im_start|>' ~ message.role ~ ('!' if messages | length > 3 else '')"
     )
@@ -91,28 +91,28 @@ def test_a_template_unlike_its_family_names_it(train_on: str, advice: str) -> No
     )
 
 
-def test_a_template_of_no_family_is_asked_for_marks() -> None:
-    """The way out of a template nobody knows is one with marks."""
+def test_the_message_for_a_template_of_no_family_asks_for_marks() -> None:
+    """Marks are the remedy for an unknown template."""
     template = "{% for m in messages %}{{ (messages | length) ~ m.content }}{% endfor %}"
     found = marked(Renderer(template, {}), CONVERSATIONS["two turns"])
     assert "use a --chat-template with {% generation %} marks, --train-on last or --train-on all" in found
 
 
-def test_the_most_alike_family_comes_first() -> None:
-    """Qwen's three and ChatML write some conversations alike, and others not."""
+def test_the_most_similar_family_is_first() -> None:
+    """Three Qwen templates and ChatML write some conversations alike, and others not."""
     for name in ("chatml", "qwen2.5", "qwen3", "qwen3-2507", "gemma", "gemma3", "deepseek-r1"):
         assert next(iter(families_like(load_template(bare(name), TOKENS, DATE), DATE))) == name
 
 
 def test_a_family_whose_date_is_not_given_is_no_candidate() -> None:
-    """Llama 3.2 prints the date; a template of Llama 3 is used without one."""
+    """Llama 3.2 prints the date; a template of Llama 3 works without one."""
     assert list(families_like(load_template(bare("llama3"), TOKENS), None)) == ["llama3"]
 
 
 def test_the_comparison_with_a_familys_own_files(
     tmp_path: Path, tokenizer_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A template alone, or with its vocabulary; what differs is shown, and exits with 1."""
+    """A template alone, or with its vocabulary; differences are shown, and exit with 1."""
     (tmp_path / "own.jinja").write_text(bare("gemma3"), "utf-8")
     (tmp_path / "other.jinja").write_text(bare("gemma3").replace("model", "modell"), "utf-8")
     (tmp_path / "tokenizer.json").write_bytes(tokenizer_file.read_bytes())

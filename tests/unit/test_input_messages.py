@@ -58,7 +58,7 @@ MISNAMED = [
 
 @pytest.mark.parametrize(("name", "data", "message"), MISNAMED, ids=[f"{row[0]}-{row[2][:12]}" for row in MISNAMED])
 def test_a_misnamed_input_is_recognized(tmp_path: Path, name: str, data: bytes, message: str) -> None:
-    """The build fails, also with bad records allowed, with what the file is, its path and what to do."""
+    """The build fails, even with bad records allowed; the message says what the file is, its path and what to do."""
     (tmp_path / name).write_bytes(data)
     done = run_here("build", tmp_path / name, "-o", tmp_path / "s", "--tokenizer", "bytes", "--max-bad", 99)
     assert done.returncode == 1
@@ -68,7 +68,7 @@ def test_a_misnamed_input_is_recognized(tmp_path: Path, name: str, data: bytes, 
 
 
 def test_a_text_file_of_another_kind_is_one_bad_record(tmp_path: Path) -> None:
-    """A .txt is one record, and may be allowed to be bad; a text that begins like a Parquet file is none."""
+    """It may be allowed like other bad records. A text that only begins like a Parquet file is a text."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_bytes(gzip.compress(b"text"))
     (tmp_path / "in" / "b.txt").write_bytes(b"PAR1, the first part")
@@ -81,8 +81,8 @@ def test_a_text_file_of_another_kind_is_one_bad_record(tmp_path: Path) -> None:
     assert "documents    1 from 2 files" in done.stdout
 
 
-def test_a_field_that_is_missing_names_those_there_are(tmp_path: Path) -> None:
-    """Those of the record, or of the field above, and not too many of them."""
+def test_the_message_for_a_missing_field_lists_existing_ones(tmp_path: Path) -> None:
+    """Those of the record, or of the object that should contain it, and not too many."""
     (tmp_path / "a.jsonl").write_bytes(b'{"content": "a", "meta": {"url": "u"}}\n')
     build = ("build", tmp_path / "a.jsonl", "-o", tmp_path / "s", "--tokenizer", "bytes")
     assert "no field 'text'; the record has 'content', 'meta' (" in run_here(*build).stderr
@@ -94,8 +94,8 @@ def test_a_field_that_is_missing_names_those_there_are(tmp_path: Path) -> None:
     assert len(error) < 1500
 
 
-def test_a_column_that_is_there_twice_is_said_to_be(tmp_path: Path) -> None:
-    """Not that the column `text` is missing among `text` and `text`."""
+def test_a_repeated_column_is_reported_as_such(tmp_path: Path) -> None:
+    """Not as a missing column `text` among `text` and `text`."""
     (tmp_path / "a.csv").write_text("text,text\na,b\n")
     done = run_here("build", tmp_path / "a.csv", "-o", tmp_path / "s", "--tokenizer", "bytes")
     assert done.returncode == 1
@@ -103,7 +103,7 @@ def test_a_column_that_is_there_twice_is_said_to_be(tmp_path: Path) -> None:
 
 
 def test_an_append_reports_what_it_added(tmp_path: Path) -> None:
-    """Its own documents, tokens and speed, not those of the store."""
+    """The documents, tokens and speed of the append, not of the whole store."""
     for name, count in (("a", 50), ("b", 3)):
         (tmp_path / f"{name}.jsonl").write_bytes(b'{"text": "0123456789"}\n' * count)
     run_here("build", tmp_path / "a.jsonl", "-o", tmp_path / "s", "--tokenizer", "bytes")

@@ -16,7 +16,7 @@ from tokenstore.errors import ConfigError
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Callable[..., Path]:
-    """Make files of one byte, of given names, below a folder, and give the folder."""
+    """Make files of one byte with the given names below a folder; return the folder."""
 
     def make(*names: str, folder: str = "data") -> Path:
         for name in names:
@@ -33,8 +33,8 @@ def names(*arguments: object, endings: tuple[str, ...] = ()) -> list[str]:
     return [file.name for file in find_inputs(tuple(map(str, arguments)), endings).files]
 
 
-def test_files_come_in_the_order_of_the_arguments(tree: Callable[..., Path]) -> None:
-    """The order of documents is the user's: arguments are not sorted among themselves."""
+def test_files_are_in_the_order_of_the_arguments(tree: Callable[..., Path]) -> None:
+    """Arguments are not sorted."""
     data = tree("a.txt", "b.jsonl", "c.txt.gz", "d.jsonl.zst")
     given_names = ["c.txt.gz", "a.txt", "d.jsonl.zst", "b.jsonl"]
     found = find_inputs(tuple(str(data / name) for name in given_names))
@@ -48,37 +48,39 @@ def test_files_come_in_the_order_of_the_arguments(tree: Callable[..., Path]) -> 
     assert all(f.modified_ns == f.path.stat().st_mtime_ns for f in found.files)
 
 
-def test_a_folder_gives_its_files_sorted_by_the_parts_of_their_paths(tree: Callable[..., Path]) -> None:
-    """Sorted folder by folder: `a/z` comes before `a-b/a` though "-" sorts before "/", and capitals before small letters."""
+def test_files_of_a_folder_are_sorted_by_the_parts_of_their_paths(tree: Callable[..., Path]) -> None:
+    """`a/z` is before `a-b/a`, though "-" sorts before "/", and capitals are before small letters."""
     data = tree("a/z.txt", "a-b/a.txt", "a/b/c.txt", "a.txt", "B.txt", "ä.txt", "10.txt", "9.txt")
     assert names(data) == ["10.txt", "9.txt", "B.txt", "a/b/c.txt", "a/z.txt", "a-b/a.txt", "a.txt", "ä.txt"]
 
 
-def test_a_glob_gives_its_files_sorted_by_the_parts_of_their_paths(tree: Callable[..., Path]) -> None:
-    """A quoted glob is expanded here, sorted in the same way as a folder, at any depth with **."""
+def test_files_of_a_glob_are_sorted_by_the_parts_of_their_paths(tree: Callable[..., Path]) -> None:
+    """A quoted glob is expanded and sorted like a folder, at any depth with **."""
     data = tree("a/z.txt", "a-b/a.txt", "a/b/c.txt", "b.txt")
     assert names(data / "*" / "*.txt") == ["a/z.txt", "a-b/a.txt"]
     assert names(f"{data}/**/*.txt") == ["a/b/c.txt", "a/z.txt", "a-b/a.txt", "b.txt"]
 
 
 def test_a_file_whose_name_looks_like_a_glob_is_that_file(tree: Callable[..., Path]) -> None:
-    """An argument that exists is taken by its name before it is read as a pattern."""
+    """An argument that exists is a path, even if it could be a pattern."""
     data = tree("part[1].txt", "part1.txt")
     assert names(data / "part[1].txt") == ["part[1].txt"]
 
 
-def test_a_file_named_twice_is_taken_once_at_its_first_place(
+def test_a_file_named_twice_is_read_once_at_its_first_place(
     tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Files, folders and globs that overlap, and other spellings of a path, give no document twice."""
+    """Overlapping files, folders and globs, and other spellings of a path, do not repeat documents."""
     data = tree("a.txt", "b.txt", "sub/c.txt")
     assert names(data / "b.txt", data, data / "*.txt", data / "b.txt") == ["b.txt", "a.txt", "sub/c.txt"]
     monkeypatch.chdir(data)
     assert names("sub/c.txt", "./sub/c.txt", "sub/../sub/c.txt", data, ".") == ["sub/c.txt", "a.txt", "b.txt"]
 
 
-def test_hidden_files_and_folders_are_passed_over(tree: Callable[..., Path]) -> None:
-    """What a folder hides (.git, editors' copies) is no input, unless named itself or hidden above the folder."""
+def test_hidden_files_and_folders_are_skipped(tree: Callable[..., Path]) -> None:
+    """Hidden files in a folder (.git, copies of editors) are no inputs, unless named or inside a hidden folder that is
+    named.
+    """
     data = tree("a.txt", ".b.txt", ".git/c.txt", "d/.e/f.txt", folder=".home/data")
     assert names(data) == ["a.txt"]
     assert find_inputs((str(data),)).num_hidden == 3
@@ -86,8 +88,8 @@ def test_hidden_files_and_folders_are_passed_over(tree: Callable[..., Path]) -> 
     assert names(data / ".b.txt", data / ".git") == [".b.txt", ".git/c.txt"]
 
 
-def test_other_endings_in_a_folder_are_passed_over_and_counted(tree: Callable[..., Path]) -> None:
-    """A folder may hold other files: they are left out and reported by ending, never silently."""
+def test_other_endings_in_a_folder_are_skipped_and_counted(tree: Callable[..., Path]) -> None:
+    """They are reported by ending, never skipped silently."""
     data = tree("a.txt", "b.py", "c.py", "LICENSE", "d.gz", "e.tar.gz", "f.txt.bz2", "g.TXT.GZ")
     found = find_inputs((str(data),))
     assert [f.name for f in found.files] == ["a.txt", "g.TXT.GZ"]
@@ -95,7 +97,7 @@ def test_other_endings_in_a_folder_are_passed_over_and_counted(tree: Callable[..
 
 
 def test_text_endings_are_read_like_txt(tree: Callable[..., Path]) -> None:
-    """Files of an ending asked for are texts, compressed ones too, whatever the case of their ending."""
+    """Also compressed ones, whatever the case of their ending."""
     data = tree("a.py", "b.PY", "c.py.gz", "d.md", "e.txt")
     found = find_inputs((str(data),), (".Py",))
     assert [(f.name, f.format) for f in found.files] == [(n, ".txt") for n in ("a.py", "b.PY", "c.py.gz", "e.txt")]
@@ -114,10 +116,8 @@ def test_text_endings_are_read_like_txt(tree: Callable[..., Path]) -> None:
         ("pipe", "is neither a file nor a folder"),
     ],
 )
-def test_an_argument_that_gives_no_input_is_refused_by_name(
-    tree: Callable[..., Path], argument: str, message: str
-) -> None:
-    """A typing error never builds a smaller store: what is missing, empty or of another kind is named."""
+def test_an_argument_without_inputs_is_refused_by_name(tree: Callable[..., Path], argument: str, message: str) -> None:
+    """A typing error never builds a smaller store: the message names what is missing, empty or of another kind."""
     data = tree("good.txt", "only_others/a.pdf")
     (data / "empty").mkdir()
     os.mkfifo(data / "pipe")
@@ -128,7 +128,7 @@ def test_an_argument_that_gives_no_input_is_refused_by_name(
 
 
 def test_all_wrong_arguments_are_named_at_once(tree: Callable[..., Path]) -> None:
-    """Every mistake stands in one message, up to a handful, with what reads other files as text."""
+    """One message lists the first mistakes, and says how to read other files as text."""
     data = tree("a.pdf", "b.pdf", "c.pdf", "d.pdf")
     with pytest.raises(ConfigError) as caught:
         find_inputs((str(data / "none"), str(data / "*.pdf"), str(data / "nothing")))
@@ -138,7 +138,7 @@ def test_all_wrong_arguments_are_named_at_once(tree: Callable[..., Path]) -> Non
     )
 
 
-def test_names_do_not_depend_on_where_the_folder_lies(
+def test_names_do_not_depend_on_where_the_folder_is(
     tree: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """P8: the same files have the same names from any folder, working directory and spelling of the path."""
@@ -152,14 +152,14 @@ def test_names_do_not_depend_on_where_the_folder_lies(
 
 
 def test_a_link_to_a_file_keeps_its_own_name(tree: Callable[..., Path]) -> None:
-    """A link is read under the name it has here: caches link readable names to files named by a hash."""
+    """A link is read under its name, as caches link readable names to files named by a hash."""
     data, blobs = tree("real.txt"), tree("0123abcd", folder="blobs")
     (data / "linked.txt").symlink_to(blobs / "0123abcd")
     assert names(data) == ["linked.txt", "real.txt"]
 
 
 def files_of(sizes: list[tuple[int, str, str]]) -> list[InputFile]:
-    """Input files of given sizes, formats and compressions; nothing lies on the disk."""
+    """Input files with given sizes, formats and compressions; they do not exist on disk."""
     return [
         InputFile(Path(f"/{i}"), f"{i}", fmt, compression, size, 0) for i, (size, fmt, compression) in enumerate(sizes)
     ]
@@ -186,7 +186,7 @@ sizes = st.lists(
 
 @given(sizes, st.integers(1, 100))
 def test_units_cover_every_byte_once_in_order(sizes: list[tuple[int, str, str]], unit_bytes: int) -> None:
-    """P8: put together, the units are all files from first to last byte, in order, none left out, none twice."""
+    """P8: together the units are all files from first to last byte, in order, each once."""
     files = files_of(sizes)
     at = dict.fromkeys(range(len(files)), 0)
     order = []
@@ -201,10 +201,10 @@ def test_units_cover_every_byte_once_in_order(sizes: list[tuple[int, str, str]],
 
 
 @given(sizes, st.integers(1, 100))
-def test_only_plain_jsonl_is_cut_and_no_unit_is_larger_than_it_must_be(
+def test_only_plain_jsonl_is_cut_and_units_are_no_larger_than_needed(
     sizes: list[tuple[int, str, str]], unit_bytes: int
 ) -> None:
-    """A unit holds at most `unit_bytes`, except one file that cannot be cut; only a plain .jsonl has byte ranges."""
+    """A unit holds at most `unit_bytes`, except for one file that cannot be cut; only plain .jsonl has byte ranges."""
     files = files_of(sizes)
     for unit in cut_units(files, unit_bytes):
         assert unit
@@ -218,7 +218,7 @@ def test_only_plain_jsonl_is_cut_and_no_unit_is_larger_than_it_must_be(
 
 
 def test_a_unit_holds_a_bounded_number_of_files() -> None:
-    """A million empty files are many units: a unit's cost grows with its files too."""
+    """A million empty files make many units, as the cost of a unit grows with its files too."""
     units = cut_units(files_of([(0, ".txt", "")] * (2 * UNIT_FILES + 1)))
     assert [len(unit) for unit in units] == [UNIT_FILES, UNIT_FILES, 1]
 
@@ -231,15 +231,15 @@ def test_no_files_are_no_units() -> None:
 @pytest.mark.parametrize(
     ("megabytes", "unit"), [(0, 4), (1, 4), (255, 4), (257, 8), (512, 8), (513, 16), (10**6, 16)], ids=str
 )
-def test_a_small_build_is_cut_finer_so_that_all_workers_have_some(megabytes: int, unit: int) -> None:
-    """P8: units depend on the inputs' sizes alone; 100 MB are more than 16 units, 1 TB are units of 16 MiB."""
+def test_units_of_a_small_build_are_smaller_so_that_all_workers_have_some(megabytes: int, unit: int) -> None:
+    """P8: units depend only on the inputs' sizes; 100 MB make more than 16 units, 1 TB makes units of 16 MiB."""
     files = files_of([(megabytes << 20, ".jsonl", "")])
     assert unit_size(files) == unit << 20
     assert all(slice_bytes(part, files[0]) <= unit << 20 for each in cut_units(files)[:100] for part in each)
 
 
 def test_hidden_files_and_repeated_inputs_are_noted(tree: Callable[..., Path], tmp_path: Path) -> None:
-    """They were skipped without a word; now a note counts them."""
+    """A note counts them."""
     data = tree("a.txt", ".b.txt", "c.txt")
     notes: list[str] = []
     build_store(BuildOptions((str(data), str(data / "a.txt")), tmp_path / "store", "bytes"), note=notes.append)

@@ -19,7 +19,7 @@ DATE = "2025-01-31"
 
 
 def dialogue(*texts: str, system: str | None = None, **last: object) -> Conversation:
-    """User and assistant in turn; `last` are more fields of the last message."""
+    """User and assistant in turn; `last` has more fields for the last message."""
     said = [{"role": ("user", "assistant")[i % 2], "content": text} for i, text in enumerate(texts)]
     said[-1] |= last
     return read_conversation({"messages": said, "system": system})
@@ -92,8 +92,8 @@ def parts(template: str, said: Conversation, train_on: str = "assistant", date: 
     ],
     ids=["chatml", "plain", "alpaca", "qwen2", "llama", "mistral", "gemma"],
 )
-def test_the_text_and_what_is_learned_of_it(template: str, text: str, first: str, second: str) -> None:
-    """Answers with their ends are in the loss, the last one, or everything; with marks and without."""
+def test_the_text_and_its_parts_in_the_loss(template: str, text: str, first: str, second: str) -> None:
+    """Answers with their ends are in the loss, only the last one, or everything; with marks and without."""
     template = BUILT_IN.get(template, template)
     assert Renderer(template, TOKENS, date=DATE).render(TURNS)[0] == text
     assert parts(template, TURNS, date=DATE) == [first, second]
@@ -102,8 +102,8 @@ def test_the_text_and_what_is_learned_of_it(template: str, text: str, first: str
 
 
 @pytest.mark.parametrize("name", sorted(set(BUILT_IN) - {"deepseek-r1"}))  # which begins an answer with a thought
-def test_the_built_in_templates_begin_an_answer_as_they_write_one(name: str) -> None:
-    """What comes before a part that is trained on is what the model is prompted with."""
+def test_a_prompt_is_the_text_before_an_answer(name: str) -> None:
+    """The built-in templates write the same before a part in the loss as in a prompt."""
     for said in (TURNS, SYSTEM):
         renderer = Renderer(BUILT_IN[name], TOKENS, date=DATE)
         try:
@@ -115,8 +115,8 @@ def test_the_built_in_templates_begin_an_answer_as_they_write_one(name: str) -> 
         assert text[: spans[-1][0]] == before
 
 
-def test_reasoning_that_is_taken_out_of_earlier_turns() -> None:
-    """Marks tell what is in the loss of such a template; without them it is refused, but for the last answer."""
+def test_reasoning_that_is_removed_from_earlier_turns() -> None:
+    """With marks the parts in the loss are known; without them only the last answer's."""
     said = dialogue("2+2?", "4", "3+3?", "6", reasoning_content="drei und drei")
     last = "<think>\ndrei und drei\n</think>\n\n6<|im_end|>"
     assert parts(styles.QWEN_MARKED, said) == ["4<|im_end|>", last]
@@ -129,8 +129,8 @@ def test_reasoning_that_is_taken_out_of_earlier_turns() -> None:
     assert parts(styles.OWN_QWEN, dialogue("2+2?", "4")) == ["<think>\n\n</think>\n\n4<|im_end|>\n"]
 
 
-def test_tools_and_tool_calls_are_written_and_learned() -> None:
-    """A call is in the loss, the tool's answer is not; a template that would leave them out is refused."""
+def test_tool_calls_are_in_the_loss() -> None:
+    """The tool's answer is not. A template that would omit them is refused."""
     call = {"function": {"name": "clock", "arguments": {"zone": "MEZ"}}}
     said = read_conversation(
         {
@@ -155,7 +155,7 @@ def test_tools_and_tool_calls_are_written_and_learned() -> None:
 
 
 def test_two_answers_in_a_row() -> None:
-    """Each is in the loss, where the template writes them one after the other."""
+    """Each is in the loss if the template writes both."""
     said = read_conversation({"messages": [*TURNS.messages[:2], {"role": "assistant", "content": "Noch etwas?"}]})
     assert parts(styles.OWN_CHATML, said) == ["Gut 👩‍👩‍👧, danke!<|im_end|>\n", "Noch etwas?<|im_end|>\n"]
     assert parts(BUILT_IN["chatml"], said) == ["Gut 👩‍👩‍👧, danke!<|im_end|>", "Noch etwas?<|im_end|>"]
@@ -166,8 +166,8 @@ def test_two_answers_in_a_row() -> None:
         parts(sparse, said)
 
 
-def test_an_answer_of_weight_0_is_not_learned() -> None:
-    """A message can be left out of the loss by its record."""
+def test_an_answer_of_weight_0_is_not_in_the_loss() -> None:
+    """A record can exclude a message from the loss."""
     said = Conversation(({**TURNS.messages[0]}, {**TURNS.messages[1], "weight": 0}, *TURNS.messages[2:]))
     for template in (styles.CHATML, BUILT_IN["chatml"]):
         assert [part.strip() for part in parts(template, said)] == ["Пятница.<|im_end|>"]
@@ -205,14 +205,14 @@ def test_an_answer_of_weight_0_is_not_learned() -> None:
         ("{{ messages + 1 }}", TURNS, "the template fails: can only concatenate list"),
     ],
 )
-def test_a_conversation_is_refused_when_nothing_is_sure(template: str, said: Conversation, reason: str) -> None:
-    """A template that rewrites, refuses or leaves out gives a reason, never a wrong mask."""
+def test_a_conversation_with_uncertain_parts_is_refused(template: str, said: Conversation, reason: str) -> None:
+    """A template that rewrites, rejects or omits something yields a reason, never a wrong mask."""
     with pytest.raises(ValueError, match=reason):
         parts(template, said)
 
 
-def test_marks_may_be_several_in_a_message() -> None:
-    """Parts of one answer marked one by one; touching ones are joined, and the last answer has all of its own."""
+def test_a_message_may_have_several_marks() -> None:
+    """Adjacent parts are joined, and the last answer has all its parts."""
     template = (
         "{% for m in messages %}{% if m.role == 'user' %}<u>{{ m.content }}{% else %}<a>"
         "{% generation %}{{ m.content }}{% endgeneration %}{% generation %}</a>{% endgeneration %}-"
@@ -239,14 +239,14 @@ def test_marks_may_be_several_in_a_message() -> None:
         "{% endif %}",
     ],
 )
-def test_marks_whose_place_is_not_known_are_refused(template: str) -> None:
-    """The engine gives wrong places for marks in parts whose text is made apart."""
+def test_marks_whose_position_is_unknown_are_refused(template: str) -> None:
+    """The engine reports wrong positions for marks in parts that are rendered separately."""
     with pytest.raises(ConfigError, match="inside a macro, call, filter, recursive loop"):
         Renderer(template, TOKENS)
 
 
-def test_a_template_without_a_date_is_refused_or_given_one() -> None:
-    """What prints today's date makes another store every day."""
+def test_a_template_that_prints_the_date_needs_one() -> None:
+    """Otherwise it would make another store each day."""
     with pytest.raises(ConfigError, match=r"prints today's date \(strftime_now\).*; give a date"):
         Renderer(styles.LLAMA, TOKENS)
     with pytest.raises(ConfigError, match="chat date: expected a date like 2025-01-31, found 'today'"):
@@ -258,14 +258,14 @@ def test_a_template_without_a_date_is_refused_or_given_one() -> None:
 
 
 @pytest.mark.parametrize("template", ["{{ lipsum() }}", "{{ messages | random }}"])
-def test_a_template_that_draws_is_refused(template: str) -> None:
-    """The same build gives the same bytes."""
+def test_a_template_that_depends_on_chance_is_refused(template: str) -> None:
+    """The same build makes the same bytes."""
     with pytest.raises(ConfigError, match="its text depends on chance"):
         Renderer(template, TOKENS)
 
 
-def test_a_special_token_the_tokenizer_lacks_is_told() -> None:
-    """It would be an empty text, and the model would never learn to stop."""
+def test_a_special_token_the_tokenizer_lacks_is_refused() -> None:
+    """The template would write nothing for it, and the model would never learn to stop."""
     with pytest.raises(ConfigError, match="writes bos_token, eos_token, which the tokenizer does not have"):
         Renderer(styles.MISTRAL, {})
     with pytest.raises(ConfigError, match="writes eos_token, which"):
@@ -278,13 +278,13 @@ def test_a_special_token_the_tokenizer_lacks_is_told() -> None:
 
 @pytest.mark.parametrize("template", ["{% if %}", "{% generation %}x", "{{ 'x' | nonsense }}", "{% for %}"])
 def test_what_is_not_jinja_is_refused(template: str) -> None:
-    """A mistake in a template is told before any conversation is read."""
+    """Before any conversation is read."""
     with pytest.raises(ConfigError, match=r"chat template: not valid Jinja: .* \(line 1\)"):
         Renderer(template, TOKENS)
 
 
 def test_an_unknown_train_on_is_refused() -> None:
-    """There are three."""
+    """The message lists the three values."""
     with pytest.raises(ConfigError, match="train on: expected one of assistant, last, all, found 'first'"):
         Renderer(BUILT_IN["chatml"], {}, "first")  # type: ignore[arg-type]
 
@@ -308,7 +308,7 @@ def test_an_unknown_train_on_is_refused() -> None:
     ],
 )
 def test_a_hostile_template_reaches_nothing(template: str) -> None:
-    """The sandbox: neither Python, nor files, nor the messages themselves; it ends as a refused conversation."""
+    """In the sandbox it reaches neither Python nor files nor the messages; the conversation is refused."""
     before = pickle.dumps(TURNS)
     with pytest.raises(ValueError, match=r"the template fails|nothing to learn"):
         parts(template, TURNS, "all")
@@ -316,7 +316,7 @@ def test_a_hostile_template_reaches_nothing(template: str) -> None:
 
 
 def test_templates_are_found(tmp_path: Path) -> None:
-    """By a built-in name, by a path, or as the tokenizer's own; otherwise the names are told."""
+    """By a built-in name, by a path, or as the tokenizer's own; otherwise the message lists the names."""
     path = tmp_path / "mine.jinja"
     path.write_text("{{ messages[0].content }}\r\n", "utf-8-sig")
     assert find_template(str(path), None) == "{{ messages[0].content }}\n"
@@ -337,8 +337,8 @@ def test_templates_are_found(tmp_path: Path) -> None:
         find_template(str(path), None)
 
 
-def test_a_missing_library_is_told_and_torch_is_not_imported() -> None:
-    """The engine is optional; it comes without torch and without a word."""
+def test_a_missing_library_is_reported_and_torch_is_not_imported() -> None:
+    """The engine is optional; it imports no torch and prints nothing."""
     use = "from tokenstore.builder.documents.loss_spans import Renderer; r = Renderer('x', {}, 'all')"
     show = "from tokenstore.builder.documents.chat import Conversation; import sys; print(r.render(Conversation(())), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-W", "error", "-c", f"{use}; {show}"], capture_output=True, text=True)
@@ -349,14 +349,14 @@ def test_a_missing_library_is_told_and_torch_is_not_imported() -> None:
     assert "pip install -e '.[chat]'" in done.stderr
 
 
-def test_a_renderer_goes_to_another_process() -> None:
+def test_a_renderer_can_be_pickled() -> None:
     """Workers render as the parent would."""
     renderer = Renderer(styles.LLAMA, TOKENS, date=DATE)
     assert pickle.loads(pickle.dumps(renderer)).render(TURNS) == renderer.render(TURNS)
 
 
-def test_tokens_on_an_edge_are_not_learned() -> None:
-    """Wholly inside one part, and with characters of its own."""
+def test_tokens_on_an_edge_are_not_in_the_loss() -> None:
+    """A token counts if it has characters and all of them are inside one part."""
     tokens = np.array([[0, 2], [2, 2], [2, 4], [3, 5], [4, 7], [4, 6], [6, 8], [7, 9], [8, 9]], np.int64)
     found = in_loss(tokens, [(2, 6), (7, 9)])
     assert found.tolist() == [False, False, True, True, False, True, False, True, True]

@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_the_estimate_is_near_and_nothing_is_written(folder: Path) -> None:
-    """Tokens and size within a tenth of what the build then makes."""
+    """Tokens and size are within a tenth of those of the build."""
     options = BuildOptions(inputs=(str(folder),), output=folder.parent / "deep" / "store", tokenizer="bytes")
     preview = preview_build(options)
     assert sorted(folder.parent.iterdir()) == [folder]
@@ -74,7 +74,7 @@ def write_arrow(path: Path, texts: list[str], kind: str = "stream") -> None:
 
 
 def write_saved(folder: Path, texts: list[str]) -> None:
-    """As Hugging Face `save_to_disk` leaves a data set of two files."""
+    """Write a data set of two files as Hugging Face `save_to_disk` does."""
     folder.mkdir()
     names = ["data-00000-of-00002.arrow", "data-00001-of-00002.arrow"]
     write_arrow(folder / names[0], texts[: len(texts) // 2])
@@ -131,7 +131,7 @@ OPTIONS: dict[str, dict] = {
 
 @pytest.fixture
 def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the inputs were some hundred times as large."""
+    """Make samples small, as if the inputs were some hundred times as large."""
     sizes = {"_SAMPLE": 32 << 10, "_LINES_WINDOW": 1 << 10, "_WINDOW": 256, "_ALL_PIECES": 16, "_MOST_DRAWS": 128}
     for name, size in {**sizes, "_EXCERPT": 256}.items():
         monkeypatch.setattr(estimate, name, size)
@@ -140,7 +140,7 @@ def small_samples(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("texts", TEXTS)
 @pytest.mark.parametrize("name", WRITERS)
 def test_the_estimate_is_within_a_tenth(tmp_path: Path, small_samples: None, name: str, texts: str) -> None:
-    """Documents and tokens, where what comes first is not like what comes last; the same at every look."""
+    """Documents and tokens, if the beginning of the inputs differs from their end; the same each time."""
     WRITERS[name](tmp_path / name, TEXTS[texts])
     options = BuildOptions((str(tmp_path / name),), tmp_path / "store", "bytes", **OPTIONS.get(name, {}))
     preview = preview_build(options)
@@ -153,7 +153,7 @@ def test_the_estimate_is_within_a_tenth(tmp_path: Path, small_samples: None, nam
 
 
 def test_small_inputs_are_counted_exactly(folder: Path) -> None:
-    """Where all is tokenized there is nothing to estimate."""
+    """If everything is tokenized, nothing is estimated."""
     options = BuildOptions(
         inputs=(str(folder / "a.jsonl"), str(folder / "00.txt")), output=folder.parent / "s", tokenizer="bytes"
     )
@@ -162,10 +162,10 @@ def test_small_inputs_are_counted_exactly(folder: Path) -> None:
     assert (preview.is_exact, preview.error) == (True, 0)
 
 
-def test_a_stream_too_large_to_read_is_said_to_be_read_in_part(
+def test_a_stream_too_large_to_read_is_reported_as_read_in_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its beginning is scaled by how much of the compressed file it took, and the table says what is assumed."""
+    """Its beginning is scaled by its share of the compressed file, and the output says what is assumed."""
     monkeypatch.setattr(estimate, "_READ", 1 << 20)
     texts = [f"{(i + 7) ** 300:x}" for i in range(4000)]
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines_of(texts)))
@@ -182,7 +182,7 @@ def test_a_stream_too_large_to_read_is_said_to_be_read_in_part(
 def test_a_sample_without_a_good_record_is_an_error(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong text field was "about 0 tokens" and exit code 0; now it is that of bad records, and names what there is."""
+    """A wrong text field is not "about 0 tokens": the exit code is that of bad records, and the fields are named."""
     WRITERS[name](tmp_path / name, TEXTS["short first"])
     line = ["build", str(tmp_path / name), "-o", str(tmp_path / "s"), "--tokenizer", "bytes", "--dry-run"]
     assert run(app, [*line, "--text-field", "txt"]) == 3
@@ -192,7 +192,7 @@ def test_a_sample_without_a_good_record_is_an_error(
 
 
 def test_bad_records_of_the_sample_are_counted(tmp_path: Path) -> None:
-    """They are no reason to refuse a look."""
+    """They do not make the preview fail."""
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\nnonsense\n{"text": null}\n{"text": "b"}\n')
     preview = preview_build(BuildOptions(inputs=(str(tmp_path / "a.jsonl"),), output=tmp_path / "s", tokenizer="bytes"))
     assert (preview.num_bad, preview.num_documents) == (2, 2)
@@ -206,7 +206,7 @@ def test_what_a_build_would_refuse_is_refused(folder: Path) -> None:
 
 
 def test_the_command_prints_a_table_or_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Both say the same, and the exit code is 0."""
+    """Both have the same numbers, and the exit code is 0."""
     line = ["build", str(folder), "-o", str(folder.parent / "s"), "--tokenizer", "bytes", "--dry-run"]
     assert run(app, line) == 0
     shown = capsys.readouterr().out

@@ -21,7 +21,7 @@ LINES = b"".join(json.dumps({"text": text}, ensure_ascii=False).encode() + b"\n"
 
 
 def records(path: Path, part: Slice = Slice(0), **options: object) -> list[tuple[int, str | Bad]]:  # noqa: B008  # frozen
-    """All records of a file or of a slice of it."""
+    """All records of a file, or of a slice of it."""
     return read_slice(find_inputs((str(path),)).files, part, **options)[0]
 
 
@@ -31,7 +31,7 @@ def texts(path: Path) -> list[str | Bad]:
 
 
 def zstd(data: bytes, **parameters: object) -> bytes:
-    """One frame; without its content size in the header, as `zstd < file` writes it."""
+    """One frame without its content size in the header, as `zstd < file` writes it."""
     parameters = zstandard.ZstdCompressionParameters(**{"write_content_size": False, **parameters})
     compressor = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
     return compressor.compress(data) + compressor.flush()
@@ -43,7 +43,7 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[[str, bytes], Path]:
-    """Write bytes to a file of a given name and give its path."""
+    """Write bytes to a file with a given name; return its path."""
 
     def write(name: str, data: bytes) -> Path:
         path = tmp_path / name
@@ -55,7 +55,7 @@ def written(tmp_path: Path) -> Callable[[str, bytes], Path]:
 
 @pytest.mark.parametrize("compression", COMPRESS)
 def test_a_txt_file_is_one_document(written: Callable[..., Path], compression: str) -> None:
-    """The whole of a .txt file, line ends and all, is one text."""
+    """The whole .txt file, including line ends, is one text."""
     data = "\r\n".join(TEXTS).encode()
     path = written("a.txt" + compression, COMPRESS[compression](data))
     assert records(path) == [(1, data.decode())]
@@ -63,7 +63,7 @@ def test_a_txt_file_is_one_document(written: Callable[..., Path], compression: s
 
 @pytest.mark.parametrize("compression", COMPRESS)
 def test_each_line_of_a_jsonl_file_is_a_document(written: Callable[..., Path], compression: str) -> None:
-    """Lines come in order with their numbers from 1, whatever the compression."""
+    """Lines are in order and numbered from 1, whatever the compression."""
     path = written("a.jsonl" + compression, COMPRESS[compression](LINES))
     assert records(path) == list(enumerate(TEXTS, 1))
 
@@ -71,7 +71,7 @@ def test_each_line_of_a_jsonl_file_is_a_document(written: Callable[..., Path], c
 @pytest.mark.parametrize("compression", COMPRESS)
 @pytest.mark.parametrize("ending", [".txt", ".jsonl"])
 def test_all_bytes_of_a_read_file_are_counted(written: Callable[..., Path], ending: str, compression: str) -> None:
-    """Progress reaches the size of the file as it lies on the disk, and never goes back or beyond."""
+    """Progress grows to the size of the file on disk, never decreases and never exceeds it."""
     path = written("a" + ending + compression, COMPRESS[compression](LINES * 50))
     reader = SliceReader(find_inputs((str(path),)).files[0], Slice(0), Reading(None))
     seen = [reader.num_bytes for _ in reader] + [reader.num_bytes]
@@ -81,14 +81,14 @@ def test_all_bytes_of_a_read_file_are_counted(written: Callable[..., Path], endi
 
 @pytest.mark.parametrize("compression", [".gz", ".zst"])
 def test_all_members_and_frames_of_a_file_are_read(written: Callable[..., Path], compression: str) -> None:
-    """Files made by appending compressed files are whole: a line may even go over the border."""
+    """Concatenated compressed files are read completely; a line may cross the border."""
     pieces = [LINES[:100], LINES[100:101], b"", LINES[101:]]
     path = written("a.jsonl" + compression, b"".join(map(COMPRESS[compression], pieces)))
     assert texts(path) == TEXTS
 
 
 def test_hundreds_of_tiny_frames_are_read(written: Callable[..., Path]) -> None:
-    """A frame a record, as loggers write them, is read like one frame."""
+    """A frame per record, as loggers write them, is read like one frame."""
     lines = LINES.splitlines(keepends=True) * 30
     assert texts(written("a.jsonl.zst", b"".join(map(zstd, lines)))) == TEXTS * 30
     assert texts(written("b.jsonl.gz", b"".join(map(gzip.compress, lines)))) == TEXTS * 30
@@ -96,15 +96,15 @@ def test_hundreds_of_tiny_frames_are_read(written: Callable[..., Path]) -> None:
 
 @pytest.mark.parametrize("place", ["first", "middle", "last"])
 def test_skippable_frames_are_skipped(written: Callable[..., Path], place: str) -> None:
-    """A zstd file may hold frames of other data (seek tables are last); they give no text."""
+    """A zstd file may hold frames of other data, such as a seek table at its end."""
     frames = [zstd(LINES[:50]), zstd(LINES[50:])]
     frames.insert({"first": 0, "middle": 1, "last": 2}[place], SKIPPABLE)
     assert texts(written("a.jsonl.zst", b"".join(frames))) == TEXTS
 
 
 @pytest.mark.parametrize("compression", [".gz", ".zst"])
-def test_a_long_run_of_one_byte_comes_out_whole(written: Callable[..., Path], compression: str) -> None:
-    """Text a thousand times as large as its compressed form comes out to the last byte."""
+def test_a_highly_compressed_text_is_complete(written: Callable[..., Path], compression: str) -> None:
+    """Text a thousand times as large as its compressed form is decompressed to the last byte."""
     size = 20_000_000
     path = written("a.txt" + compression, COMPRESS[compression](b"a" * size))
     assert path.stat().st_size < size // 900
@@ -121,7 +121,7 @@ def test_long_windows_are_read(written: Callable[..., Path], window_log: int) ->
 
 @pytest.mark.parametrize("window_log", [28, 31])
 def test_windows_that_zstd_itself_refuses_by_default_are_read(written: Callable[..., Path], window_log: int) -> None:
-    """Files made with `zstd --long=31` need no option; only the header is made so here, which is enough to be refused."""
+    """Files made with `zstd --long=31` need no option. Only their header is made here, which is enough for a refusal."""
     data = bytearray(zstd(LINES))
     data[5] = (window_log - 10) << 3
     assert zstandard.get_frame_parameters(bytes(data)).window_size == 1 << window_log
@@ -139,10 +139,9 @@ def test_a_window_beyond_the_format_is_refused_by_name(written: Callable[..., Pa
 
 @pytest.mark.parametrize("ending", [".txt", ".jsonl"])
 @pytest.mark.parametrize("compression", [".gz", ".zst"])
-def test_a_file_cut_at_any_byte_is_refused_by_name(written: Callable[..., Path], ending: str, compression: str) -> None:
-    """P9: at every length but those of whole members or frames a truncated file is an error, never a shorter text.
-
-    Cut exactly at a border the file is a valid one, and gives the whole members before the cut and nothing else.
+def test_a_truncated_file_is_refused_by_name(written: Callable[..., Path], ending: str, compression: str) -> None:
+    """P9: at every length except at a border of members or frames, where the file is a valid one, shorter by whole
+    members.
     """
     pieces = [b'{"text": "first"}\n', b'{"text": "second"}\n{"text": "third"}\n']
     members = [COMPRESS[compression](piece) for piece in pieces]
@@ -160,7 +159,7 @@ def test_a_file_cut_at_any_byte_is_refused_by_name(written: Callable[..., Path],
 
 @pytest.mark.parametrize("compression", [".gz", ".zst"])
 def test_a_changed_byte_is_refused_or_changes_nothing(written: Callable[..., Path], compression: str) -> None:
-    """P9: with checksums in the file, no changed byte gives another text: it is refused, or did not matter."""
+    """P9: with checksums in the file, no changed byte yields another text: it is refused, or made no difference."""
     data = {".gz": gzip.compress, ".zst": lambda text: zstd(text, write_checksum=True)}[compression](LINES[:300])
     good = texts(written("good.txt" + compression, data))
     refused = 0
@@ -178,7 +177,7 @@ def test_a_changed_byte_is_refused_or_changes_nothing(written: Callable[..., Pat
 @pytest.mark.parametrize("garbage", [b"g", b"\x1f", b"\x28\xb5\x2f", b"garbage", b"\n", LINES], ids=repr)
 @pytest.mark.parametrize("compression", [".gz", ".zst"])
 def test_trailing_garbage_is_refused_by_name(written: Callable[..., Path], compression: str, garbage: bytes) -> None:
-    """P9: bytes after the last member or frame that are no member or frame are an error."""
+    """P9: bytes after the last member or frame are an error."""
     path = written("a.jsonl" + compression, COMPRESS[compression](LINES) + garbage)
     with pytest.raises(BuildError, match=f"{compression} is damaged or incomplete") as caught:
         records(path)
@@ -195,7 +194,7 @@ def test_zeros_after_a_gzip_file_are_padding(written: Callable[..., Path]) -> No
 def test_an_empty_compressed_file_is_refused_by_name(
     written: Callable[..., Path], ending: str, compression: str
 ) -> None:
-    """P9: 0 bytes are no compressed file: something went wrong when it was fetched."""
+    """P9: 0 bytes are not a compressed file: probably fetching it failed."""
     path = written("a" + ending + compression, b"")
     with pytest.raises(BuildError, match=f"{compression} is damaged or incomplete") as caught:
         records(path)
@@ -206,13 +205,13 @@ def test_an_empty_compressed_file_is_refused_by_name(
 def test_an_empty_text_is_an_empty_document_and_an_empty_jsonl_has_none(
     written: Callable[..., Path], compression: str
 ) -> None:
-    """Nothing inside a file that is whole is no error."""
+    """A complete file with nothing in it is no error."""
     assert records(written("a.txt" + compression, COMPRESS[compression](b""))) == [(1, "")]
     assert records(written("a.jsonl" + compression, COMPRESS[compression](b""))) == []
 
 
 def test_a_file_that_cannot_be_read_is_refused_by_name(written: Callable[..., Path]) -> None:
-    """A file that went away since it was found is an error that names it."""
+    """A file that disappeared since it was found is an error that names it."""
     path = written("a.jsonl", LINES)
     reader = SliceReader(find_inputs((str(path),)).files[0], Slice(0), Reading(None))
     path.unlink()
@@ -221,8 +220,8 @@ def test_a_file_that_cannot_be_read_is_refused_by_name(written: Callable[..., Pa
 
 
 @pytest.mark.parametrize("compression", COMPRESS)
-def test_a_byte_order_mark_is_no_text(written: Callable[..., Path], compression: str) -> None:
-    """A BOM before the first character is dropped, once; anywhere else U+FEFF is a character like others."""
+def test_a_byte_order_mark_is_dropped(written: Callable[..., Path], compression: str) -> None:
+    """A BOM before the first character is dropped, once; elsewhere U+FEFF is an ordinary character."""
     bom = b"\xef\xbb\xbf"
     compress = COMPRESS[compression]
     assert texts(written("a.txt" + compression, compress(bom + bom + b"a"))) == ["\ufeffa"]
@@ -234,7 +233,7 @@ def test_a_byte_order_mark_is_no_text(written: Callable[..., Path], compression:
 
 
 def test_a_line_ends_at_a_newline_only(written: Callable[..., Path]) -> None:
-    """CRLF, a missing last newline and blank lines are fine; U+2028, U+2029 and U+0085 inside a text end no line."""
+    """CRLF, a missing last newline and blank lines are fine; U+2028, U+2029 and U+0085 do not end a line."""
     odd = "a\u2028b\u2029c\u0085d"
     data = b'{"text": "x"}\r\n\r\n \t\n\n' + json.dumps({"text": odd}, ensure_ascii=False).encode()
     assert records(written("a.jsonl", data)) == [(1, "x"), (5, odd)]
@@ -270,10 +269,10 @@ JSON_BAD = [
 @pytest.mark.parametrize(
     ("line", "reason"), JSON_BAD, ids=[line[:40].decode("ascii", "replace") for line, _ in JSON_BAD]
 )
-def test_a_bad_record_has_its_reason_its_line_number_and_its_beginning(
+def test_a_bad_record_has_a_reason_a_line_number_and_its_beginning(
     written: Callable[..., Path], line: bytes, reason: str
 ) -> None:
-    """P9: a record that is no text is kept out, told with the reason and where, and the records around it stay."""
+    """P9: it gives no document, and the records around it are read."""
     found = records(written("a.jsonl", b'{"text": "before"}\n\n' + line + b'\n{"text": "after"}\n'))
     assert [number for number, _ in found] == [1, 3, 4]
     assert (found[0][1], found[2][1]) == ("before", "after")
@@ -286,7 +285,7 @@ def test_a_bad_record_has_its_reason_its_line_number_and_its_beginning(
 
 @pytest.mark.parametrize("data", [b"\xff", b"good \xe2\x82", b"\xed\xa0\x80", "é".encode("latin-1")])
 def test_a_txt_file_that_is_not_utf8_is_one_bad_record(written: Callable[..., Path], data: bytes) -> None:
-    """P9: text in another encoding is never taken in with replaced characters."""
+    """P9: text in another encoding is never read with replacement characters."""
     (found,) = records(written("a.txt", data))
     assert found[0] == 1
     assert isinstance(found[1], Bad)
@@ -306,17 +305,17 @@ def test_a_txt_file_that_is_not_utf8_is_one_bad_record(written: Callable[..., Pa
     ],
 )
 def test_a_field_is_found_by_its_name_or_its_path(line: bytes, field: str, text: str) -> None:
-    """`a.b` is field b of object a, unless a field has that very name."""
+    """`a.b` is field b of object a, unless a field has exactly that name."""
     assert document_reader(text_field=field).document(json.loads(line)).text == text
 
 
 @pytest.mark.parametrize("line", [b'{"a": 1}', b'{"a": {"c": "x"}}', b'{"b": "x"}', b'{"a": ["b"]}'])
-def test_a_path_that_leads_nowhere_is_a_bad_record(line: bytes) -> None:
-    """A nested field that is missing on any level is told by its whole path."""
+def test_a_missing_nested_field_makes_the_record_bad(line: bytes) -> None:
+    """The reason names its whole path, whichever level is missing."""
     assert document_reader(text_field="a.b").document(json.loads(line)).reason.startswith("no field 'a.b'; ")
 
 
-def test_a_null_above_a_field_is_a_null() -> None:
+def test_a_field_inside_null_is_null() -> None:
     """As in a table."""
     found = document_reader(text_field="a.b").document({"a": None})
     assert found.reason == "field 'a.b': expected a string, found null"
@@ -336,8 +335,8 @@ def jsonl_bytes(draw: st.DrawFn) -> bytes:
 
 
 @given(jsonl_bytes(), st.data())
-def test_slices_of_any_size_give_every_line_exactly_once(tmp_path: Path, data: bytes, draw: st.DataObject) -> None:
-    """P8: where a .jsonl is cut changes neither its records nor their line numbers."""
+def test_slices_of_any_size_yield_every_line_once(tmp_path: Path, data: bytes, draw: st.DataObject) -> None:
+    """P8: where a .jsonl file is cut changes neither its records nor their line numbers."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(data)
     files = find_inputs((str(path),)).files
@@ -354,7 +353,7 @@ def test_slices_of_any_size_give_every_line_exactly_once(tmp_path: Path, data: b
 
 @pytest.mark.deep
 @given(data=jsonl_bytes())
-def test_slices_of_every_size_give_every_line_exactly_once(tmp_path: Path, data: bytes) -> None:
+def test_slices_of_every_size_yield_every_line_once(tmp_path: Path, data: bytes) -> None:
     """P8: the same for all slice sizes of a file, from one byte up."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(data)
@@ -365,7 +364,7 @@ def test_slices_of_every_size_give_every_line_exactly_once(tmp_path: Path, data:
         assert [text for part in slices for _, text in records(path, part)] == whole
 
 
-def test_the_field_of_another_name_is_read(written: Callable[..., Path]) -> None:
-    """The text field's name is the user's."""
+def test_the_text_field_may_have_any_name(written: Callable[..., Path]) -> None:
+    """The user names it."""
     path = written("a.jsonl", b'{"body": {"raw": "x"}}\n')
     assert records(path, text_field="body.raw") == [(1, "x")]

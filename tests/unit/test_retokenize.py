@@ -33,7 +33,7 @@ def build(output: Path, *inputs: object, **options: Any) -> Path:
 
 
 def fill(folder: Path, endings: tuple[str, ...] = ENDINGS, *others: object) -> Path:
-    """A folder of inputs in several formats, each of other records, `others` behind those of .jsonl."""
+    """Make a folder of inputs in several formats, each with other records; `others` follow those of .jsonl."""
     for number, ending in enumerate(endings):
         more = others if ending == ".jsonl" else ()
         write_rows(folder / f"{number}{ending}", [*rows(number), *more])
@@ -41,7 +41,7 @@ def fill(folder: Path, endings: tuple[str, ...] = ENDINGS, *others: object) -> P
 
 
 def read_by(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The numbers of documents that are compared from now on."""
+    """The numbers of the documents that are compared from now on."""
     seen: list[int] = []
     real = module._difference
 
@@ -70,7 +70,7 @@ CASES = {
 def test_a_sound_store_has_no_findings(
     tmp_path: Path, tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
-    """P9: every document of every format and kind of record is made again and is the same; so is it after an append."""
+    """P9: every document of every format and kind of record is made again and equal, also after an append."""
     endings, options = CASES[case]
     options = {**options, **({"tokenizer": str(tokenizer_file)} if "tokenizer" in options else {})}
     others = (
@@ -94,8 +94,8 @@ def test_a_sound_store_has_no_findings(
         seen.clear()
 
 
-def test_filters_and_maps_are_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P9: records are found by their numbers, however many the user's function leaves out; what it changes is changed."""
+def test_filters_and_maps_are_applied_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P9: records are found by their numbers, however many the filter drops; the map's changes are made again."""
     code = tmp_path / "retokenize_hooks.py"
     code.write_text("def change(record):\n    return {'text': record['text'] * 2} if record['number'] % 3 else None\n")
     monkeypatch.syspath_prepend(tmp_path)
@@ -116,7 +116,7 @@ def test_filters_and_maps_are_asked_again(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_share_is_spread_over_every_input(
     tmp_path: Path, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, share: float, step: int
 ) -> None:
-    """P9: 1 % is every hundredth document of each input, and one at least."""
+    """P9: 1 % is every hundredth document of each input, and at least one."""
     sizes = [250, 3, 101]
     sources = [jsonl(f"{i}.jsonl", [f"{i} {n}" for n in range(size)]) for i, size in enumerate(sizes)]
     store = build(tmp_path / "store", *sources)
@@ -128,17 +128,17 @@ def test_a_share_is_spread_over_every_input(
 
 @pytest.mark.parametrize("share", [0, -0.1, 1.001, float("nan"), float("inf")])
 def test_a_share_out_of_range_is_refused(tmp_path: Path, jsonl: Callable[..., Path], share: float) -> None:
-    """P9: nothing, or more than all, is no share."""
+    """P9: a share is above 0 and at most 1."""
     source = jsonl("a.jsonl", ["a"])
     store = build(tmp_path / "store", source)
     with pytest.raises(ConfigError, match=r"retokenize: expected more than 0 and at most 100 %, found .* %"):
         retokenize(store, [str(source)], share)
 
 
-def test_what_cannot_be_asked_for_is_refused(
+def test_impossible_requests_are_refused(
     tmp_path: Path, jsonl: Callable[..., Path], make_store: Callable[..., Path]
 ) -> None:
-    """P9: a store without origins, one no build made, a folder of splits, a version or inputs that are not there."""
+    """P9: a store without origins, one that no build made, a folder of splits, a missing version or input."""
     source = jsonl("a.jsonl", ["a", "b", "c", "d"])
     with pytest.raises(ConfigError, match="has no origins"):
         retokenize(build(tmp_path / "plain", source, origins=False), [str(source)], 1)
@@ -166,7 +166,7 @@ def test_what_cannot_be_asked_for_is_refused(
 def test_a_changed_input_of_the_same_size_is_found(
     tmp_path: Path, jsonl: Callable[..., Path], change: tuple[int, str, str], place: str, found: str
 ) -> None:
-    """P9: the record that differs is named, with what it gives now, and only that one."""
+    """P9: only the record that differs is named, with its tokens now."""
     source = jsonl("a.jsonl", ["first", "second", "third", "fourth", "fifth"])
     store = build(tmp_path / "store", source)
     _, old, new = change
@@ -180,8 +180,8 @@ def test_a_changed_input_of_the_same_size_is_found(
     assert retokenize(store, [str(source)], 1) == [Finding("a.jsonl", place, "the tokens of document 2", found)]
 
 
-def test_an_input_that_ends_before_is_found(tmp_path: Path, jsonl: Callable[..., Path]) -> None:
-    """P9: a file of the same size with fewer records."""
+def test_an_input_with_fewer_records_is_found(tmp_path: Path, jsonl: Callable[..., Path]) -> None:
+    """P9: of the same size."""
     source = jsonl("a.jsonl", ["first", "second"])
     store = build(tmp_path / "store", source)
     source.write_bytes(b'{"text": "first"}'.ljust(source.stat().st_size))
@@ -189,8 +189,8 @@ def test_an_input_that_ends_before_is_found(tmp_path: Path, jsonl: Callable[...,
 
 
 @pytest.mark.parametrize("damage", ["missing", "other size", "cut"])
-def test_an_input_that_is_not_what_it_was_is_found(tmp_path: Path, damage: str) -> None:
-    """P9: an input that is missing, of another size, or damaged is a finding, and the others are compared."""
+def test_missing_and_damaged_inputs_are_findings(tmp_path: Path, damage: str) -> None:
+    """P9: also one of another size; the other inputs are compared."""
     folder = fill(tmp_path / "in", (".jsonl", ".jsonl.gz", ".txt"))
     store = build(tmp_path / "store", folder)
     path = folder / "1.jsonl.gz"
@@ -206,7 +206,7 @@ def test_an_input_that_is_not_what_it_was_is_found(tmp_path: Path, damage: str) 
 
 
 def test_a_changed_token_is_found_though_its_checksum_fits(tmp_path: Path, jsonl: Callable[..., Path]) -> None:
-    """P9: what only a faulty tokenizer or writer could do, and what a checksum cannot tell."""
+    """P9: a mistake of a tokenizer or writer, which checksums cannot show."""
     source = jsonl("a.jsonl", ["first", "second"])
     store = build(tmp_path / "store", source)
     shard = store / "tokens-00000.bin"
@@ -239,7 +239,7 @@ def test_another_mask_or_id_is_found(tmp_path: Path, name: str) -> None:
 
 
 def test_damaged_lists_of_inputs_are_an_error(tmp_path: Path, jsonl: Callable[..., Path]) -> None:
-    """P9: without its list of inputs nothing can be compared: no traceback."""
+    """P9: nothing can be compared without the list; there is no traceback."""
     source = jsonl("a.jsonl", ["first", "second"])
     store = build(tmp_path / "store", source)
     path = store / "inputs.jsonl"
@@ -249,8 +249,8 @@ def test_damaged_lists_of_inputs_are_an_error(tmp_path: Path, jsonl: Callable[..
         retokenize(store, [str(source)], 1)
 
 
-def test_inputs_of_equal_name_and_size_are_told_apart(tmp_path: Path, jsonl: Callable[..., Path]) -> None:
-    """P9: inputs are found wherever they lie now; one of several that look alike is the right one."""
+def test_inputs_of_equal_name_and_size_are_distinguished(tmp_path: Path, jsonl: Callable[..., Path]) -> None:
+    """P9: inputs may have moved; of several that look alike the right one is found."""
     jsonl("in/x.jsonl", ["first", "thing"])
     jsonl("in/sub/x.jsonl", ["other", "words"])
     jsonl("in/sub/sub/x.jsonl", ["third", "batch"])
@@ -264,7 +264,7 @@ def test_inputs_of_equal_name_and_size_are_told_apart(tmp_path: Path, jsonl: Cal
 
 
 def test_it_writes_nothing_and_reports_bytes(tmp_path: Path) -> None:
-    """P9: a check changes nothing; progress ends at the bytes of all inputs."""
+    """P9: a check changes nothing; progress ends with the bytes of all inputs."""
     folder = fill(tmp_path / "in", (".jsonl", ".csv", ".parquet"))
     store = build(tmp_path / "store", folder)
     before, steps = contents(store), []

@@ -21,7 +21,7 @@ TEXTS = [f"text {i} " + "wörd ☃ " * (i % 37) for i in range(3000)]
 
 
 def read(path: Path, field: str = "text", unit_bytes: int = 1 << 24) -> list[str | Bad]:
-    """All records of a file, through the units a build would cut it into."""
+    """All records of a file, read in the units of a build."""
     files = find_inputs((str(path),)).files
     rows = []
     for unit in cut_units(files, unit_bytes):
@@ -57,7 +57,7 @@ KINDS = {
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_every_kind_of_text_column_is_read(tmp_path: Path, kind: Callable) -> None:
-    """Parquet and both Arrow formats give the texts in order, whatever the column's type."""
+    """Parquet and both Arrow formats yield the texts in order, whatever the column's type."""
     column = kind(TEXTS)
     assert read(write_parquet(tmp_path / "a.parquet", column)) == TEXTS
     assert read(write_arrow(tmp_path / "s.arrow", column)) == TEXTS
@@ -81,7 +81,7 @@ def test_a_parquet_file_is_cut_by_row_groups_and_each_is_read_once(tmp_path: Pat
 
 
 def test_nested_and_dotted_columns(tmp_path: Path) -> None:
-    """`meta.text` is field text of column meta, or a column of that name; a null above is a null."""
+    """`meta.text` is field text of column meta, or a column of that name; inside null it is null."""
     nested = pa.array([{"text": "a", "k": 1}, {"text": None, "k": 2}, None, {"text": "d", "k": 4}])
     parquet.write_table(pa.table({"meta": nested, "x.y": ["1", "2", "3", "4"]}), tmp_path / "a.parquet")
     null = "field 'meta.text': expected a string, found null"
@@ -91,7 +91,7 @@ def test_nested_and_dotted_columns(tmp_path: Path) -> None:
 
 
 def test_nulls_and_bytes_that_are_no_text_are_bad_rows(tmp_path: Path) -> None:
-    """The others are read."""
+    """The other rows are read."""
     column = pa.array([b"good", None, b"\xff\xfe", b"too"])
     good, null, bad, too = read(write_parquet(tmp_path / "a.parquet", column))
     assert (good, too) == ("good", "too")
@@ -99,8 +99,8 @@ def test_nulls_and_bytes_that_are_no_text_are_bad_rows(tmp_path: Path) -> None:
     assert bad.reason == "not UTF-8: invalid start byte at byte 0"
 
 
-def test_a_missing_column_or_one_without_text_is_told(tmp_path: Path) -> None:
-    """The message lists what columns there are."""
+def test_a_missing_column_or_one_without_text_is_reported(tmp_path: Path) -> None:
+    """The message lists the columns."""
     path = write_parquet(tmp_path / "a.parquet", pa.array(["a"]))
     for field in ("body", "text.body", "id.x"):
         with pytest.raises(BuildError, match=rf"no column '{field}' in .*a\.parquet; its columns are 'id', 'text'"):
@@ -110,8 +110,8 @@ def test_a_missing_column_or_one_without_text_is_told(tmp_path: Path) -> None:
         read(write_arrow(tmp_path / "a.arrow", pa.array(["a"])), "body")
 
 
-def test_a_table_cut_anywhere_is_told_and_never_shorter(tmp_path: Path) -> None:
-    """A stream cut between two batches too, which pyarrow by itself takes for whole."""
+def test_a_truncated_table_is_an_error(tmp_path: Path) -> None:
+    """Also a stream cut between two batches, which looks complete to pyarrow."""
     makers = {"a.parquet": write_parquet, "s.arrow": write_arrow}
     for name, make in makers.items():
         data = make(tmp_path / name, pa.array(TEXTS[:500])).read_bytes()
@@ -123,7 +123,7 @@ def test_a_table_cut_anywhere_is_told_and_never_shorter(tmp_path: Path) -> None:
 
 
 def test_a_saved_dataset_is_its_listed_files(tmp_path: Path) -> None:
-    """Caches beside the data, and the folder's settings, are passed over and counted."""
+    """Caches in the same folder, and its settings, are skipped and counted."""
     folder = tmp_path / "set"
     folder.mkdir()
     for i in range(2):
@@ -155,8 +155,8 @@ class TestCsv:
         assert read(self.write(tmp_path / "a.csv", data)) == ['a, "b"\r\nc', "plain"]
         assert read(self.write(tmp_path / "a.tsv", b"id\ttext\n1\ta,b\n")) == ["a,b"]
 
-    def test_a_row_of_another_width_or_not_utf8_is_bad_alone(self, tmp_path: Path) -> None:
-        """The rows around it are read."""
+    def test_only_rows_of_another_width_or_not_utf8_are_bad(self, tmp_path: Path) -> None:
+        """The rows around them are read."""
         rows = read(self.write(tmp_path / "a.csv", b"id,text\n1,a\n2\n3,b,c\n4,\xff\n5,e\n"))
         assert [row if isinstance(row, str) else row.reason for row in rows] == [
             "a",
@@ -174,13 +174,13 @@ class TestCsv:
             read(self.write(tmp_path / "b.csv", b'text\n"a\n'))
 
     def test_a_field_of_a_megabyte_and_compressed_files(self, tmp_path: Path) -> None:
-        """The standard library's limit of 128 KB a field does not hold here."""
+        """The standard library's limit of 128 KB per field does not apply."""
         data = b"text\n" + b"x" * (1 << 20) + b"\n"
         assert read(self.write(tmp_path / "a.csv.gz", gzip.compress(data))) == ["x" * (1 << 20)]
 
 
-def test_json_gz_is_lines_of_json_and_plain_json_is_asked_for_by_name(tmp_path: Path) -> None:
-    """As C4 and others name their files; a folder's .json files are settings."""
+def test_json_gz_is_lines_of_json_and_plain_json_must_be_named(tmp_path: Path) -> None:
+    """C4 and others name their data .json.gz; in a folder, plain .json files usually are settings."""
     lines = b'{"text": "a"}\n{"text": "b"}\n'
     (tmp_path / "c4.json.gz").write_bytes(gzip.compress(lines[:14]) + gzip.compress(lines[14:]))
     (tmp_path / "config.json").write_bytes(lines)
@@ -189,8 +189,8 @@ def test_json_gz_is_lines_of_json_and_plain_json_is_asked_for_by_name(tmp_path: 
     assert [file.name for file in find_inputs((str(tmp_path),)).files] == ["c4.json.gz"]
 
 
-def test_stores_of_one_text_in_every_format_are_the_same(tmp_path: Path) -> None:
-    """P8: tokens do not depend on the format they came in, or on workers; the library that read a table is recorded."""
+def test_stores_of_the_same_texts_in_every_format_are_equal(tmp_path: Path) -> None:
+    """P8: tokens depend neither on the format nor on workers; the library that read a table is recorded."""
     texts = TEXTS[:200]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     write_parquet(tmp_path / "b.parquet", pa.array(texts), row_group_size=7)
