@@ -1,4 +1,4 @@
-"""Growing (FMT-13) while the disk fails or the process dies: at any call the old version or the new one, whole."""
+"""Appends (FMT-13) while the disk fails or the process is killed: at any call the store is the old version or the new one."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""A disk that fails at any call, or is full, a folder nobody may write to, inputs that vanish: an error, and the way on."""
+"""A disk that fails at any call or is full, an unwritable folder, inputs that disappear: an error, and the build resumes."""
 
 import errno
 import os
@@ -46,7 +46,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def check_failures(
     make: Make, make_base: Make | None, folder: Path, monkeypatch: pytest.MonkeyPatch, for_good: bool, step: int
 ) -> list[str]:
-    """Fail at every `step`-th call, from the last on, and then run again; return the calls."""
+    """Fail at every `step`-th call, from the last on, and then run again; return the calls.
+
+    `make` builds at a path, or appends if `make_base` has built there before. A failure leaves no new store, unless it came
+    after the commit: then the new store is complete.
+    """
 
     def prepared(name: str) -> Path:
         (folder / name).mkdir()
@@ -214,12 +218,10 @@ def test_an_input_removed_during_a_build_is_named(
 
 
 @pytest.mark.parametrize("left_bytes", [-1, -100, -1000, -3000, -4095, -4097, -20_000])
-def test_a_part_whose_last_bytes_find_no_room_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_bytes: int
-) -> None:
-    """P8: a limit on file size that cuts off any of a part's last bytes is an error, and no part is believed afterwards.
+def test_a_truncated_part_is_discarded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left_bytes: int) -> None:
+    """P8: if a limit on file size cuts off a part's last bytes, the build fails, and the part is made again.
 
-    The C library keeps up to 4,096 bytes back and says nothing when it cannot write them.
+    The C library buffers up to 4,096 bytes and reports no error if it cannot write them.
     """
     source = tmp_path / "in.txt"
     source.write_text("abcdefgh" * 2000)

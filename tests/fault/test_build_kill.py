@@ -1,4 +1,4 @@
-"""A builder, or what makes a store longer, that is killed at any instant: no store or a whole one, and the same bytes afterwards."""
+"""Builds and appends killed at any time: no store or a complete one, and the same bytes afterwards."""
 
 import os
 import random
@@ -106,9 +106,9 @@ def check_kill(command: Command, output: Path, workers: int, seconds: float) -> 
 
 
 def check_kills(commands: Sequence[Command], folder: Path, seed: int, kills: int, workers: Sequence[int]) -> None:
-    """Kill commands at random moments, two at a time, and compare what the next run makes of it.
+    """Kill commands at random moments, two at a time, and compare the bytes that the next run makes.
 
-    The moments are spread over the time a whole one takes here, so that every phase is hit: start, parts, shards, commit.
+    The moments are spread over the duration of a complete run, so that every phase is hit: start, parts, shards, commit.
     """
     rng = random.Random(seed)
     rounds = []

@@ -1,4 +1,4 @@
-"""`tokenstore append` and `verify --retokenize` as a user runs them: exit codes, messages, signals, output for machines."""
+"""`tokenstore append` and `verify --retokenize` as a user runs them: exit codes, messages, signals, JSON output."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""`tokenstore build` and `verify` as a user runs them: exit codes, messages, signals, output for machines and when piped."""
+"""`tokenstore build` and `verify` as a user runs them: exit codes, messages, signals, JSON output, pipes."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Options of the commands: each explained by --help, each with the default that the function behind it has."""
+"""Options of the commands: each is explained by --help and has the default of its function."""
 
 import inspect
 import json

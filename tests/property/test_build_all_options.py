@@ -1,4 +1,4 @@
-"""Builds of random inputs with random options, all of them together, against a slow twin; killed and resumed, cut anywhere."""
+"""Builds of random inputs with random options together, against a slow twin: killed and resumed, with any units."""
 
 from functools import partial
 from pathlib import Path
@@ -97,7 +97,7 @@ def write_all(folder: Path, files: dict[str, list]) -> list[Path]:
 
 
 def check(result: BuildResult, expected: Built) -> None:
-    """The stores hold what the twin has, and tell of their inputs as it does."""
+    """The stores have the twin's documents, and the same counts of their inputs."""
     stores = result.splits or (result,)
     for store, (name, rows) in zip(stores, expected.splits.items(), strict=True):
         assert store.path.name == (name or result.path.name)

@@ -1,4 +1,4 @@
-"""What is in the loss of random conversations, against twins: texts put together by hand, a slow mask, the library's own mask."""
+"""The parts of random conversations in the loss, against twins: texts put together by hand, a slow mask, the library's own mask."""
 
 from collections.abc import Callable
 from functools import cache

@@ -1,4 +1,4 @@
-"""Real documents, packed: what every machine has, the sources of Python's own library, given twice and counted."""
+"""Real documents, packed: the modules of Python's standard library, over two epochs, counted."""
 
 import sysconfig
 

@@ -1,4 +1,4 @@
-"""Random records in every format, built, against a boring reader and one call of the tokenizer a text."""
+"""Random records in every format, built, against a simple reader and one call of the tokenizer per text."""
 
 import csv
 import gzip
@@ -77,7 +77,7 @@ def write_arrow(new: Callable) -> Callable[[Path, Records], None]:
 
 
 def read_jsonl(path: Path) -> Iterable[dict[str, Any]]:
-    """A line a record, by the standard library, which lets lone surrogates through; they are told below."""
+    """A record per line, by the standard library, which accepts lone surrogates; they are rejected below."""
     opened = {".gz": gzip.decompress, ".zst": _unzstd}.get(path.suffix, bytes)(path.read_bytes())
     return [json.loads(line.decode("utf-8", "surrogatepass")) for line in opened.split(b"\n") if line.strip()]
 

@@ -1,4 +1,4 @@
-"""Property: the characters each token covers. Loss masks are laid over tokens by them."""
+"""The characters that each token covers, from which loss masks are made."""
 
 import json
 from pathlib import Path
@@ -64,7 +64,7 @@ def test_byte_level_spans_cover_the_text_without_holes(tokenizers: dict[str, Tok
     assert (spans[0, 0], spans[-1, 1]) == (0, len(text))
     shared = spans[:-1, 1] - spans[1:, 0]
     assert (shared >= 0).all()
-    if kind != "prefix":  # the space put before a text covers the character it stands before
+    if kind != "prefix":  # the space added before a text covers the first character
         assert (shared <= 1).all()
 
 
@@ -98,7 +98,7 @@ def test_sentencepiece_spans_cover_the_text(tokenizers: dict[str, Tokenizer], te
         covered[start:stop] = True
     assert covered.all()
     empty = np.flatnonzero(spans[:, 0] == spans[:, 1])
-    assert empty.tolist() in ([], [0])  # the space put before a text, where it is a token of its own
+    assert empty.tolist() in ([], [0])  # the space added before a text may be a separate token
     assert (spans[1:, 0] >= spans[:-1, 0]).all()
     assert ids.size == spans.shape[0]
 

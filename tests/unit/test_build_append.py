@@ -1,4 +1,4 @@
-"""`append_store`: a store made longer is the store of all inputs, and what it was before is still there."""
+"""`append_store`: an appended store equals one build of all inputs, and its older versions remain."""
 
 import base64
 import io

@@ -1,4 +1,4 @@
-"""`append_store`: what it refuses, what it leaves alone, and how it goes on where another one ended."""
+"""`append_store`: what it refuses, what it leaves unchanged, and how it resumes."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Batches across inputs: how often the tokenizer is called, and that every input's records are counted as its own."""
+"""Batches across inputs: how often the tokenizer is called, and that records are counted for their input."""
 
 import json
 from collections.abc import Callable

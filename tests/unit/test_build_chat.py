@@ -1,4 +1,4 @@
-"""Builds of conversations, by tokens: where a document ends, and what of it is trained on."""
+"""Builds of conversations, by tokens: where a document ends, and which part of it is in the loss."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Whether an input is still the one a store was made of: checksums in inputs.jsonl, and what is kept of large inputs."""
+"""Detection of changed inputs: checksums in inputs.jsonl, and those kept of large inputs."""
 
 import errno
 import json

@@ -1,4 +1,4 @@
-"""`build_store` with dedup="exact": the first of equal documents, and no other."""
+"""`build_store` with dedup="exact": only the first of equal documents."""
 
 import multiprocessing
 from collections import Counter

@@ -1,4 +1,4 @@
-"""`build_store`: which documents, of which tokens, in which shards, are in a store."""
+"""`build_store`: which documents, of which tokens, in which shards a store has."""
 
 import shutil
 from collections.abc import Callable

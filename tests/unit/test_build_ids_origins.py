@@ -1,4 +1,4 @@
-"""`build_store`: the documents' own ids, and where each document came from."""
+"""`build_store`: the documents' own ids, and their origins."""
 
 import json
 from collections.abc import Callable

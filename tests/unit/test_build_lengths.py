@@ -1,4 +1,4 @@
-"""`build_store`: documents too short or too long for what is asked, and records too long to be read."""
+"""`build_store`: documents that are too short or too long, and records too long to be read."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""`build_store`: options and tokenizers that cannot be are refused."""
+"""`build_store`: impossible options and tokenizers are refused."""
 
 from collections.abc import Callable
 from pathlib import Path

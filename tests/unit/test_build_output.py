@@ -1,4 +1,4 @@
-"""`build_store`: what happens where the output is: a finished store, an unfinished build, something else."""
+"""`build_store`: what it does with an existing output: a finished store, an unfinished build, something else."""
 
 import errno
 import os
@@ -179,7 +179,7 @@ def test_a_damaged_store_is_not_a_finished_one(
     path.write_bytes(damage.ljust(size, b" "))
     with pytest.raises(TokenStoreError, match=name):
         build(source)
-    if name == "inputs.jsonl":  # with a manifest that is none, nobody can tell that it is a store
+    if name == "inputs.jsonl":  # without a valid manifest it cannot be recognised as a store
         assert not build(source, overwrite=True).was_there
 
 

@@ -1,4 +1,4 @@
-"""`build_store`: what a build tells of its inputs, in the store, in notes and as progress."""
+"""`build_store`: what a build reports about its inputs, in the store, in notes and as progress."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`build_store`: a build that failed, died or was killed goes on from the parts it made."""
+"""`build_store`: a build that failed or was killed resumes from its parts."""
 
 import os
 from collections.abc import Callable
@@ -52,12 +52,12 @@ def test_a_changed_input_is_tokenized_again(
     assert contents(result.path) == contents(build(first, second, output="fresh").path)
 
 
-def test_a_part_half_overwritten_by_a_build_of_other_inputs_is_not_believed(
+def test_a_part_overwritten_by_a_build_of_other_inputs_is_discarded(
     build: Build, jsonl: Callable[..., Path], two_units: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P8: inputs a, then b killed before its first part counted, then a again: the store holds a, not b's tokens.
+    """P8: inputs a, then b, killed before it finishes a part, then a again: the store has the tokens of a, not of b.
 
-    Inputs are no part of the recipe, so one work folder may see both; the texts of b have the lengths of those of a.
+    Inputs are not part of the recipe, so both use one work folder. The texts of b have the lengths of those of a.
     """
     first, second = two_units
     other = jsonl("in/other.jsonl", [text[::-1] for text in TEXTS])

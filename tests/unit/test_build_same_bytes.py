@@ -1,4 +1,4 @@
-"""`build_store`: the same bytes, however they come about."""
+"""`build_store`: the same bytes for any workers, paths and units."""
 
 import os
 from collections.abc import Callable

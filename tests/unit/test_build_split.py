@@ -1,4 +1,4 @@
-"""`build_store` with splits: one store a split, by the content of a document."""
+"""`build_store` with splits: one store per split, by the content of documents."""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""`build_store` of documents that are tokens already: ids, what of them is in the loss, the ends of documents."""
+"""`build_store` of documents that are tokens already: ids, loss masks, ends of documents."""
 
 from collections.abc import Callable
 from pathlib import Path

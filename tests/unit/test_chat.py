@@ -1,4 +1,4 @@
-"""Conversations: every shape of record gives its messages, every bad one a reason, no special token is smuggled in."""
+"""Conversations: messages of every shape of record, reasons for bad ones, special tokens in texts."""
 
 import json
 

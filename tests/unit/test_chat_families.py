@@ -1,4 +1,4 @@
-"""Built-in chat templates: what each writes and marks, and how they lend their marks to a family's own template."""
+"""Built-in chat templates: what each writes and marks, and how their marks are used for a family's own template."""
 
 import json
 import re

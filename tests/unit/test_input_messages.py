@@ -1,4 +1,4 @@
-"""A file that is not what its name says: what it is and what to do, by its first bytes."""
+"""Files with the wrong ending: recognised by their first bytes, with what to do."""
 
 import bz2
 import gzip

@@ -1,4 +1,4 @@
-"""Which files are read, in which order, under which names; and how they are cut into units of work."""
+"""Input files: which are read, in which order, under which names, and how they are cut into units of work."""
 
 import os
 from collections.abc import Callable

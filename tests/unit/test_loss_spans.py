@@ -1,4 +1,4 @@
-"""What is in the loss of a conversation: right for templates of every family, or refused with a reason; templates are safe."""
+"""The parts of a conversation in the loss: right for templates of every family, or refused with a reason. Templates are sandboxed."""
 
 import pickle
 import subprocess

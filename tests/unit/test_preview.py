@@ -1,4 +1,4 @@
-"""`--dry-run`: what a build would do, and that it does nothing."""
+"""`--dry-run`: shows what a build would do, and does nothing."""
 
 import csv
 import gzip

@@ -1,4 +1,4 @@
-"""The records of an input file: every line once with its number, bad ones with a reason, damaged files refused by name."""
+"""Records of an input file: every line once with its number, reasons for bad ones, damaged files refused by name."""
 
 import gzip
 import json

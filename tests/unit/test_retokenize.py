@@ -1,4 +1,4 @@
-"""`retokenize`: documents of a store made again from its inputs are the same, and what differs is found and named."""
+"""`retokenize`: documents made again from their inputs are the same, and differences are found and named."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Tables as inputs of a build: every row exactly once, and a row that is bad does not take others with it."""
+"""Tables as inputs: every row exactly once, and a bad row does not affect others."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""Inputs of every format for stores that are appended to, and all that a store says of its documents."""
+"""Inputs of every format for stores that are appended to, and everything a store records about its documents."""
 
 import csv
 import gzip
@@ -16,7 +16,7 @@ from tokenstore.store import open_store
 
 
 def rows(batch: int, count: int = 9) -> list[dict[str, Any]]:
-    """Records that can be read as texts, as tokens or as conversations; no two alike."""
+    """Records that can be read as texts, tokens or conversations, all different."""
     return [
         {
             "text": f"{batch}.{number} {TEXTS[(5 * batch + number) % len(TEXTS)]}" if number != 4 else "",
@@ -34,7 +34,7 @@ def rows(batch: int, count: int = 9) -> list[dict[str, Any]]:
 
 
 def write_rows(path: Path, values: Sequence[dict[str, Any]]) -> Path:
-    """The rows in the format of the path's ending; a text file holds the text of the first."""
+    """Write the rows in the format of the path's ending; a text file has the text of the first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = b"".join(json.dumps(value).encode() + b"\n" for value in values)
     plain = [{name: value for name, value in row.items() if not isinstance(value, list)} for row in values]
@@ -58,7 +58,7 @@ def write_rows(path: Path, values: Sequence[dict[str, Any]]) -> Path:
 
 
 def known(path: Path, version: int | None = None) -> dict[str, Any]:
-    """All that a store says of its documents and of what it was made of."""
+    """Everything a store records about its documents and inputs."""
     with open_store(path, version=version) as store:
         manifest = store.manifest
         lines = store.file("inputs.jsonl").read_bytes().splitlines()

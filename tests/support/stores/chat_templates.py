@@ -1,4 +1,4 @@
-"""Chat templates in the manner of the families people fine-tune, each with what makes its family hard. Written for these tests."""
+"""Chat templates like those of popular model families, each with what makes its family difficult. Written for these tests."""
 
 CHATML = """\
 {%- if messages[0].role != 'system' -%}

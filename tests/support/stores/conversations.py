@@ -1,4 +1,4 @@
-"""Conversations of every shape that chat templates tell apart, written for these tests."""
+"""Conversations of every shape that chat templates distinguish, written for these tests."""
 
 from tokenstore.builder.documents.chat import Conversation, read_conversation
 
@@ -14,7 +14,7 @@ CALL = {"type": "function", "function": {"name": "clock", "arguments": {"zone": 
 
 
 def said(*turns: tuple[str, str], tools: list | None = None, **last: object) -> Conversation:
-    """Turns as (role, content); `last` are more fields of the last message."""
+    """Turns as (role, content); `last` has more fields for the last message."""
     messages = [{"role": role, "content": content} for role, content in turns]
     messages[-1] |= last
     return read_conversation({"messages": messages, "tools": tools})

@@ -1,4 +1,4 @@
-"""Builds of odd inputs by the real command, checked to the last record: what became of each, counts, exit code, a second run."""
+"""Builds of odd inputs with the real command, checked to the last record: documents, counts, exit code, a second run."""
 
 import json
 import os
@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class Bad:
-    """A record that is kept out; how its reason begins."""
+    """A rejected record, with the beginning of its reason."""
 
     reason: str
 
@@ -35,7 +35,7 @@ Run = Callable[[Sequence[object]], tuple[int, str, str]]  # arguments of a build
 
 @pytest.fixture
 def command(capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
-    """The command, run in this process."""
+    """Runs the command in this process."""
     handler = signal.getsignal(signal.SIGTERM)
 
     def run_here(arguments: Sequence[object]) -> tuple[int, str, str]:
@@ -48,7 +48,7 @@ def command(capfd: pytest.CaptureFixture[str]) -> Iterator[Run]:
 
 
 def run_outside(arguments: Sequence[object]) -> tuple[int, str, str]:
-    """The command as users run it in a clone; a warning is an error."""
+    """Run the command as users do in a clone; a warning is an error."""
     line = [sys.executable, "-m", "tools.build_store", *map(str, arguments)]
     environment = {**os.environ, "PYTHONWARNINGS": "error"}
     done = subprocess.run(line, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -56,7 +56,7 @@ def run_outside(arguments: Sequence[object]) -> tuple[int, str, str]:
 
 
 def write_all(folder: Path, files: Mapping[str, bytes | Callable[[Path], object]]) -> Path:
-    """Files of given bytes, or made by a function of their path."""
+    """Write files of given bytes, or make them by a function of their path."""
     for name, content in files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +68,7 @@ def write_all(folder: Path, files: Mapping[str, bytes | Callable[[Path], object]
 
 
 def arguments_of(source: object, output: Path, *options: object) -> list[object]:
-    """A build of `source` by the bytes tokenizer, unless told otherwise, on one worker."""
+    """A build of `source` with one worker, and the bytes tokenizer by default."""
     tokenizer = [] if "--tokenizer" in options else ["--tokenizer", "bytes"]
     sources = source if isinstance(source, (list, tuple)) else [source]
     return [*sources, "--output", output, "--workers", 1, *tokenizer, *options]
@@ -100,7 +100,7 @@ def check_built(run: Run, source: object, output: Path, records: Sequence[Record
 
 
 def check_refused(run: Run, source: object, output: Path, exit_code: int, *parts: str, options: Sequence[object] = ()) -> None:  # fmt: skip
-    """A build of `source` ends with `exit_code`, names all of `parts`, leaves no store; and a second time the same."""
+    """A build of `source` ends with `exit_code`, names all `parts`, leaves no store; repeated, too."""
     line = arguments_of(source, output, *options)
     code, out, err = run(line)
     assert (code, out, "Traceback" in err) == (exit_code, "", False), err
@@ -136,7 +136,7 @@ def _kind(outcome: Outcome) -> str:
 
 
 def _rejects(output: Path) -> list[tuple[str, int, str]]:
-    """(file, record, reason) of all bad records listed beside a store."""
+    """(file, record, reason) of the bad records listed next to a store."""
     path = Work(output).rejects()
     rows = map(json.loads, path.read_text().splitlines()) if path.exists() else ()
     return [(row["file"], row["record"], row["reason"]) for row in rows]

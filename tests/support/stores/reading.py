@@ -1,4 +1,4 @@
-"""The records of input files as a build takes them: read by slices, then made documents."""
+"""Reads the records of input files as a build does, by slices, and makes documents of them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +12,7 @@ from tokenstore.tokenizer import load_tokenizer
 
 
 def document_reader(**options: object) -> DocumentReader:
-    """What makes documents of rows in a build with these options, by the bytes tokenizer."""
+    """Makes documents of rows as a build with these options and the bytes tokenizer does."""
     wanted = BuildOptions(("unused",), Path("unused"), **{"tokenizer": "bytes", **options})
     return DocumentReader(wanted, load_tokenizer(wanted.tokenizer))
 
@@ -20,7 +20,7 @@ def document_reader(**options: object) -> DocumentReader:
 def read_slice(
     files: Sequence[InputFile], part: Slice, **options: object
 ) -> tuple[list[tuple[int, str | Bad]], SliceReader]:
-    """(number, text or why there is none) of every record of a slice, and the reader that gave them."""
+    """(number, text or reason) of every record of a slice, and the reader."""
     documents = document_reader(**options)
     records = SliceReader(files[part.file_number], part, reading(documents.options))
     found = []

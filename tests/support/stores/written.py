@@ -1,4 +1,4 @@
-"""Records written as files of every format, and whole builds of them: one store or one a split, each verified."""
+"""Writes records to files of every format, and builds them: one store or one per split, each verified."""
 
 import csv
 import gzip
@@ -17,9 +17,9 @@ SPLITS = "train=0.5,test=0.3,other=0.2"
 
 
 def write_records(path: Path, records: Sequence[Any]) -> Path:
-    """A file of records, dicts; in .jsonl also bytes as they are, and None for an empty line.
+    """Write dicts as records; to .jsonl also bytes as they are, and None as an empty line.
 
-    A .parquet file has row groups of two rows, an .arrow file batches of three.
+    A .parquet file gets row groups of two rows, an .arrow file batches of three.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     ending = "".join(path.suffixes)
@@ -47,7 +47,7 @@ def _line(record: Any) -> bytes:
 
 
 def build_stores(output: Path, *inputs: Path, note: Callable = print, **options: object) -> BuildResult:
-    """Build by the bytes tokenizer, unless told otherwise; every store of it verifies."""
+    """Build with the bytes tokenizer by default, and verify every store."""
     wanted = BuildOptions(tuple(map(str, inputs)), output, **{"tokenizer": "bytes", **options})
     result = build_store(wanted, note=note)
     for store in result.splits or (result,):
@@ -56,12 +56,12 @@ def build_stores(output: Path, *inputs: Path, note: Callable = print, **options:
 
 
 def all_files(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file below a folder."""
+    """The bytes of every file below a folder, by path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def rows_of(path: Path) -> list[tuple[list[int], list[bool], str | None, tuple[str, int] | None]]:
-    """(tokens, what of them is in the loss, id, origin) of every document of a store."""
+    """(tokens, loss mask, id, origin) of every document of a store."""
     with tokenstore.open_store(path) as store:
         origins = [store.origin(i) for i in range(len(store))]
         return [
@@ -71,7 +71,7 @@ def rows_of(path: Path) -> list[tuple[list[int], list[bool], str | None, tuple[s
 
 
 def texts_of(path: Path) -> list[str]:
-    """The texts of a store of the bytes tokenizer that ends documents by the end of text."""
+    """The texts of a store of the bytes tokenizer that ends documents with the eos token."""
     with tokenstore.open_store(path) as store:
         return [bytes(document[:-1].tolist()).decode() for document in store]
 
