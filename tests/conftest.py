@@ -1,5 +1,6 @@
 """Settings and fixtures for all tests: small stores written by the real writer, a tiny BPE tokenizer trained here."""
 
+import gc
 import json
 import os
 import signal
@@ -34,6 +35,11 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 EOS = 0
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what has been imported from garbage collection: Accelerate collects after every training run."""
+    gc.freeze()
 
 
 def write_store(

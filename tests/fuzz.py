@@ -1,10 +1,11 @@
-"""Damaged stores for as long as one likes: bytes flipped, set, moved, cut and swapped among files, then everything asked.
+"""Damage stores at random for a given time, and read everything from them.
 
     NUMBA_BOUNDSCHECK=1 python -m tests.fuzz --minutes 60 --seed 3
 
-Whatever a store gives then is sane, or an error of ours that says what and where; and `verify` finds any change, in every
-version that has the file (P9). With NUMBA_BOUNDSCHECK=1 kernels check every index too. Files are changed before they are opened,
-or while plans have them mapped.
+Each round flips, overwrites, moves or cuts bytes of some files, or swaps bytes between files, either before the store is opened
+or while plans have its files mapped. Reading must then return valid values or raise a TokenStoreError that says what and where.
+`verify` must report the change in every version that includes the file (P9). With NUMBA_BOUNDSCHECK=1 kernels also check every
+index.
 """
 
 import argparse
@@ -31,14 +32,14 @@ PACKINGS = ("best_fit", "concat", "none")
 
 
 def make_store(folder: Path) -> Path:
-    """A store with all there can be, of two versions and several shards."""
+    """A store with every optional file, two versions and several shards."""
     path = write(folder / "store", documents_of(1, LENGTHS), shard_bytes=120)
     grow(path, documents_of(2, LENGTHS[::-1]), shard_bytes=120)
     return path
 
 
 def damage(sound: dict[str, bytes], rng: random.Random) -> dict[str, bytes]:
-    """Some files of a store, changed in one to three ways; sizes stay, but for a file that is cut or made longer."""
+    """Change a store's files in one to three ways. Returns the changed files; only `_cut` changes a file's size."""
     damaged = dict(sound)
     for _ in range(rng.randint(1, 3)):
         name = rng.choice([name for name, data in damaged.items() if data])
@@ -53,7 +54,7 @@ def _flip(data: bytearray, rng: random.Random, _: dict[str, bytes]) -> bytes:
 
 
 def _number(data: bytearray, rng: random.Random, _: dict[str, bytes]) -> bytes:
-    """An integer that somebody might trust, in a place where one may stand."""
+    """Overwrite one integer, mostly an aligned one, with a value that code might trust."""
     at = rng.randrange(0, max(len(data) - 7, 1), 8 if rng.random() < 0.8 else 1)
     size = min(8, len(data) - at)
     data[at : at + size] = (rng.choice(NUMBERS) % 2**64).to_bytes(8, "little")[:size]
@@ -61,7 +62,7 @@ def _number(data: bytearray, rng: random.Random, _: dict[str, bytes]) -> bytes:
 
 
 def _move(data: bytearray, rng: random.Random, _: dict[str, bytes]) -> bytes:
-    """Two parts of the file change places."""
+    """Swap two parts of the file."""
     size = rng.randint(1, max(len(data) // 2, 1))
     a, b = rng.randint(0, len(data) - size), rng.randint(0, len(data) - size)
     data[a : a + size], data[b : b + size] = data[b : b + size], data[a : a + size]
@@ -83,7 +84,7 @@ def _cut(data: bytearray, rng: random.Random, _: dict[str, bytes]) -> bytes:
 
 
 def _other(data: bytearray, rng: random.Random, files: dict[str, bytes]) -> bytes:
-    """The bytes of another file, as many as there were."""
+    """Replace the content by that of another file, at the same size."""
     other = files[rng.choice(sorted(files))]
     return (other * (len(data) // max(len(other), 1) + 1))[: len(data)] or bytes(data)
 
@@ -101,7 +102,7 @@ WAYS: list[Callable[[bytearray, random.Random, dict[str, bytes]], bytes]] = [
 
 @contextlib.contextmanager
 def reported() -> Iterator[None]:
-    """Allow an error of ours that says what it must."""
+    """Accept a TokenStoreError, if its message says what and where."""
     try:
         yield
     except TokenStoreError as error:
@@ -109,7 +110,7 @@ def reported() -> Iterator[None]:
 
 
 def ask_store(store: Store) -> None:
-    """Every document, with all that is known of it, and what is shown of the whole."""
+    """Read every document with its mask, origin and id, and summarize the store."""
     for i in range(len(store)):
         for ask in (store.__getitem__, store.loss_mask, store.origin, store.id):
             with reported():
@@ -119,7 +120,7 @@ def ask_store(store: Store) -> None:
 
 
 def ask_plan(plan: tokenstore.Plan) -> None:
-    """Batches, documents, traces and places of a few steps."""
+    """Read batches, documents and traces of all steps, and find one document."""
     (store,) = plan.stores.values()
     for step in range(plan.num_steps or 0):
         with reported():
@@ -139,7 +140,7 @@ def plan_of(path: Path, packing: str) -> tokenstore.Plan:
 
 
 def files_of(path: Path, version: int) -> set[str]:
-    """Names of all that a version is made of, its manifest too."""
+    """The names of all files of a version, with its manifest."""
     with open_store(path, version=version) as store:
         manifest = store.manifest
         names = {shard.file for shard in manifest.shards} | set(manifest.files)
@@ -147,7 +148,7 @@ def files_of(path: Path, version: int) -> set[str]:
 
 
 def check(path: Path, damaged: dict[str, bytes], rng: random.Random) -> None:
-    """Ask everything of a store that is damaged, before it is opened or under plans that have it mapped."""
+    """Damage a store, before it is opened or while plans have it mapped; then verify it and read everything."""
     under = rng.random() < 0.5
     plans = [plan_of(path, packing) for packing in PACKINGS] if under else []
     for plan in plans:
@@ -158,7 +159,7 @@ def check(path: Path, damaged: dict[str, bytes], rng: random.Random) -> None:
         file.chmod(0o644)
         if under and len(data) == file.stat().st_size:
             with open(file, "r+b") as opened:
-                opened.write(data)  # in place: the maps show it
+                opened.write(data)  # in place, so that open maps show it
         else:
             file.unlink()
             file.write_bytes(data)
@@ -174,7 +175,7 @@ def check(path: Path, damaged: dict[str, bytes], rng: random.Random) -> None:
 
 
 def fuzz(seconds: float, seed: int, most: int = sys.maxsize) -> int:
-    """Damage and ask until the time is over or `most` rounds are done; how many there were."""
+    """Damage and read stores until the time is over or `most` rounds are done. Returns the number of rounds."""
     end, count = time.monotonic() + seconds, 0
     with tempfile.TemporaryDirectory(prefix="tokenstore-fuzz-") as name:
         sound = contents(make_store(Path(name)))
@@ -202,4 +203,4 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     rounds = fuzz(60 * arguments.minutes, arguments.seed)
-    sys.stdout.write(f"{rounds:,} damaged stores: all that was given was sane or an error\n")
+    sys.stdout.write(f"{rounds:,} damaged stores: every read was valid or raised an error\n")

@@ -1,10 +1,10 @@
-"""Simulated runs for as long as one likes: real ranks, killed at random and resumed in other world sizes, against plan.batch.
+"""Simulate training runs for a given time: ranks are killed at random and resumed with other world sizes.
 
     python -m tests.soak --minutes 60 --seed 3
 
-A run is a random plan over random stores. Its ranks are processes that are killed by SIGKILL, all at a random moment, and
-started again, in another number, with other microbatches, read ahead or not, in DataLoader workers or not, from the step that
-all of them had ended. Whatever a rank gave of a step is compared with what plan.batch gives of it; so is every step of the run.
+A run is a random plan over random stores. Its ranks are processes. All are killed by SIGKILL at a random moment and started
+again from the last step that all of them completed: with another world size, other microbatches, with or without prefetching
+and DataLoader workers. Every step that a rank completes is compared with plan.batch.
 """
 
 import argparse
@@ -35,17 +35,17 @@ SHAPES = [(40, 30), (7, 200), (300, 9), (60, 64), (25, 80)]  # documents, longes
 
 @dataclass(frozen=True)
 class Split:
-    """How a run goes on: how many ranks, of which microbatch size, by which loader."""
+    """How a run continues: from which step, with how many ranks, which microbatch size and which loader."""
 
     step: int
     world_size: int
     microbatch_size: int
-    workers: int | None  # of a DataLoader; None: a TokenLoader
+    workers: int | None  # of a DataLoader; None: use a TokenLoader
     options: dict
 
 
 def make_stores(folder: Path) -> list[Path]:
-    """Of several shapes and many shards, one with loss masks."""
+    """Stores of several shapes with many shards; one has loss masks."""
     stores = [
         write_store(folder / f"{number}", random_documents(number, *shape), shard_bytes=500, length_index=True)
         for number, shape in enumerate(SHAPES)
@@ -55,7 +55,7 @@ def make_stores(folder: Path) -> list[Path]:
 
 
 def random_plan(stores: list[Path], rng: random.Random) -> Plan:
-    """Sources, weights, stages, skips and packing at random; 200 to 1,000 steps."""
+    """A plan of 200 to 1,000 steps with random sources, weights, stages, skipped steps and packing."""
     names = rng.sample("abcdef", rng.randint(1, 4))
     steps = rng.randint(200, 1000)
     turn = rng.randint(1, steps - 1)
@@ -74,7 +74,7 @@ def random_plan(stores: list[Path], rng: random.Random) -> Plan:
 
 
 def random_split(step: int, rng: random.Random) -> Split:
-    """One that divides every batch of the plan, 12, 24 and 48."""
+    """A split that divides every global batch of the plan: 12, 24 and 48."""
     world_size = rng.choice([1, 2, 3, 4])
     microbatch_size = rng.choice([size for size in (1, 2, 3, 4, 6, 12) if 12 // world_size % size == 0])
     workers = rng.choice([None, None, None, 0, 2])
@@ -91,10 +91,10 @@ def checksum(ids: np.ndarray, targets: np.ndarray, before: int = 0) -> int:
 
 
 def be_rank(plan: Plan, split: Split, rank: int, log: Path) -> None:
-    """Write `step checksum` for every step that was given whole, and all errors, those of killed workers too, beside it."""
+    """Write `step checksum` for every completed step into `log`, and errors into a file beside it."""
     with open(log.with_suffix(".err"), "wb") as errors:
         os.dup2(errors.fileno(), 2)
-    os.setsid()  # a worker whose rank is killed before it has looked for its parent's number goes on for ever by itself
+    os.setsid()  # a worker whose rank is killed before it has read its parent's pid would run forever
     place = {"rank": rank, "world_size": split.world_size, "microbatch_size": split.microbatch_size, "step": split.step}
     if split.workers is None:
         batches: Iterator = iter(TokenLoader(plan, **place, **split.options))
@@ -125,9 +125,12 @@ def expected(plan: Plan, split: Split, rank: int, step: int) -> int:
     return found
 
 
-def go_on(plan: Plan, split: Split, folder: Path, rng: random.Random) -> tuple[int | None, int]:
-    """Start the ranks, kill them at a random moment: (the step they had all come to, None at the end; steps compared)."""
-    context = multiprocessing.get_context("fork")  # torch is imported already
+def run_split(plan: Plan, split: Split, folder: Path, rng: random.Random) -> tuple[int | None, int]:
+    """Start the ranks and kill them at a random moment.
+
+    Returns: the step that all have completed, None at the end of the plan; and the number of steps compared.
+    """
+    context = multiprocessing.get_context("fork")  # the children need not import torch again
     logs = [folder / f"rank-{rank}" for rank in range(split.world_size)]
     for log in logs:
         log.unlink(missing_ok=True)
@@ -139,7 +142,7 @@ def go_on(plan: Plan, split: Split, folder: Path, rng: random.Random) -> tuple[i
         time.sleep(0.002)
     killed = any(process.is_alive() for process in ranks)
     for process, log in zip(ranks, logs, strict=True):
-        with contextlib.suppress(ProcessLookupError):  # it is no group yet
+        with contextlib.suppress(ProcessLookupError):  # it has not called setsid yet
             os.killpg(process.pid, signal.SIGKILL)
         process.kill()
         process.join()
@@ -148,7 +151,7 @@ def go_on(plan: Plan, split: Split, folder: Path, rng: random.Random) -> tuple[i
 
 
 def compare(plan: Plan, split: Split, logs: list[Path], killed: bool) -> tuple[int | None, int]:
-    """Every line of every rank against plan.batch; a line that was cut is none."""
+    """Compare every line of every rank with plan.batch. A line without its end does not count."""
     steps, compared, reached, ended = given_steps(plan, split.step), 0, [], []
     for rank, log in enumerate(logs):
         lines = log.read_text().splitlines(keepends=True) if log.exists() else []
@@ -159,13 +162,13 @@ def compare(plan: Plan, split: Split, logs: list[Path], killed: bool) -> tuple[i
             assert line == f"{step} {expected(plan, split, rank, step)}\n", f"{plan!r} {split} rank {rank} step {step}"
         compared += len(lines)
         reached.append(len(lines))
-    assert killed or all(ended), f"a rank has not come to the end: {split}"
+    assert killed or all(ended), f"a rank stopped before the end: {split}"
     least = min(reached)
     return (None if all(ended) else steps[least] if least < len(steps) else plan.num_steps), compared
 
 
 def soak(seconds: float, seed: int) -> dict[str, int]:
-    """Runs until the time is over; counts of what was done. AssertionError with all there is to repeat it."""
+    """Simulate runs until the time is over. Returns counts; an AssertionError holds what is needed to repeat the failure."""
     counts = {"runs": 0, "starts": 0, "kills": 0, "steps": 0}
     end = time.monotonic() + seconds
     with tempfile.TemporaryDirectory(prefix="tokenstore-soak-") as name:
@@ -173,10 +176,10 @@ def soak(seconds: float, seed: int) -> dict[str, int]:
         while time.monotonic() < end:
             rng = random.Random(f"{seed} {counts['runs']}")
             plan = random_plan(stores, rng)
-            plan.batch(0)  # kernels are compiled once, here
+            plan.batch(0)  # compile the kernels once, before forking
             step: int | None = 0
             while step is not None:
-                step, compared = go_on(plan, random_split(step, rng), Path(name), rng)
+                step, compared = run_split(plan, random_split(step, rng), Path(name), rng)
                 counts["starts"] += 1
                 counts["kills"] += step is not None
                 counts["steps"] += compared

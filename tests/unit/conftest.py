@@ -1,4 +1,4 @@
-"""Fixtures of the unit tests: builds of small corpora in this process, stores to read."""
+"""Fixtures for unit tests: builds of small corpora in the test process, and stores to read."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,7 +18,7 @@ from tokenstore.store import Store, open_store
 
 @pytest.fixture
 def build(tmp_path: Path) -> Build:
-    """Build inputs into a store that verifies, with the bytes tokenizer unless told otherwise."""
+    """A function that builds inputs into a store and verifies it. The default tokenizer is `bytes`."""
 
     def run(*inputs: object, output: str | Path = "store", note: Callable = print, **options: object) -> BuildResult:
         wanted = BuildOptions(tuple(map(str, inputs)), tmp_path / output, **{"tokenizer": "bytes", **options})
@@ -31,37 +31,37 @@ def build(tmp_path: Path) -> Build:
 
 @pytest.fixture
 def small_units(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Cut the inputs of the builds that follow into units of so many bytes."""
+    """A function that makes later builds cut their inputs into units of a given number of bytes."""
     return lambda unit_bytes: monkeypatch.setattr(pipeline, "cut_units", partial(cut_units, unit_bytes=unit_bytes))
 
 
 @pytest.fixture
 def notes() -> list[str]:
-    """A list to collect notes in: build(..., note=notes.append)."""
+    """An empty list for notes: build(..., note=notes.append)."""
     return []
 
 
 @pytest.fixture
 def two_units(jsonl: Callable[..., Path], small_units: Callable[[int], None]) -> tuple[Path, Path]:
-    """Two inputs, each a unit of its own; the second holds a bad record, so a build fails after the first."""
+    """Two inputs of one unit each. The second holds a bad record, so a build fails after the first unit."""
     small_units(3000)
     return jsonl("in/a.jsonl", TEXTS), jsonl("in/b.jsonl", [*TEXTS, BAD])
 
 
 @pytest.fixture
 def store_path(make_store: Callable[..., Path]) -> Path:
-    """A store of DOCUMENTS in shards of about 150 tokens."""
+    """The path of a store of DOCUMENTS in shards of about 150 tokens."""
     return make_store("web", DOCUMENTS, shard_bytes=300)
 
 
 @pytest.fixture
 def store(store_path: Path) -> Iterator[Store]:
-    """The store of DOCUMENTS, opened."""
+    """The open store of DOCUMENTS."""
     with open_store(store_path) as opened:
         yield opened
 
 
 @pytest.fixture
 def small_masked(tmp_path: Path) -> Path:
-    """A store of SMALL, with its loss masks."""
+    """The path of a store of SMALL with its loss masks."""
     return write_masked(tmp_path / "small", SMALL, shard_bytes=20)

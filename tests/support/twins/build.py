@@ -1,4 +1,4 @@
-"""A build as one would write it first: one record after another, plain lists, everything in memory; by the bytes tokenizer."""
+"""A plain build for comparison: one record at a time, in lists in memory, with the bytes tokenizer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,30 +13,30 @@ from tokenstore.builder import BuildOptions
 EOS, BOS = 256, 257
 REASONS = ("empty", "filtered", "short", "long", "duplicates", "bad")
 
-# A document as it lies in a store: tokens, what of them is in the loss, id, (file, record)
+# A document of a store: tokens, which of them are in the loss, id, (file, record)
 Document = tuple[list[int], list[bool], str | None, tuple[str, int] | None]
 
 
 def keep(row: dict) -> bool:
-    """A filter: leaves out the records that ask for it, and fails on some."""
+    """A filter: the field `how` of a record decides whether it is dropped or the filter fails."""
     if row.get("how") == "fail":
         raise RuntimeError("asked for")
     return row.get("how") != "leave out"
 
 
 def change(row: dict) -> dict | None:
-    """A map: makes texts longer and ids of tokens larger, and leaves some out."""
+    """A map: lengthens texts and lists of tokens, and drops the records whose field `how` says so."""
     if row.get("how") == "none":
         return None
     if isinstance(row.get("text"), str):
         row["text"] += "é"
     if row.get("how") == "add" and isinstance(row.get("input_ids"), list):
-        row["input_ids"] = [*row["input_ids"], 77]  # a mask is then too short
+        row["input_ids"] = [*row["input_ids"], 77]  # now longer than its mask
     return row
 
 
 class Wrong(Exception):
-    """The record is bad."""
+    """The record is invalid."""
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Built:
 
 
 def build_twin(files: Mapping[str, Sequence[Any]], options: BuildOptions) -> Built:
-    """The stores of files by name, each a list of dicts, bytes that are no record, and None for empty lines."""
+    """Build stores from files. A file is a list of records: a dict, bytes for an invalid line, None for an empty line."""
     shares = [item.split("=") for item in options.split.split(",")] if options.split else [(None, "1")]
     built = Built({name: [] for name, _ in shares})
     mask_field = options.mask_field or _first_mask_field(files)
@@ -95,7 +95,7 @@ def _split(content: bytes, shares: Sequence[Sequence[str]]) -> str | None:
 
 
 def _document(record: Any, options: BuildOptions, mask_field: str | None) -> Any:
-    """(tokens, mask, id, content), or why it is left out."""
+    """(tokens, mask, id, content), or the reason why the record is dropped."""
     if isinstance(record, bytes):
         raise Wrong
     if options.filter is not None:
@@ -156,7 +156,7 @@ def _tokens(record: dict, mask_field: str | None) -> tuple[list[int], list[bool]
 
 
 def _ended(tokens: list[int], mask: list[bool], options: BuildOptions, masked: bool) -> tuple[list[int], list[bool]]:
-    """With the special tokens asked for; tokens made elsewhere may have them."""
+    """Add the special tokens that the options ask for, unless the record already has them."""
     tokens, mask, made_here = list(tokens), list(mask), options.records == "text"
     first = {"none": None, "eos": EOS, "bos": BOS}[options.document_start]
     put_first = first is not None and (made_here or tokens[:1] != [first])

@@ -1,6 +1,7 @@
-"""Plain-int twins of the order, written from the text of `tokenstore/order/__init__.py`: obviously right, and slow.
+"""The order in plain Python integers, written from the specification in `tokenstore/order/__init__.py`.
 
-They import nothing of the package. `tools/make_golden.py` writes the golden vectors from them.
+Slow, and simple enough to check by reading. It imports nothing from the package. `tools/make_golden.py` writes the golden
+vectors from it.
 """
 
 import hashlib
@@ -85,7 +86,7 @@ def integer_shares(weights):
 
 # ---- ORD-4
 def interleave(shares):
-    """Source names of one period."""
+    """The source of each slot of one period."""
     names, period, d = sorted(shares), sum(shares.values()), 2 * len(shares) - 2
     count, slots = dict.fromkeys(names, 0), []
     for n in range(1, period + 1):
@@ -106,7 +107,8 @@ def interleave(shares):
 def stream(stages, limits, on_exhausted, num_sequences):
     """[(source, number)] of the first `num_sequences` sequences of the run, or fewer if it ends.
 
-    stages: [(first cursor, shares)]; shares None: the stage continues the one before. limits: {source: most sequences}.
+    stages: [(first cursor, shares)]. With shares None the stage continues the one before.
+    limits: {source: how many sequences it has at most}.
     """
     out, count, gone = [], {}, set()
     slots, n = None, 0
@@ -135,7 +137,7 @@ def stream(stages, limits, on_exhausted, num_sequences):
 
 # ---- ORD-6
 def step_rows(seed, step, cursor, size, shuffle=True):
-    """Sequence of the run at each row of a step."""
+    """The sequence at each row of a step, numbered over the whole run."""
     key = counted_key(base_key(seed, "step"), step)
     return [cursor + (permute(p, size, key) if shuffle else p) for p in range(size)]
 
@@ -152,7 +154,7 @@ def window_start(seed, name, num_tokens, length, k, shuffle=True):
 
 
 def window(documents, start, length, cross=False):
-    """(ids, targets) of `length` tokens from `start` on round the circle of all documents' tokens."""
+    """(token ids, targets) of `length` tokens from `start`, on the circle of all documents' tokens."""
     tokens = [token for document in documents for token in document]
     last = {sum(map(len, documents[: i + 1])) - 1 for i in range(len(documents))}
     places = [(start + j) % len(tokens) for j in range(length)]
@@ -163,6 +165,6 @@ def window(documents, start, length, cross=False):
 
 # ---- ORD-8
 def rank_rows(size, rank, world_size, microbatch_size):
-    """Row numbers of a rank in a step, microbatch by microbatch."""
+    """The rows of a step that a rank gets, in the order of its microbatches."""
     starts = range(rank * microbatch_size, size, world_size * microbatch_size)
     return [row for start in starts for row in range(start, start + microbatch_size)]

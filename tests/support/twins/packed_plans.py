@@ -1,4 +1,4 @@
-"""Random plans over packed sources and pools, and a slow twin of a whole plan made of the order and packing twins."""
+"""Random plans over packed sources and pools, and a slow twin of a whole plan, built on the order and packing twins."""
 
 import copy
 import warnings
@@ -18,17 +18,17 @@ from tokenstore import Plan, PlanConfig
 
 VOCABULARIES = (300, 70_000)
 SIZES = [(40, 30), (7, 200), (120, 9), (1, 64), (60, 1), (25, 80), (2, 3)]  # documents, longest
-WINDOWED = range(len(SIZES) - 1)  # those with at least 64 tokens: `concat` has a sequence of them at every length here
+WINDOWED = range(len(SIZES) - 1)  # stores of at least 64 tokens, so `concat` gets a sequence at any length used here
 PAD = 5
 BATCH = 24
-HORIZON = 20  # steps an endless plan is looked at
+HORIZON = 20  # steps of an endless plan that are checked
 REPEATS = ("0.5", "2.5", "0.3333", "1", "3", "0.75")
 
 Stores = dict[int, list[tuple[Path, list[list[int]]]]]
 
 
 class Pool(dict):
-    """A dict that is short when hypothesis shows a failing example."""
+    """A dict with a short repr, for hypothesis's failing examples."""
 
     def __repr__(self) -> str:
         return "Pool()"
@@ -57,7 +57,7 @@ def cases(
     skips: bool = True,
     most_steps: int = 10,
 ) -> dict:
-    """Fields of a PlanConfig, with numbers of stores in place of paths, and `vocabulary`."""
+    """Fields of a PlanConfig, with the number of a store instead of its path, and the extra field `vocabulary`."""
     packing = draw(st.sampled_from(packings))
     names = draw(st.lists(st.text("bcd", min_size=1, max_size=2), min_size=1, max_size=4, unique=True))
     numbers = st.sampled_from(WINDOWED) if packing == "concat" else st.integers(0, len(SIZES) - 1)
@@ -67,7 +67,7 @@ def cases(
     if packing != "concat" and draw(st.booleans()):
         members = draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
         repeats = {name: draw(st.sampled_from(REPEATS)) for name in members}
-        pool = draw(st.sampled_from(["a", "ca", "e"]))  # before, between and behind the other names
+        pool = draw(st.sampled_from(["a", "ca", "e"]))  # sorts before, between or after the other names
         sources[pool] = {"pool": draw(st.sampled_from([members, repeats]))}
         drawn = [name for name in names if name not in members] + [pool]
     for name in drawn:
@@ -98,7 +98,7 @@ def cases(
 
 @st.composite
 def limited(draw: st.DrawFn, case: dict, words: bool = True) -> dict:
-    """A case in which sources run out: max_epochs with `drop` or `stop`, or one of the two words."""
+    """A case in which sources run out: max_epochs with `drop` or `stop`, or num_steps as `first_` or `all_exhausted`."""
     case = copy.deepcopy(case)
     word = draw(st.sampled_from([None, "first_exhausted", "all_exhausted"])) if words else None
     if word:
@@ -116,12 +116,12 @@ def limited(draw: st.DrawFn, case: dict, words: bool = True) -> dict:
 
 def quietly(config: PlanConfig) -> Plan:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # one store under several names, many epochs: on purpose here
+        warnings.simplefilter("ignore")  # one store under several names and many epochs, on purpose
         return Plan(config)
 
 
 def plan_of(stores: Stores, case: dict) -> tuple[Plan, dict[str, list[list[int]]]]:
-    """The plan, and the documents of its sources with a path."""
+    """The plan, and the documents of each source that has a path."""
     case = copy.deepcopy(case)
     those = stores[case.pop("vocabulary")]
     documents = {}
@@ -135,10 +135,10 @@ class Twin:
     """The run of a configuration, walked one sequence at a time.
 
     Attributes:
-        num_sequences: sequences an epoch, of every source that takes part.
+        num_sequences: sequences per epoch of every source that is used.
         run: [(source, number)] of every sequence, up to the end or to HORIZON steps.
         ends: whether the run ends.
-        num_steps: steps of the plan; None where it is endless.
+        num_steps: steps of the plan; None if it is endless.
     """
 
     def __init__(self, config: PlanConfig, documents: dict[str, list[list[int]]]):
@@ -188,7 +188,7 @@ class Twin:
 
     @cached_property
     def given_steps(self) -> list[int]:
-        """The steps that ranks are given, up to the end or the horizon."""
+        """The steps that are not skipped, up to the end or the horizon."""
         last = HORIZON if self.num_steps is None else self.num_steps
         return [k for k in range(last) if not any(a <= k < b for a, b in self.config.skip_steps)]
 

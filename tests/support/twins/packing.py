@@ -1,6 +1,7 @@
-"""Plain-int twins of packed sources, written from ORD-12..ORD-15 in `tokenstore/order/__init__.py`: right, and slow.
+"""Packed sources in plain Python integers, written from ORD-12 to ORD-15 in `tokenstore/order/__init__.py`.
 
-They import nothing of the package. Bins are lists, a group is a list of bins, a copy of a document is one entry.
+Slow, and simple enough to check by reading. It imports nothing from the package. A bin is a list, a group is a list of bins,
+and each copy of a document is one entry.
 """
 
 from bisect import bisect_left, insort
@@ -8,7 +9,15 @@ from functools import cache
 
 from tests.support.twins.order import base_key, counted_key, permute
 
-RUNGS = [(2, 38), (5, 38), (10, 26), (25, 12), (50, 12), (None, 2), (None, 0)]  # (c, f); None: no cut, all best fit
+ATTEMPTS = [
+    (2, 38),
+    (5, 38),
+    (10, 26),
+    (25, 12),
+    (50, 12),
+    (None, 2),
+    (None, 0),
+]  # (c, f); c None: best fit for all pieces
 
 
 # ---- ORD-12
@@ -19,7 +28,7 @@ def given_before(a, p, q):
 
 @cache
 def copies(epoch, num_documents, p, q):
-    """Positions of the copies of an epoch, in order: rank -> position."""
+    """The position of each copy of an epoch, in order."""
     out = []
     for x in range(num_documents):
         out += [x] * (given_before(epoch + x + 1, p, q) - given_before(epoch + x, p, q))
@@ -27,7 +36,7 @@ def copies(epoch, num_documents, p, q):
 
 
 def position(rank, epoch, num_documents, p, q):
-    """Position of the document at a rank in an epoch, None where the rank is empty."""
+    """The position of the document that is copy `rank` in an epoch; None if the epoch has no such copy."""
     places = copies(epoch, num_documents, p, q)
     return places[rank] if rank < len(places) else None
 
@@ -39,13 +48,13 @@ def by_length(lengths):
 
 
 def runs(lengths):
-    """[(tokens, first position, number)]."""
+    """[(tokens, first position, number of documents)] of every length."""
     ordered = sorted(lengths)
     return [(tokens, ordered.index(tokens), ordered.count(tokens)) for tokens in sorted(set(ordered))]
 
 
 def ranks(lengths, p, q):
-    """Room in tokens at each rank."""
+    """Tokens reserved for each copy."""
     rooms = []
     for tokens, first, number in runs(lengths):
         rooms += [tokens] * (given_before(first + number, p, q) - given_before(first, p, q))
@@ -68,8 +77,8 @@ def slots(members, L):
 
 # ---- ORD-14: number of sequences
 def num_bins_best_fit_decreasing(counts, L):
-    """Piece by piece: every piece goes into the fullest bin that has room for it, or into a new one."""
-    num_bins, left = 0, []  # tokens left in every bin that is not full, rising
+    """Put each piece into the fullest bin that has room for it, or into a new one."""
+    num_bins, left = 0, []  # free tokens of every bin that is not full, ascending
     for v in sorted(counts, reverse=True):
         for _ in range(counts[v]):
             at = bisect_left(left, v)
@@ -96,10 +105,10 @@ def num_sequences(counts, L, packing):
 
 # ---- ORD-14: bins
 def place(entries, L, num_bins, joins):
-    """Bins, each a list of placements; None where an entry finds no room. entries: [(worst fit?, v, a, b)]."""
+    """Bins, each a list of placements; None if an entry does not fit. entries: [(worst fit?, v, a, b)]."""
     first = [[] for _ in range(num_bins)]
-    groups = [first]  # in the order in which they were made
-    stacks = {L: [first]}  # tokens left -> groups, the top one last
+    groups = [first]  # in order of creation
+    stacks = {L: [first]}  # free tokens -> groups, the top of the stack last
     for worst, v, a, b in entries:
         while a < b:
             rooms = [r for r, stack in stacks.items() if stack and r >= v and (joins > 0 or r == L)]
@@ -109,7 +118,7 @@ def place(entries, L, num_bins, joins):
             empty, group = r == L, stacks[r][-1]
             m = 1 if worst else min(r // v, b - a)
             m = min(m, joins + 1 if empty else joins)
-            cost = m - 1 if empty else m  # slots of each bin that join others
+            cost = m - 1 if empty else m  # slots per bin that join a bin with content
             k = min(len(group), (b - a) // m)
             if cost > 0:
                 k = min(k, joins // cost)
@@ -127,14 +136,14 @@ def place(entries, L, num_bins, joins):
 
 
 def cut_of(counts, L, c):
-    """The greatest v such that the pieces shorter than v hold at most c % of the tokens of those shorter than L."""
+    """The greatest v for which pieces shorter than v hold at most c % of the tokens of pieces shorter than L."""
     hundredth = sum(v * h for v, h in counts.items() if v < L) // 100
     fits = [v for v in range(1, L + 1) if sum(u * h for u, h in counts.items() if u < v) <= c * hundredth]
     return max(fits)
 
 
 def sub_entries(v, h, L, f, jitter, shuffle):
-    """[(sort key, i, a, b)] of a class; `jitter` is the key of the epoch."""
+    """[(sort key, i, a, b)] of a length class; `jitter` is the epoch's key."""
     s = min(h, max(1, 16384 // L)) if shuffle and v < L else 1
     out = []
     for i in range(s):
@@ -144,8 +153,8 @@ def sub_entries(v, h, L, f, jitter, shuffle):
 
 
 def entries_of(counts, L, attempt, jitter, shuffle):
-    """[(worst fit?, v, a, b)] in the order of placing."""
-    c, f = RUNGS[attempt]
+    """[(worst fit?, v, a, b)] in the order in which they are placed."""
+    c, f = ATTEMPTS[attempt]
     cut = L + 1 if c is None else cut_of(counts, L, c)
     out = []
     for v, h in counts.items():
@@ -155,9 +164,9 @@ def entries_of(counts, L, attempt, jitter, shuffle):
 
 
 def pack(counts, L, N, seed, name, epoch, shuffle):
-    """(bins, index of the attempt taken). A bin is its slots (v, y), in the order before Fisher and Yates."""
+    """(bins, index of the attempt that fitted). A bin is a list of slots (v, y), before the Fisher-Yates shuffle."""
     jitter = counted_key(base_key(seed, "jitter", name), epoch)
-    for attempt in range(len(RUNGS)) if shuffle else [len(RUNGS) - 1]:
+    for attempt in range(len(ATTEMPTS)) if shuffle else [len(ATTEMPTS) - 1]:
         bins = place(entries_of(counts, L, attempt, jitter, shuffle), L, N, sum(counts.values()) - N)
         if bins is not None:
             return [[slot for placement in reversed(content) for slot in placement] for content in bins], attempt
@@ -171,7 +180,7 @@ def singles(counts, L):
 
 # ---- ORD-15
 def shuffled(slots_of_bin, key):
-    """By Fisher and Yates, with the row key of the sequence."""
+    """Shuffle by Fisher-Yates, with the row key of the sequence."""
     out = list(slots_of_bin)
     for t in range(len(out) - 1, 0, -1):
         other = ((counted_key(key, t) >> 32) * (t + 1)) >> 32

@@ -1,4 +1,4 @@
-"""Documents' lengths of every shape, and what holds of any packing of them."""
+"""Document lengths of many distributions, and assertions that hold for any packing of them."""
 
 from collections.abc import Callable, Sequence
 from math import gcd
@@ -19,7 +19,7 @@ EPOCHS = st.integers(0, 30) | st.integers(0, 2**45)
 
 
 def sft_lengths(seed: int, count: int) -> np.ndarray:
-    """int64[count], as of conversations: lognormal, median about 700 tokens, none above 8,192."""
+    """int64[count] lengths like those of conversations: lognormal, median about 700 tokens, at most 8,192."""
     return np.clip(np.random.default_rng(seed).lognormal(np.log(700), 0.8, count), 16, 8192).astype(np.int64)
 
 
@@ -28,7 +28,7 @@ def between(low: int, high: int) -> Callable[[int, int], np.ndarray]:
 
 
 def shapes(length: int) -> dict[str, Callable[[int, int], np.ndarray]]:
-    """Ways that documents' lengths may lie beside a sequence length: (seed, count) -> int64[count]."""
+    """Distributions of document lengths relative to a sequence length: (seed, count) -> int64[count]."""
     return {
         "web": web_lengths,
         "sft": sft_lengths,
@@ -43,13 +43,13 @@ def shapes(length: int) -> dict[str, Callable[[int, int], np.ndarray]]:
 
 
 def small(lengths: np.ndarray, length: int) -> list[int]:
-    """Lengths like these beside sequences of 2,048 tokens, for sequences of `length`."""
+    """Lengths made for sequences of 2,048 tokens, scaled to sequences of `length` tokens."""
     return np.maximum(lengths * length // 2048, 1).tolist()
 
 
 @st.composite
 def documents(draw: st.DrawFn, longest: int = 300, most: int = 400) -> tuple[int, list[int]]:
-    """(L, lengths of documents) of every shape."""
+    """(sequence length, document lengths) of any of the shapes."""
     length = draw(st.integers(1, 12) | st.integers(1, longest))
     count = draw(st.integers(1, 25) | st.integers(1, most))
     shape, seed = draw(st.sampled_from(sorted(shapes(length)))), draw(st.integers(0, 9999))
@@ -59,14 +59,14 @@ def documents(draw: st.DrawFn, longest: int = 300, most: int = 400) -> tuple[int
 
 @st.composite
 def factors(draw: st.DrawFn, most_p: int = 12, most_q: int = 12) -> tuple[int, int]:
-    """p/q in lowest terms."""
+    """A repeat factor p/q in lowest terms."""
     p, q = draw(st.integers(1, most_p)), draw(st.integers(1, most_q))
     return p // gcd(p, q), q // gcd(p, q)
 
 
 @st.composite
 def pools(draw: st.DrawFn, longest: int = 200, most: int = 25) -> tuple[int, tuple]:
-    """(L, members as the twin takes them)."""
+    """(sequence length, members as the twin takes them)."""
     length = draw(st.integers(1, longest))
     lengths = st.lists(st.integers(1, 12) | st.integers(1, 3 * length), min_size=1, max_size=most)
     members = draw(st.lists(st.tuples(lengths, factors()), min_size=1, max_size=4))
@@ -78,7 +78,7 @@ def classes_of(lengths: Sequence[int] | np.ndarray, length: int, times: int = 1)
 
 
 def counts_of(classes: LengthClasses) -> dict[int, int]:
-    """As the twin takes them."""
+    """The number of pieces of each length, as the twin takes them."""
     return {int(v): int(classes.counts[v]) for v in np.flatnonzero(classes.counts)}
 
 
@@ -89,7 +89,7 @@ def jitter(seed: int, name: str = "a") -> np.uint64:
 def assert_same_bins(
     classes: LengthClasses, num_bins: int, seed: int, epoch: int, shuffle: bool, name: str = "ä"
 ) -> int:
-    """Bins, their slots, the order of both, and the attempt, which is returned, are those of the twin."""
+    """Assert that bins, slots, their order, and the attempt equal those of the twin. Returns the attempt."""
     made = pack(classes, num_bins, jitter(seed, name), epoch, shuffle)
     expected, attempt = packing_twin.pack(counts_of(classes), classes.length, num_bins, seed, name, epoch, shuffle)
     assert bins(made, classes) == expected
@@ -98,7 +98,7 @@ def assert_same_bins(
 
 
 def assert_whole(packing: Packing, classes: LengthClasses, num_bins: int) -> None:
-    """Exactly `num_bins` bins, none empty, none above L, and every slot once."""
+    """Assert that there are exactly `num_bins` bins, none empty, none longer than L, and that every slot occurs once."""
     ends, lengths, slots = bins_of(packing, classes)
     assert len(ends) == num_bins
     assert np.diff(ends, prepend=0).min() > 0
@@ -110,19 +110,21 @@ def assert_whole(packing: Packing, classes: LengthClasses, num_bins: int) -> Non
 
 
 def assert_whole_by_groups(packing: Packing, classes: LengthClasses, num_bins: int) -> None:
-    """The same, from the tree of groups: for more slots than one can list."""
+    """The same, checked on the tree of groups, for packings with too many slots to list."""
     groups = packing.groups[np.lexsort((packing.groups[:, FIRST_SLOT], packing.groups[:, LENGTH]))][1:]
     lengths, slots = groups[:, LENGTH], groups[:, COPIES] * groups[:, BINS]
     ends = np.cumsum(slots)
     starts = (np.cumsum(classes.counts) - classes.counts)[lengths] + groups[:, FIRST_SLOT]
     assert slots.min() > 0
     assert ends[-1] == classes.num_pieces
-    assert np.array_equal(starts, ends - slots)  # the groups of a class lie slot by slot, without a gap
+    assert np.array_equal(starts, ends - slots)  # the groups of a class cover its slots without gaps
     left = [classes.length]
     for group in packing.groups[1:].tolist():
         left.append(left[group[PARENT]] - group[COPIES] * group[LENGTH])
     assert min(left) >= 0
-    order = np.lexsort((packing.groups[:, OFFSET], packing.groups[:, PARENT]))[1:]  # children take their bins in turn
+    order = np.lexsort((packing.groups[:, OFFSET], packing.groups[:, PARENT]))[
+        1:
+    ]  # children take their parent's bins one after the other
     parents, sizes = packing.groups[order, PARENT], packing.groups[order, BINS]
     taken = packing.groups[:, TAKEN]
     before = (np.cumsum(taken) - taken)[parents] + packing.groups[order, OFFSET]
