@@ -154,12 +154,12 @@ NOT_OURS: dict[str, Callable[[Path, Path], object]] = {
     "a mark of another version": mark(b'{"format": "tokenstore-work", "format_version": 2, "pid":          7}\n'),
     "a mark and more": mark(b'{"format": "tokenstore-work", "format_version": 1, "pid":          7}\nmore'),
     "a deep mark": mark(b"[" * 100_000),
-    "a link in the place of the work": inside("building"),
-    "a link in the place of parts": inside("building/parts"),
-    "a link in the place of the replaced store": inside("replaced"),
-    "a link in the place of a list": inside("rejects.jsonl"),
-    "a pipe in the place of a list": inside("rejects-v2.jsonl", "pipe"),
-    "a pipe in the place of the work": inside("building", "pipe"),
+    "a link in place of the work": inside("building"),
+    "a link in place of parts": inside("building/parts"),
+    "a link in place of the replaced store": inside("replaced"),
+    "a link in place of a list": inside("rejects.jsonl"),
+    "a pipe in place of a list": inside("rejects-v2.jsonl", "pipe"),
+    "a pipe in place of the work": inside("building", "pipe"),
 }
 
 

@@ -33,7 +33,7 @@ from tokenstore.builder.reading.units import Slice
 __all__ = ["command"]
 MB = 1 << 20
 BOM = b"\xef\xbb\xbf"
-SKIPPED = Bad("")  # a blank line is no record, but has a number
+SKIPPED = Bad("")  # a blank line is not a record, but it has a number
 NOT_JSON = Bad("not JSON: ")
 
 LINES: list[tuple[bytes, Outcome]] = [
@@ -198,8 +198,8 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "cut in the middle": lambda whole: whole[: len(whole) // 2],
     "without its last byte": lambda whole: whole[:-1],
     "with a cut second part": lambda whole: whole + whole[:-1],
-    "with garbage behind": lambda whole: whole + b"garbage",
-    "that is none": lambda whole: b'{"text": "not compressed"}\n',
+    "with garbage after it": lambda whole: whole + b"garbage",
+    "that is not compressed": lambda whole: b'{"text": "not compressed"}\n',
 }
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {".gz": gzip.compress, ".zst": zstd}
 

@@ -71,7 +71,7 @@ def test_tsv_files_and_rows_above_the_limit(command: Run, tmp_path: Path) -> Non
 
 REFUSED_CSV = {
     "an open quote": (b'text,id\na,1\n"b,2\nc,3\n', "is not valid CSV: unexpected end of data after"),
-    "a letter behind a quote": (
+    "a letter after a quote": (
         b'text,id\n"a"b,1\nc,2\n',
         "is not valid CSV: ',' expected after '\"'",
     ),

@@ -370,8 +370,8 @@ def test_limits_equal_counting_by_hand(pool: dict, case: dict, data: st.DataObje
     limits = {name: limit for name, limit in limits.items() if limit}
     on_exhausted = {"first_exhausted": "stop", "all_exhausted": "drop"}.get(word) or case["on_exhausted"]
     weights = {n: s.weight for n, s in plan.config.sources.items() if s.weight} or plan.num_sequences
-    asked = sum(limits.values()) + 24 if word else 24 * case["num_steps"]
-    run = order_twin.stream([(0, order_twin.integer_shares(weights))], limits, on_exhausted, asked)
+    num_sequences = sum(limits.values()) + 24 if word else 24 * case["num_steps"]
+    run = order_twin.stream([(0, order_twin.integer_shares(weights))], limits, on_exhausted, num_sequences)
     assert plan.num_steps == len(run) // 24
     for step in range(plan.num_steps):
         rows = order_twin.step_rows(plan.config.seed, step, 24 * step, 24, plan.config.shuffle)

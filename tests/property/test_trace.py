@@ -41,11 +41,11 @@ def targets_of(row: TracedRow, plan: Plan) -> list[int]:
         store = plan.stores[piece.source]
         ids = [id for segment in piece.excerpt.segments for id in segment.ids]
         in_loss = [bit for segment in piece.excerpt.segments for bit in segment.in_loss]
-        behind = store[piece.document][piece.stop : piece.stop + 1].tolist()
-        ids += behind
+        following = store[piece.document][piece.stop : piece.stop + 1].tolist()
+        ids += following
         in_loss += store.loss_mask(piece.document)[piece.stop : piece.stop + 1].tolist()
         shifted = [id if bit else -100 for id, bit in zip(ids[1:], in_loss[1:], strict=True)]
-        targets += shifted + ([] if behind else [-100])
+        targets += shifted + ([] if following else [-100])
     return targets + [-100] * row.padding
 
 
@@ -153,7 +153,7 @@ class TestQuestions:
     @classmethod
     def plan(cls, tmp_path_factory: pytest.TempPathFactory) -> Plan:
         """A plan over a store with ids and origins, whose sources have names with a colon, and one without."""
-        folder = tmp_path_factory.mktemp("asked")
+        folder = tmp_path_factory.mktemp("questions")
         write(folder / "s", documents_of(7, [3, 30, 5, 9, 11, 2]))
         write_masked(folder / "t", random_masked(1, [5, 9]), length_index=True)
         sources = {"w": {"path": str(folder / "s"), "weight": 1}, "w:x": {"path": str(folder / "t"), "weight": 1}}

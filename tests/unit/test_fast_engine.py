@@ -96,16 +96,16 @@ def test_spans_are_computed_without_the_reference(
     load: Callable[..., fast.FastTokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """For byte-level tokenizers, whose tokens are the bytes of the text; only the compared text is encoded twice."""
-    asked = []
+    compared = []
     for kind in ("huggingface", "added", "nfc", "tiktoken"):
         tokenizer = load(kind, "special")
         once = tokenizer.reference.encode_with_spans
         monkeypatch.setattr(
-            tokenizer.reference, "encode_with_spans", lambda text, f=once: asked.append(text) or f(text)
+            tokenizer.reference, "encode_with_spans", lambda text, f=once: compared.append(text) or f(text)
         )
         tokenizer.encode_batch_with_spans([*TEXTS, "", "a<|user|>b"])
-        assert len(asked) == 1
-        asked.clear()
+        assert len(compared) == 1
+        compared.clear()
 
 
 def test_wrong_spans_are_a_mismatch(load: Callable[..., fast.FastTokenizer], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,11 +26,11 @@ class Lying:
     """An engine that returns `answer(texts, ids, offsets)`."""
 
     def __init__(self, engine: Any, answer: Callable[..., tuple[np.ndarray, np.ndarray]]):
-        self.engine, self.answer, self.asked = engine, answer, 0
+        self.engine, self.answer, self.calls = engine, answer, 0
 
     def encode_batch(self, texts: list[str], parallel: bool) -> SimpleNamespace:
         assert parallel is False
-        self.asked += 1
+        self.calls += 1
         layout = self.engine.encode_batch(texts, parallel=False).layout
         ids, offsets = self.answer(texts, layout.content.data.copy(), layout.offsets.data.copy())
         content, offsets = SimpleNamespace(data=ids), SimpleNamespace(data=offsets)

@@ -31,8 +31,8 @@ def test_a_plan_can_select_a_version(path: Path) -> None:
     before = plan_of(path)
     expected = rows(before)
     grow(path, NEW, KIND)
-    asked = plan_of(path, version=1)
-    assert (asked.history(4), rows(asked)) == (before.history(4), expected)
+    selected = plan_of(path, version=1)
+    assert (selected.history(4), rows(selected)) == (before.history(4), expected)
     assert rows(before) == expected  # and one that is open sees nothing
     assert plan_of(path).history(4) == plan_of(path, version=2).history(4) != before.history(4)
     assert plan_of(path).stores["web"].version == 2

@@ -131,7 +131,7 @@ def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: py
     before = open_files(tmp_path)
     message = r"lock: cannot lock .*web\.tokenstore: .*; write the store on a local disk"
     with pytest.raises(TokenStoreError, match=message), exclusive_work(tmp_path / "web"):
-        pytest.fail("a lock that is none")
+        pytest.fail("a lock on a removed file")
     assert open_files(tmp_path) == before
     assert list(tmp_path.iterdir()) == []
 

@@ -311,8 +311,8 @@ def test_verify_takes_a_version(path: Path, capsys: pytest.CaptureFixture) -> No
     replace(path / "ids-v2.bin", flip((path / "ids-v2.bin").read_bytes(), 0))
     expected = {None: 0, 1: 0, 2: 4, 3: 0}
     for version, code in expected.items():
-        asked = [] if version is None else ["--version", str(version)]
-        assert run(app, ["verify", str(path), *asked]) == code
+        options = [] if version is None else ["--version", str(version)]
+        assert run(app, ["verify", str(path), *options]) == code
         out = capsys.readouterr().out
         assert ("ids-v2.bin: bytes" if code else "sound") in out
     assert run(app, ["verify", str(path), "--version", "4"]) == 1

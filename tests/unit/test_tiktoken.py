@@ -106,13 +106,13 @@ def test_special_tokens_get_the_requested_or_the_next_free_id(rank_file: Path) -
     """`name=id` and `name`; vocabulary size, end of text and the names for templates follow."""
     plain = load_tokenizer(str(rank_file), pattern="gpt2")
     assert (plain.eos_id, plain.special_tokens) == (None, ())
-    asked = ["<|endoftext|>=700", "<|user|>", "<|begin_of_text|>=650", "a=b"]
-    tokenizer = load_tokenizer(str(rank_file), pattern="gpt2", special_tokens=asked)
+    requested = ["<|endoftext|>=700", "<|user|>", "<|begin_of_text|>=650", "a=b"]
+    tokenizer = load_tokenizer(str(rank_file), pattern="gpt2", special_tokens=requested)
     assert tokenizer.rank_file.special_tokens == {
         "<|endoftext|>": 700, "<|user|>": 701, "<|begin_of_text|>": 650, "a=b": 702}  # fmt: skip
     assert (tokenizer.eos_id, tokenizer.bos_id, tokenizer.pad_id, tokenizer.vocab_size) == (700, 650, None, 703)
     assert tokenizer.token_names == {"eos_token": "<|endoftext|>", "bos_token": "<|begin_of_text|>"}
-    assert load_tokenizer(str(rank_file), "<|user|>", pattern="gpt2", special_tokens=asked).eos_id == 701
+    assert load_tokenizer(str(rank_file), "<|user|>", pattern="gpt2", special_tokens=requested).eos_id == 701
 
 
 def test_special_strings_are_text_or_special_ids_on_request(rank_file: Path) -> None:
@@ -125,7 +125,7 @@ def test_special_strings_are_text_or_special_ids_on_request(rank_file: Path) -> 
         assert np.count_nonzero(ids >= 700) == count
         assert tokenizer.decode(ids) == SPECIAL_TEXT
         assert tokenizer.decode(np.append(ids, 700)) == SPECIAL_TEXT + "<|endoftext|>"
-        assert tokenizer.decode(np.array([690, 72])) == "H"  # an id in a hole stands for nothing
+        assert tokenizer.decode(np.array([690, 72])) == "H"  # an id in a gap has no token
 
 
 def test_the_saved_file_is_all_that_is_needed(rank_file: Path, changed: Callable[[bytes], Path]) -> None:

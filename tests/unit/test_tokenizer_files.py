@@ -16,7 +16,7 @@ from tokenstore.tokenizer import load_tokenizer
 
 
 @pytest.fixture
-def beside(tokenizer_file: Path, tmp_path: Path) -> Callable[..., Path]:
+def with_config(tokenizer_file: Path, tmp_path: Path) -> Callable[..., Path]:
     """A tokenizer.json with a tokenizer_config.json, and other files next to it."""
 
     def write(config: object = None, **files: str) -> Path:
@@ -107,7 +107,7 @@ def test_add_special_tokens_uses_the_template_of_the_file(tokenizer_file: Path, 
         load_tokenizer("bytes", add_special_tokens=True)
 
 
-def test_names_of_special_tokens_come_from_tokenizer_config(beside: Callable[..., Path]) -> None:
+def test_names_of_special_tokens_come_from_tokenizer_config(with_config: Callable[..., Path]) -> None:
     """Chat templates use these names; the end of text is the one in use."""
     config = {
         "eos_token": "<|user|>",
@@ -115,7 +115,7 @@ def test_names_of_special_tokens_come_from_tokenizer_config(beside: Callable[...
         "unk_token": "<none>",
         "pad_token": None,
     }
-    path = str(beside(config))
+    path = str(with_config(config))
     assert load_tokenizer(path).token_names == {
         "eos_token": "<|user|>", "bos_token": "<|endoftext|>", "unk_token": "<none>"}  # fmt: skip
     assert load_tokenizer(path, "<|endoftext|>").token_names["eos_token"] == "<|endoftext|>"
@@ -139,7 +139,7 @@ def test_names_of_special_tokens_come_from_tokenizer_config(beside: Callable[...
     ids=range(10),
 )
 def test_the_chat_template_is_found(
-    beside: Callable[..., Path], config: object, files: dict[str, str], expected: str | None
+    with_config: Callable[..., Path], config: object, files: dict[str, str], expected: str | None
 ) -> None:
     """A separate file takes precedence over the configuration; of several templates the default one is used."""
-    assert load_tokenizer(str(beside(config, **files))).chat_template == expected
+    assert load_tokenizer(str(with_config(config, **files))).chat_template == expected

@@ -17,7 +17,7 @@ SIDE_NAMES = (
     "tokenizer_config.json",
     "generation_config.json",
     "chat_template.jinja",
-)  # files that tokenizer libraries look for beside the tokenizer's file
+)  # files that tokenizer libraries look for next to the tokenizer's file
 VERSIONED_NAMES = (
     BOUNDARIES_NAME,
     LENGTH_INDEX_NAME,

@@ -164,10 +164,10 @@ def warn_if_suspicious(config: PlanConfig, num_sequences: Mapping[str, int], sch
     """Warn if a source is repeated many times, or the plan ends before the requested step. Both are allowed."""
     if schedule.end is None or schedule.num_steps is None:
         return
-    asked = max([schedule.stages[-1].from_step, *([config.num_steps] if isinstance(config.num_steps, int) else [])])
-    if schedule.num_steps < asked:
+    target = max([schedule.stages[-1].from_step, *([config.num_steps] if isinstance(config.num_steps, int) else [])])
+    if schedule.num_steps < target:
         warnings.warn(
-            f"this plan ends after {schedule.num_steps} steps, when its sources run out, not after {asked};"
+            f"this plan ends after {schedule.num_steps} steps, when its sources run out, not after {target};"
             " raise max_epochs or add data",
             stacklevel=3,
         )

@@ -88,13 +88,13 @@ def _parse_ranks(data: bytes, request: Request) -> RankFile:
     known = PATTERNS.get(request.pattern or "")
     pattern = known.regex if known else str(request.pattern)
     special = known.special_tokens.get(len(ranks), {}) if known else {}
-    return RankFile(pattern, ranks, _with_asked(special, ranks, request.special_tokens))
+    return RankFile(pattern, ranks, _with_requested(special, ranks, request.special_tokens))
 
 
-def _with_asked(known: Mapping[str, int], ranks: Mapping[bytes, int], asked: tuple[str, ...]) -> dict[str, int]:
+def _with_requested(known: Mapping[str, int], ranks: Mapping[bytes, int], requested: tuple[str, ...]) -> dict[str, int]:
     """The known special tokens and those requested as `name=id` or `name` (the next free id), which take precedence."""
     special = dict(known)
-    for text in asked:
+    for text in requested:
         name, equals, number = text.rpartition("=")
         if not (equals and name and number.isascii() and number.isdigit()):
             name, number = text, str(max([-1, *ranks.values(), *special.values()]) + 1)

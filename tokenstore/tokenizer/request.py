@@ -43,12 +43,12 @@ class Request:
         if self.eos_id is not None:
             return self.eos_id
         if self.eos_token is not None:
-            if (asked := id_of(self.eos_token)) is None:
+            if (requested := id_of(self.eos_token)) is None:
                 listed = ", ".join(map(repr, specials[:20])) or "none"
                 raise ConfigError(
                     f"eos token: expected a token of {path}, found {self.eos_token!r}; its special tokens: {listed}"
                 )
-            return asked
+            return requested
         if configured is not None and (found := id_of(configured)) is not None:
             return found
         known = [found for name in _EOS_NAMES if (found := id_of(name)) is not None]

@@ -46,7 +46,7 @@ def plan_of(path: Path, variant: dict) -> Plan:
 def check_message(error: CorruptionError, name: str) -> None:
     """A message says what is wrong, in which file, and what to run."""
     assert re.search(
-        rf"(expected .*, found .*|does not list .*)\(.*{name}(, or boundaries.bin beside it)?\); (run `tokenstore verify|copy or build)",
+        rf"(expected .*, found .*|does not list .*)\(.*{name}(, or boundaries.bin (beside|next to) it)?\); (run `tokenstore verify|copy or build)",
         str(error),
     ), error
     assert len(str(error)) < 1000
