@@ -7,7 +7,6 @@ import pytest
 
 from tests.data.texts import TEXTS
 from tokenstore.tokenizer import characters as c
-from tokenstore.tokenizer.sample import choose
 
 
 def test_only_assigned_characters_are_trusted() -> None:
@@ -68,7 +67,7 @@ def kinds(texts: list[str]) -> np.ndarray:
 def test_every_kind_is_checked_however_rare() -> None:
     """One text of a kind among a thousand others is checked in every batch."""
     texts = ["some plain words of English"] * 1000 + ["слово", "中文", "🦊", "12345 67", "été", "हिन्दी"]
-    whole, parts = choose(texts, kinds(texts), 100, 3)
+    whole, parts = c.choose_sample(texts, kinds(texts), 100, 3)
     assert set(range(1000, 1006)) <= set(whole)
     assert parts == []
     assert sum(len(texts[i]) for i in whole) < len("".join(texts)) // 100 + 512 + 30 * 7
@@ -77,22 +76,22 @@ def test_every_kind_is_checked_however_rare() -> None:
 def test_the_choice_is_deterministic_and_rotates() -> None:
     """Checks are reproducible, and over many batches every text of a kind is checked."""
     texts = [f"number {'x' * (i % 5)}" for i in range(500)]
-    assert choose(texts, kinds(texts), 100, 7) == choose(texts, kinds(texts), 100, 7)
-    seen = {i for turn in range(60) for i in choose(texts, kinds(texts), 100, turn)[0]}
+    assert c.choose_sample(texts, kinds(texts), 100, 7) == c.choose_sample(texts, kinds(texts), 100, 7)
+    seen = {i for turn in range(60) for i in c.choose_sample(texts, kinds(texts), 100, turn)[0]}
     assert seen == set(range(500))
 
 
 def test_a_piece_of_a_long_text_is_checked() -> None:
     """A long text costs no more than a short one; other batches check other pieces."""
     texts = ["".join(map(chr, range(65, 91))) * 10_000]
-    found = {choose(texts, kinds(texts), 10**6, turn)[1][0] for turn in range(20)}
+    found = {c.choose_sample(texts, kinds(texts), 10**6, turn)[1][0] for turn in range(20)}
     assert len(found) > 10
     assert all(len(piece) == 1024 and piece in texts[0] for piece in found)
-    assert choose(texts, kinds(texts), 10**6, 0)[0] == []
+    assert c.choose_sample(texts, kinds(texts), 10**6, 0)[0] == []
 
 
 def test_the_longest_and_the_shortest_are_checked() -> None:
     """Among the texts that are checked completely."""
     texts = ["middle words"] * 100 + ["w" * 4000, "y", "z" * 9000]
-    whole, _ = choose(texts, kinds(texts), 2, 0)
+    whole, _ = c.choose_sample(texts, kinds(texts), 2, 0)
     assert {100, 101} <= set(whole)

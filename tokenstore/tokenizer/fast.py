@@ -9,13 +9,12 @@ import numpy as np
 from tokenstore.errors import BuildError, ConfigError
 from tokenstore.tokenizer import FAST, EngineMismatch, Tokenizer
 from tokenstore.tokenizer.byte_spans import spans_of_bytes
-from tokenstore.tokenizer.characters import UNTRUSTED, kind_table, kinds_of
+from tokenstore.tokenizer.characters import UNTRUSTED, choose_sample, kind_table, kinds_of
 from tokenstore.tokenizer.checks import Checks
 from tokenstore.tokenizer.fast_engine import FastFile, Unsuitable, fast_file
 from tokenstore.tokenizer.guards import is_failure
 from tokenstore.tokenizer.guards import reason as first_line
 from tokenstore.tokenizer.request import Request, how_to_install
-from tokenstore.tokenizer.sample import choose
 from tokenstore.tokenizer.self_test import self_test_texts
 from tokenstore.tokenizer.token_bytes import TokenBytes, bytes_of_tokens
 
@@ -159,7 +158,7 @@ class FastTokenizer:
     def _checked(self, texts: Sequence[str], kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         if not texts:
             return np.empty(0, np.uint32), np.empty(0, np.int64)
-        whole, pieces = choose(texts, kinds, _FIRST_SHARE if self._first else _SHARE, self._turn)
+        whole, pieces = choose_sample(texts, kinds, _FIRST_SHARE if self._first else _SHARE, self._turn)
         self._first = False
         self._turn += 1
         ids, offsets = self._run([*texts, *pieces])
