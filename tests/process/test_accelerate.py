@@ -1,4 +1,4 @@
-"""Accelerate on two real ranks: every rank is given its rows of the plan, or a refusal that says what to do."""
+"""Accelerate on two real ranks: every rank loads its rows of the plan, or gets an error that says what to use."""
 
 from typing import Any
 
@@ -25,14 +25,14 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 
 @pytest.fixture(scope="module")
-def found(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What both ranks were given, by the name of the use."""
+def results(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """What both ranks loaded, by the name of the use."""
     return run_ranks(2, outcomes, tmp_path_factory.mktemp("accelerate"), plan)
 
 
 @pytest.mark.parametrize("dispatch", [True, False])
-def test_one_process_finds_out_what_two_would_do(plan: Plan, dispatch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The refusal comes before the first batch; without Accelerate the same dataset may be used afterwards."""
+def test_the_error_precedes_the_first_batch(plan: Plan, dispatch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without Accelerate the same dataset can still be used."""
     monkeypatch.setitem(PartialState(cpu=True).__dict__, "num_processes", 2)
     own, every = TokenDataset(plan, rank=1, world_size=2), TokenDataset(plan, rank=0, world_size=1)
     loaders = [
@@ -41,9 +41,9 @@ def test_one_process_finds_out_what_two_would_do(plan: Plan, dispatch: bool, mon
         )
         for dataset in (own, every)
     ]
-    with pytest.raises(ConfigError, match=r"gives rank 1 of 2 its own rows already.* TokenDataset\(plan, rank=0"):
+    with pytest.raises(ConfigError, match=r"has only the rows of rank 1 of 2.* TokenDataset\(plan, rank=0"):
         next(iter(loaders[0]))
-    with pytest.raises(ConfigError, match="deals out 2 batches at a time, and a step from step 0 on has 1"):
+    with pytest.raises(ConfigError, match="distributes 2 batches at a time, but steps from step 0 have 1"):
         next(iter(loaders[1]))
     assert len(list(own)) == 3
 
@@ -51,25 +51,25 @@ def test_one_process_finds_out_what_two_would_do(plan: Plan, dispatch: bool, mon
 @pytest.mark.deep
 @pytest.mark.parametrize("use", ["loader", "all 0", "all 2", "all sharded", "unprepared", "in order"])
 @pytest.mark.parametrize("rank", [0, 1])
-def test_each_rank_is_given_its_rows(found: list[dict[str, Any]], plan: Plan, use: str, rank: int) -> None:
-    """P2: a loader as it is, all rows dealt out by Accelerate, rows in the order of their numbers."""
-    assert found[rank][use] == [batch.tolist() for batch in microbatches(plan, STEPS, rank, 2, 2)]
+def test_each_rank_loads_its_rows(results: list[dict[str, Any]], plan: Plan, use: str, rank: int) -> None:
+    """P2: a prepared loader; all rows distributed by Accelerate; rows in the order of their numbers."""
+    assert results[rank][use] == [batch.tolist() for batch in microbatches(plan, STEPS, rank, 2, 2)]
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize(
     ("use", "text"),
     [
-        ("own 0", "gives rank {rank} of 2 its own rows already"),
-        ("own 2", "gives rank {rank} of 2 its own rows already"),
-        ("own sharded", "gives rank {rank} of 2 its own rows already"),
-        ("whole steps", "deals out 2 batches at a time, and a step from step 0 on has 1"),
+        ("own 0", "has only the rows of rank {rank} of 2"),
+        ("own 2", "has only the rows of rank {rank} of 2"),
+        ("own sharded", "has only the rows of rank {rank} of 2"),
+        ("whole steps", "distributes 2 batches at a time, but steps from step 0 have 1"),
         ("shuffled", "a RandomSampler would shuffle"),
     ],
 )
-def test_what_would_be_wrong_is_refused_on_both_ranks(found: list[dict[str, Any]], use: str, text: str) -> None:
-    """No rank waits for the other, and the message names what to use."""
+def test_wrong_uses_are_refused_on_both_ranks(results: list[dict[str, Any]], use: str, text: str) -> None:
+    """No rank waits for the other, and the message names an alternative."""
     for rank in (0, 1):
-        assert text.format(rank=rank) in found[rank][use]
-        assert "TokenLoader" in found[rank][use]
-        assert "TokenTrainerMixin" in found[rank][use]
+        assert text.format(rank=rank) in results[rank][use]
+        assert "TokenLoader" in results[rank][use]
+        assert "TokenTrainerMixin" in results[rank][use]

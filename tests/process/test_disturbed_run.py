@@ -1,4 +1,4 @@
-"""A run whose store is cut or taken away, or whose worker is killed, while it goes on: an error that names it, and no hang."""
+"""A run whose store is truncated or removed, or whose worker is killed: a clear error, and no hang."""
 
 import json
 import re
@@ -58,8 +58,8 @@ def python(script: str, *arguments: object) -> subprocess.CompletedProcess:
         *[pytest.param(each, 2, marks=pytest.mark.deep) for each in DISTURBANCES],
     ],
 )
-def test_a_file_that_is_cut_or_taken_away_is_named(tmp_path: Path, disturbance: str, workers: int) -> None:
-    """P9: the run lives, and an exception says which file it is."""
+def test_a_truncated_or_removed_file_is_named(tmp_path: Path, disturbance: str, workers: int) -> None:
+    """P9: the process survives, and the exception names the file."""
     lengths = [1 + number % 20 for number in range(400)]
     path = write_masked(tmp_path / "s", random_masked(1, lengths), shard_bytes=1000, length_index=True, at_once=10)
     script = SCRIPT.replace("{disturbance}", DISTURBANCES[disturbance])
@@ -85,8 +85,8 @@ if __name__ == "__main__":
 """
 
 
-def test_a_killed_worker_ends_the_run_and_nothing_that_it_gave_is_wrong(make_store: Callable[..., Path]) -> None:
-    """P1: SIGKILL of a DataLoader's worker, as where memory is short: an error, no hang; a step counted is a step given."""
+def test_a_killed_worker_is_an_error(make_store: Callable[..., Path]) -> None:
+    """P1: SIGKILL of a DataLoader worker, as by the OOM killer: an error, no hang, and no wrong batch before it."""
     path = make_store("a", random_documents(1, 400, 20), length_index=True)
     done = python(KILLED, path)
     assert done.returncode == 1

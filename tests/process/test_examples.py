@@ -1,4 +1,4 @@
-"""The examples as a user runs them: killed with SIGKILL, gone on with another number of processes, compared with no kill."""
+"""The examples as a user runs them: killed with SIGKILL and resumed with another number of processes."""
 
 import io
 import json
@@ -34,14 +34,14 @@ Lines = dict[int, dict]  # by step; one done twice counts as done last
 
 
 def command(name: str, folder: Path, ranks: int, *options: object, restarts: int = 0) -> list[str]:
-    """An example in one process, or started by torchrun in several."""
+    """The command of an example, in one process or started by torchrun in several."""
     launcher = [*TORCHRUN, f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"] if ranks > 1 else []
     return list(map(str, [sys.executable, *launcher, "-m", f"tools.examples.{name}", folder, *options]))
 
 
 @contextmanager
 def started(*arguments: object, **options: int) -> Iterator[subprocess.Popen]:
-    """An example that runs; what is left of it at the end is killed."""
+    """A running example. All its processes are killed at the end."""
     pipes = {"stdout": subprocess.PIPE, "pipesize": PAGE, "text": True}
     process = subprocess.Popen(command(*arguments, **options), cwd=ROOT, env={**environ, **ALONE}, **pipes)
     try:
@@ -52,7 +52,7 @@ def started(*arguments: object, **options: int) -> Iterator[subprocess.Popen]:
 
 
 def children(process: subprocess.Popen) -> list[int]:
-    """Processes that this one has started and that still run: under torchrun, the ranks."""
+    """Running processes that this one has started: under torchrun, the ranks."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -64,7 +64,7 @@ def children(process: subprocess.Popen) -> list[int]:
 
 
 def kill_all(process: subprocess.Popen) -> None:
-    """Kill a process that still runs, and all it has started, as a machine does that goes down."""
+    """Kill a process and all its children at once, as in a machine failure."""
     if process.poll() is None:
         for pid in [process.pid, *children(process)]:
             with suppress(ProcessLookupError):
@@ -73,13 +73,13 @@ def kill_all(process: subprocess.Popen) -> None:
 
 
 def lines_of(text: str) -> Lines:
-    """The lines of a run, without one that was cut off."""
+    """The complete lines of a run."""
     lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
     return {line["step"]: line for line in lines}
 
 
 def run(*arguments: object) -> str:
-    """What an example prints until its end."""
+    """Run an example to its end; return its output."""
     with started(*arguments) as process:
         printed, _ = process.communicate()
     assert process.returncode == 0
@@ -87,7 +87,7 @@ def run(*arguments: object) -> str:
 
 
 def run_here(example: ModuleType, *arguments: object) -> str:
-    """The same in this process, which has imported what takes most of the time."""
+    """Run an example in this process, which has imported torch already."""
     printed = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
         patch.setattr(sys, "argv", ["example", *map(str, arguments)])
@@ -96,7 +96,7 @@ def run_here(example: ModuleType, *arguments: object) -> str:
 
 
 def read_to_kill(process: subprocess.Popen) -> str:
-    """What a run prints up to the step after which it is to be killed."""
+    """The output of a run up to the step after which it is killed."""
     printed = ""
     while not printed or KILL_AFTER not in lines_of(printed):
         line = process.stdout.readline()
@@ -106,7 +106,7 @@ def read_to_kill(process: subprocess.Popen) -> str:
 
 
 def run_killed(*arguments: object) -> Lines:
-    """Start an example, and kill all its processes at once after some steps; what it printed."""
+    """Start an example, kill all its processes after some steps; return its output."""
     with started(*arguments) as process:
         printed = read_to_kill(process)
         kill_all(process)
@@ -118,7 +118,7 @@ def run_killed(*arguments: object) -> Lines:
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_thread() -> Iterator[None]:
-    """As ranks have it: threads that wait for each other on a busy machine take longer than they save."""
+    """Use one thread, as ranks do: on a busy machine, more threads are slower."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -140,7 +140,7 @@ def plan(built: Path) -> Plan:
 
 @pytest.fixture(scope="module")
 def trained(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which train_gpt ran to its end without being killed; what it printed is in `lines`."""
+    """A folder in which train_gpt ran to its end; `lines` is its output."""
     folder = shutil.copytree(built, tmp_path_factory.mktemp("trained"), dirs_exist_ok=True)
     (folder / "lines").write_text(run_here(train_gpt, folder))
     return folder
@@ -148,12 +148,12 @@ def trained(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(built: Path, tmp_path: Path) -> Path:
-    """A folder for a run of its own."""
+    """A new folder for a run."""
     return shutil.copytree(built, tmp_path / "run")
 
 
 def check_lines(lines: Lines, trained: Path, plan: Plan) -> None:
-    """Each step has the batch of the plan, its metrics, and the loss of the run that was not killed."""
+    """Each step has the batch of the plan, its metrics, and the loss of the uninterrupted run."""
     whole = lines_of((trained / "lines").read_text())
     assert list(whole) == list(range(STEPS))
     for step, line in lines.items():
@@ -163,22 +163,22 @@ def check_lines(lines: Lines, trained: Path, plan: Plan) -> None:
 
 
 def check_resumed(killed: Lines, resumed: Lines, trained: Path, plan: Plan) -> None:
-    """A run went on from its last checkpoint and to the end, as if it had not been killed."""
+    """A run resumed from its last checkpoint and ended like the uninterrupted run."""
     assert list(resumed) == list(range(min(resumed), STEPS))
     assert min(resumed) in range(train_gpt.CHECKPOINT_EVERY, max(killed) + 2, train_gpt.CHECKPOINT_EVERY)
     check_lines(killed, trained, plan)
     check_lines(resumed, trained, plan)
 
 
-def test_the_run_learns(trained: Path) -> None:
-    """So that equal losses mean something."""
+def test_the_loss_falls(trained: Path) -> None:
+    """So that equal losses are evidence."""
     whole = lines_of((trained / "lines").read_text())
     assert whole[STEPS - 1]["loss"] < whole[0]["loss"] - 2
 
 
 @pytest.mark.deep
-def test_a_killed_run_goes_on_in_another_world_size(folder: Path, trained: Path, plan: Plan) -> None:
-    """P1, P2: one process is killed; two with microbatches of two go on, with the batches and losses of no kill."""
+def test_a_killed_run_resumes_on_two_ranks(folder: Path, trained: Path, plan: Plan) -> None:
+    """P1, P2: with microbatches of two, and with the batches and losses of the uninterrupted run."""
     killed = run_killed("train_gpt", folder, 1)
     resumed = lines_of(run("train_gpt", folder, 2, "--microbatch", 2))
     check_resumed(killed, resumed, trained, plan)
@@ -186,10 +186,10 @@ def test_a_killed_run_goes_on_in_another_world_size(folder: Path, trained: Path,
 
 @pytest.mark.deep
 @pytest.mark.parametrize(("ranks", "microbatch"), [(1, 1), (4, 2)])
-def test_killed_ranks_go_on_in_another_world_size(
+def test_killed_ranks_resume_on_one_or_four_ranks(
     folder: Path, trained: Path, plan: Plan, ranks: int, microbatch: int
 ) -> None:
-    """P1, P2: torchrun and its two ranks are killed; one goes on, or four."""
+    """P1, P2: torchrun and its two ranks are killed."""
     killed = run_killed("train_gpt", folder, 2, "--microbatch", 1)
     resumed = lines_of(run("train_gpt", folder, ranks, "--microbatch", microbatch))
     check_resumed(killed, resumed, trained, plan)
@@ -197,7 +197,7 @@ def test_killed_ranks_go_on_in_another_world_size(
 
 @pytest.mark.deep
 def test_torchrun_restarts_a_killed_rank(folder: Path, trained: Path, plan: Plan) -> None:
-    """P1: with --max-restarts nobody need be there: a rank is killed, and all go on from the checkpoint."""
+    """P1: with --max-restarts, all ranks continue from the checkpoint without help."""
     with started("train_gpt", folder, 2, restarts=1) as process:
         before = read_to_kill(process)
         kill(children(process)[-1], signal.SIGKILL)
@@ -210,16 +210,16 @@ def test_torchrun_restarts_a_killed_rank(folder: Path, trained: Path, plan: Plan
 
 
 @pytest.mark.deep
-def test_sharded_ranks_go_on_as_one(folder: Path, trained: Path, plan: Plan) -> None:
-    """P1, P2: FSDP2 on two ranks, killed; one goes on from their sharded checkpoint, with the losses of plain training."""
+def test_a_sharded_checkpoint_resumes_on_one_rank(folder: Path, trained: Path, plan: Plan) -> None:
+    """P1, P2: FSDP2 on two ranks is killed; one rank continues with the losses of plain training."""
     killed = run_killed("train_fsdp", folder, 2, "--microbatch", 2)
     resumed = lines_of(run("train_fsdp", folder, 1, "--microbatch", 4))
     check_resumed(killed, resumed, trained, plan)
 
 
 @pytest.mark.deep
-def test_the_loss_of_two_ranks_is_that_of_the_documents_one_by_one(trained: Path) -> None:
-    """P5: equally many batches a rank, every document once, empty rows count nothing: the loss is that of a plain loop."""
+def test_evaluation_on_two_ranks_equals_a_plain_loop(trained: Path) -> None:
+    """P5: equally many batches per rank, every document once; empty rows do not count."""
     ranks = [json.loads(line) for line in run("evaluate", trained, 2, "--microbatch", 2).splitlines()]
     losses = losses_one_by_one(trained)
     assert sorted(line.pop("rank") for line in ranks) == [0, 1]
@@ -230,7 +230,7 @@ def test_the_loss_of_two_ranks_is_that_of_the_documents_one_by_one(trained: Path
 
 @torch.inference_mode()
 def losses_one_by_one(folder: Path) -> torch.Tensor:
-    """The loss of every token but a document's first, each document by itself, long ones in parts, without a loader."""
+    """The loss of every token except the first of a document: one document at a time, without a loader."""
     plan = Plan(PlanConfig.load(folder / "evaluation.yaml"))
     length, model, losses = plan.config.sequence_length, load_model(folder / "checkpoint.pt", plan), []
     for store in plan.stores.values():
@@ -248,7 +248,7 @@ def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
 
 
 def test_fine_tuning_learns_the_answers(tmp_path: Path) -> None:
-    """What is shown in brackets is what assistants say, and nothing else; the loss of it falls."""
+    """Only the text of assistants is in the loss, and the loss falls."""
     printed = run_here(train_sft, tmp_path, "--steps", 8).splitlines()
     shown = [line for line in printed if line.startswith("<|im_start|>")]
     losses = [json.loads(line)["loss"] for line in printed if line.startswith("{")]

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from tests.conftest import random_documents
-from tests.support.trainers.hf_model import Remembering, TokenTrainer, quiet_arguments, tiny_model
+from tests.support.trainers.hf_model import Recording, TokenTrainer, quiet_arguments, tiny_model
 from tests.support.trainers.microbatches import GIVEN, microbatches, same, small_plan, small_store
 from tokenstore import Plan, SequenceDataset, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
@@ -32,7 +32,7 @@ def plan(make_store: Callable[..., Path]) -> Plan:
 
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
-    """A tiny model is the slower the more threads share it."""
+    """Use one thread: a tiny model is slower with more."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
@@ -41,7 +41,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def train(tmp_path: Path) -> Train:
-    """Train a plan, from the checkpoint an earlier call has kept after `after` updates; give the trainer."""
+    """Train a plan, from the checkpoint that an earlier call saved after `after` updates; return the trainer."""
 
     def run(
         plan: Plan, size: int = 8, after: int | None = None, options: dict | None = None, **more: Any
@@ -60,7 +60,7 @@ def weight(trainer: Any) -> np.ndarray:
 
 
 def check_resumed(plan: Plan, train: Train, size: int, places: Iterable[tuple[int, int]]) -> None:
-    """A whole run, and for each (updates, microbatch) its rest after so many updates with that microbatch."""
+    """Compare a whole run with its rest, resumed after each number of updates with each microbatch size."""
     whole = train(plan, size)
     assert same(whole.ids, microbatches(plan, GIVEN, size=size))
     assert [update for update, _, _ in whole.trained] == [u for u in range(5) for _ in range(SIZES[size])]
@@ -72,41 +72,39 @@ def check_resumed(plan: Plan, train: Train, size: int, places: Iterable[tuple[in
 
 
 @pytest.mark.parametrize(("size", "places"), [(8, [(2, 4)]), (4, [(1, 4), (3, 2)]), (2, [(5, 2), (4, 8)])])
-def test_a_run_and_its_resumed_rest(plan: Plan, train: Train, size: int, places: list[tuple[int, int]]) -> None:
-    """P1, P2: an update is a step of the plan; a checkpoint goes on at the next one, with any accumulation, to the same
-    weights.
-    """
+def test_a_run_resumes_exactly(plan: Plan, train: Train, size: int, places: list[tuple[int, int]]) -> None:
+    """P1, P2: an update is a step; a checkpoint resumes at the next one, with any accumulation, to equal weights."""
     check_resumed(plan, train, size, places)
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("size", SIZES)
-def test_every_resumed_rest(plan: Plan, train: Train, size: int) -> None:
-    """P1, P2: the same from every checkpoint with every accumulation."""
+def test_every_checkpoint_resumes_exactly(plan: Plan, train: Train, size: int) -> None:
+    """P1, P2: from every checkpoint, with every accumulation."""
     check_resumed(plan, train, size, product(range(1, 6), SIZES))
 
 
-def test_checkpoints_of_a_resumed_run(plan: Plan, train: Train) -> None:
-    """A second resume is as good as the first."""
+def test_a_resumed_run_can_be_resumed(plan: Plan, train: Train) -> None:
+    """A second resume is exact too."""
     train(plan, 4, options={"max_steps": 2})
     train(plan, 2, 2, {"max_steps": 4})
     assert same(train(plan, 8, 4).ids, microbatches(plan, GIVEN[4:]))
 
 
-def test_passes_over_a_plan(plan: Plan, train: Train) -> None:
-    """More updates than steps are warned of, as three epochs are the default; they begin at step 0, resumed as well."""
-    with pytest.warns(UserWarning, match="at most the 5 steps of the plan, found 10; .*num_train_epochs=1"):
+def test_more_updates_than_steps_are_a_warning(plan: Plan, train: Train) -> None:
+    """Three epochs are the default of the Trainer; further passes begin at step 0, also when resumed."""
+    with pytest.warns(UserWarning, match="10 updates, but the plan has 5 steps, .*num_train_epochs=1"):
         trainer = train(plan, 4, options={"num_train_epochs": 2})
     assert same(trainer.ids, microbatches(plan, GIVEN * 2, size=4))
     for after in (3, 5, 7):
-        with pytest.warns(UserWarning, match="found 8"):
+        with pytest.warns(UserWarning, match="8 updates"):
             rest = train(plan, 8, after, {"max_steps": 8, "save_strategy": "no"})
         assert same(rest.ids, microbatches(plan, (GIVEN * 2)[after:8]))
         assert rest.state.epoch == 1.6
 
 
-def test_an_endless_plan(plan: Plan, train: Train) -> None:
-    """Without a length max_steps is the end; what was read ahead is not lost."""
+def test_an_endless_plan_ends_at_max_steps(plan: Plan, train: Train) -> None:
+    """Prefetched batches are not lost."""
     endless = small_plan(plan.stores["a"].path, num_steps=None)
     train(endless, 4, options={"max_steps": 3})
     rest = train(endless, 2, 3, {"max_steps": 6})
@@ -114,17 +112,17 @@ def test_an_endless_plan(plan: Plan, train: Train) -> None:
     assert same(rest.ids, microbatches(endless, (5, 6, 7), size=2))
 
 
-def test_a_longer_plan_goes_on_behind_the_end(plan: Plan, train: Train) -> None:
-    """P10: steps added to a plan are its future."""
+def test_steps_added_to_a_plan_are_trained(plan: Plan, train: Train) -> None:
+    """P10: they are its future."""
     train(plan, 4)
     longer = small_plan(plan.stores["a"].path, num_steps=9)
     assert same(train(longer, 4, 5).ids, microbatches(longer, (7, 8), size=4))
 
 
-def test_skipping_once_more_is_refused(plan: Plan, train: Train) -> None:
-    """With ignore_data_skip False the Trainer would skip what the loader does not give; only when resumed."""
+def test_resuming_needs_ignore_data_skip(plan: Plan, train: Train) -> None:
+    """Otherwise the Trainer would skip the data again. It is checked only when resuming."""
     train(plan, options={"ignore_data_skip": False, "max_steps": 2})
-    with pytest.raises(ConfigError, match=r"ignore_data_skip: expected True, .* skip 2 updates once more"):
+    with pytest.raises(ConfigError, match=r"ignore_data_skip: expected True, .* skip 2 updates again"):
         train(plan, 8, 2, {"ignore_data_skip": False})
 
 
@@ -136,28 +134,28 @@ def test_skipping_once_more_is_refused(plan: Plan, train: Train) -> None:
         (16, {}, "microbatch_size: expected a divisor"),
     ],
 )
-def test_updates_that_are_no_steps_are_refused(plan: Plan, train: Train, size: int, options: dict, text: str) -> None:
+def test_updates_must_be_steps(plan: Plan, train: Train, size: int, options: dict, text: str) -> None:
     """The batch sizes of the Trainer must make a step of the plan."""
     with pytest.raises(ConfigError, match=text):
         train(plan, size, options=options)
 
 
 def test_a_checkpoint_of_another_run_is_refused(plan: Plan, train: Train) -> None:
-    """P10: trainer_state.json holds the history of the plan."""
+    """P10: trainer_state.json has the history of the plan."""
     train(plan, options={"max_steps": 2})
     with pytest.raises(StateMismatchError, match="seed was 0, is 1"):
         train(small_plan(plan.stores["a"].path, seed=1), after=2)
 
 
-def test_callbacks_restored_from_a_checkpoint(plan: Plan, train: Train) -> None:
-    """The Trainer's own way to restore callbacks makes a new one of ours, which does the same."""
+def test_a_restored_callback_works(plan: Plan, train: Train) -> None:
+    """The Trainer restores callbacks from a checkpoint as new objects."""
     train(plan, options={"max_steps": 2})
     rest = train(plan, 8, 2, {"restore_callback_states_from_checkpoint": True})
     assert same(rest.ids, microbatches(plan, GIVEN[2:]))
 
 
-class Plain(Remembering):
-    """A user's own Trainer over a TokenLoader; with ResumeCallback it is resumed."""
+class Plain(Recording):
+    """A user's Trainer over a TokenLoader. With ResumeCallback it resumes."""
 
     plan: Plan
 
@@ -165,8 +163,8 @@ class Plain(Remembering):
         return TokenLoader(self.plan, microbatch_size=4, format="hf")
 
 
-def test_the_callback_places_a_token_loader(plan: Plan, tmp_path: Path) -> None:
-    """Also from a checkpoint that was made without it, which is then not checked; and checkpoints go on."""
+def test_the_callback_moves_a_token_loader(plan: Plan, tmp_path: Path) -> None:
+    """Also from a checkpoint made without the callback, which is not checked; further checkpoints resume too."""
 
     def run(after: int | None, *callbacks: ResumeCallback, **options: Any) -> Plain:
         trainer = Plain(tiny_model(), quiet_arguments(tmp_path, 4, 2, **options), callbacks=list(callbacks))
@@ -179,8 +177,8 @@ def test_the_callback_places_a_token_loader(plan: Plan, tmp_path: Path) -> None:
     assert same(run(4, ResumeCallback()).ids, microbatches(plan, GIVEN[4:], size=4))
 
 
-def test_evaluation_is_the_whole_plan_each_time(plan: Plan, train: Train, make_store: Callable[..., Path]) -> None:
-    """During training, after it, of several plans, of one given: every microbatch, and a loss over all tokens alike."""
+def test_evaluation_covers_the_whole_plan(plan: Plan, train: Train, make_store: Callable[..., Path]) -> None:
+    """During and after training, for several plans and for a given one: every microbatch, and the mean over tokens."""
     path = small_store(make_store, "v")
     one, other = (Plan.of(path, 8, 4, num_steps=3, seed=seed) for seed in (1, 2))
     options = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 2}
@@ -202,8 +200,8 @@ def loss_by_hand(model: Any, plan: Plan) -> float:
 
 
 @pytest.mark.parametrize("size", [1, 3, 12])
-def test_the_loss_of_an_evaluation_is_by_tokens(make_store: Callable[..., Path], tmp_path: Path, size: int) -> None:
-    """Short and long documents, some of one token without a target, empty rows at the end: each target counts the same."""
+def test_the_evaluation_loss_is_a_mean_over_targets(make_store: Callable[..., Path], tmp_path: Path, size: int) -> None:
+    """Short and long documents, some without a target, empty rows at the end: each target counts equally."""
     documents = [*random_documents(5, 18, 9, vocab_size=64), [7]]
     path = make_store("v", documents, vocab_size=64, length_index=True)
     plan = Plan.of(path, 8, 12, packing="none", num_steps="all_exhausted")
@@ -213,32 +211,32 @@ def test_the_loss_of_an_evaluation_is_by_tokens(make_store: Callable[..., Path],
     assert np.isclose(trainer.evaluate()["eval_loss"], loss_by_hand(model, plan), rtol=1e-5)
 
 
-def test_a_cache_is_refused_where_positions_keep_documents_apart(plan: Plan, train: Train) -> None:
-    """Only without a cache are position_ids looked at."""
+def test_a_cache_is_refused_with_position_ids(plan: Plan, train: Train) -> None:
+    """Models use position_ids to isolate documents only without a cache."""
     fields = {"fields": ("input_ids", "labels", "position_ids")}
-    with pytest.raises(ConfigError, match="use_cache: with a cache the documents of a row would see each other"):
+    with pytest.raises(ConfigError, match="use_cache: with a cache, documents of a row attend to each other"):
         train(plan, options={"use_cache": True}, loader_options=fields)
 
 
-def test_datasets_in_a_trainer(plan: Plan, tmp_path: Path) -> None:
-    """A Trainer shuffles a SequenceDataset, which is refused; in sequence it is the plan, but for steps to skip."""
+def test_a_shuffled_sequence_dataset_is_refused(plan: Plan, tmp_path: Path) -> None:
+    """With sequential sampling it follows the plan, except for plans with skipped steps."""
 
-    def run(plan: Plan, **options: Any) -> Remembering:
+    def run(plan: Plan, **options: Any) -> Recording:
         arguments = quiet_arguments(tmp_path, 4, 2, save_strategy="no", **options)
-        trainer = Remembering(tiny_model(), arguments, train_dataset=SequenceDataset(plan, format="hf"))
+        trainer = Recording(tiny_model(), arguments, train_dataset=SequenceDataset(plan, format="hf"))
         trainer.train()
         return trainer
 
     whole = small_plan(plan.stores["a"].path, num_steps=3, skip_steps=[])
     with pytest.raises(ConfigError, match=r'RandomSampler would shuffle .*train_sampling_strategy="sequential"'):
         run(whole)
-    with pytest.raises(ConfigError, match="the sequences of the steps in skip_steps"):
+    with pytest.raises(ConfigError, match="the sequences of skipped steps"):
         run(plan, train_sampling_strategy="sequential")
     assert same(run(whole, train_sampling_strategy="sequential").ids, microbatches(whole, range(3), size=4))
 
 
-def test_other_data_to_train_and_to_evaluate(plan: Plan, tmp_path: Path) -> None:
-    """The mixin leaves datasets to the Trainer, and its callback leaves them alone."""
+def test_other_datasets_are_left_to_the_trainer(plan: Plan, tmp_path: Path) -> None:
+    """The mixin and the callback do not touch them."""
     rows = [{"input_ids": torch.arange(8), "labels": torch.arange(8)} for _ in range(8)]
     arguments = quiet_arguments(tmp_path, 4, 1, per_device_eval_batch_size=4)
     trainer = TokenTrainer(tiny_model(), arguments, train_dataset=rows, eval_dataset=rows)
@@ -252,15 +250,15 @@ def test_other_data_to_train_and_to_evaluate(plan: Plan, tmp_path: Path) -> None
 
 
 def test_endless_evaluation_is_refused(plan: Plan, train: Train) -> None:
-    """A plan to evaluate ends."""
+    """A plan for evaluation must end."""
     trainer = train(plan, options={"max_steps": 1}, eval_plan=small_plan(plan.stores["a"].path, num_steps=None))
-    with pytest.raises(ConfigError, match="evaluation plan: expected one that ends"):
+    with pytest.raises(ConfigError, match="evaluation plan: the plan is endless"):
         trainer.evaluate()
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2"])
 def test_labels_give_the_loss_computed_by_hand(plan: Plan, kind: str) -> None:
-    """format="hf": the model's own shift gives the mean over our targets; targets passed as labels would give another."""
+    """format="hf": the model's shift yields the mean over our targets; targets passed as labels would not."""
     torch.manual_seed(0)
     model = (
         tiny_model()
@@ -280,7 +278,7 @@ def test_labels_give_the_loss_computed_by_hand(plan: Plan, kind: str) -> None:
 
 
 def test_the_trainers_loss_is_a_mean_over_the_tokens_of_a_step(plan: Plan, train: Train) -> None:
-    """With accumulation the losses of a step's microbatches sum up to the loss of the step by hand."""
+    """With accumulation, the losses of the microbatches add up to the loss of the step computed by hand."""
     trainer = train(plan, 2, options={"learning_rate": 0.0})
     model = tiny_model()
     for update, step in enumerate(GIVEN):
@@ -290,8 +288,8 @@ def test_the_trainers_loss_is_a_mean_over_the_tokens_of_a_step(plan: Plan, train
         assert np.isclose(sum(loss for of, _, loss in trainer.trained if of == update), by_hand.item(), rtol=1e-5)
 
 
-def test_accelerate_gives_a_token_loader_out_as_it_is(plan: Plan) -> None:
-    """accelerator.prepare leaves it alone, so that nothing is split twice; accumulation steps once a step of the plan."""
+def test_accelerate_returns_a_token_loader_unchanged(plan: Plan) -> None:
+    """Nothing is divided twice; accumulation makes one update per step of the plan."""
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4)
     loader = TokenLoader(plan, rank=0, world_size=2, microbatch_size=1)
     linear = torch.nn.Linear(8, 1)
@@ -309,8 +307,8 @@ def test_accelerate_gives_a_token_loader_out_as_it_is(plan: Plan) -> None:
     assert stepped == [(j == 3, j == 3) for _ in GIVEN for j in range(4)]
 
 
-def test_accelerate_keeps_the_state_of_a_token_loader(plan: Plan, tmp_path: Path) -> None:
-    """P1, P2: registered with an Accelerator, it is saved and loaded with the model, by other microbatches too."""
+def test_accelerate_saves_the_state_of_a_token_loader(plan: Plan, tmp_path: Path) -> None:
+    """P1, P2: registered with an Accelerator, it is saved and loaded with the model, also with other microbatches."""
     first = TokenLoader(plan, rank=0, world_size=2, microbatch_size=2)
     accelerator = Accelerator(cpu=True)
     accelerator.register_for_checkpointing(first)
@@ -322,30 +320,30 @@ def test_accelerate_keeps_the_state_of_a_token_loader(plan: Plan, tmp_path: Path
     assert same([batch["input_ids"] for batch in again], microbatches(plan, GIVEN[2:], 3, 4))
 
 
-def test_data_ranks(plan: Plan, train: Train) -> None:
-    """One that is given, and one among tensor and context parallel ranks, which are numbered in a row."""
+def test_data_ranks_of_processes(plan: Plan, train: Train) -> None:
+    """A given rank; and one among consecutive ranks of tensor and context parallelism."""
     trainer = train(plan, 4, options={"gradient_accumulation_steps": 1}, rank=DataRank(1, 2))
     assert same(trainer.ids, microbatches(plan, GIVEN, 1, 2))
     process = SimpleNamespace(process_index=5, world_size=8)
     peers = {"get_tp_size": lambda: 2, "get_cp_size": lambda: 2, "get_sp_size": lambda: 1}
     assert TokenTrainer.data_rank.fget(SimpleNamespace(_rank=None, args=process, **peers)) == DataRank(1, 2)
-    with pytest.raises(ConfigError, match="sequence parallelism: expected none, found 2 ranks"):
+    with pytest.raises(ConfigError, match="rank: with 2 ranks of sequence parallelism"):
         TokenTrainer.data_rank.fget(SimpleNamespace(_rank=None, args=process, **{**peers, "get_sp_size": lambda: 2}))
 
 
-def test_stages_of_other_batch_sizes(plan: Plan, train: Train) -> None:
-    """A Trainer has one accumulation for all: a rank's whole share of a step as one microbatch follows the stages."""
+def test_stages_with_other_batch_sizes(plan: Plan, train: Train) -> None:
+    """A Trainer has one accumulation for all: a rank's whole share as one microbatch follows the stages."""
     stages = [{"from_step": 5, "weights": {"a": 1}, "global_batch_size": 16}]
     staged = small_plan(plan.stores["a"].path, weights={"a": 1}, stages=stages)
-    with pytest.raises(ConfigError, match=r"as many in every stage, .* found \{0: 2, 5: 4\}"):
+    with pytest.raises(ConfigError, match=r"one number for all stages, .* \{0: 2, 5: 4\}"):
         train(staged, 4)
     whole = {"microbatch_size": None, "fields": ("input_ids", "labels", "shift_labels", "position_ids")}
     assert same(train(staged, 8, loader_options=whole).ids, microbatches(staged, GIVEN))
     assert same(train(staged, 8, 3, loader_options=whole).ids, microbatches(staged, GIVEN[3:]))
 
 
-class LikeTRL(Remembering):
-    """As SFTTrainer of TRL: it asks for position_ids, prepares datasets, and counts tokens as if a microbatch were a row."""
+class LikeTRL(Recording):
+    """Behaves like SFTTrainer of TRL: needs position_ids, prepares datasets, counts a microbatch as one row."""
 
     __module__ = "trl.trainer.sft_trainer"
     _total_train_tokens = 0
@@ -364,11 +362,11 @@ class LikeTRL(Remembering):
 
 
 class TokenLikeTRL(TokenTrainerMixin, LikeTRL):
-    """What a user of TRL writes."""
+    """The class that a user of TRL writes."""
 
 
-def test_trl_is_given_position_ids_and_a_right_count(plan: Plan, tmp_path: Path) -> None:
-    """The default fields are those it needs; its number of tokens is that of all rows."""
+def test_trl_gets_position_ids_and_the_right_count(plan: Plan, tmp_path: Path) -> None:
+    """The default fields are those it needs; its number of tokens covers all rows."""
     arguments = quiet_arguments(tmp_path, 4, 2, save_strategy="no", per_device_eval_batch_size=4)
     trainer = TokenLikeTRL(tiny_model(), arguments, train_plan=plan, eval_plan=plan)
     trainer.train()

@@ -1,4 +1,4 @@
-"""TokenLoader and TokenDataModule under the real Trainer of Lightning, in one process: what is trained, and from where on."""
+"""TokenLoader and TokenDataModule under the real Trainer of Lightning, in one process."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,7 +32,7 @@ def plan(make_store: Callable[..., Path]) -> Plan:
 
 @pytest.fixture
 def fit(tmp_path: Path) -> Callable[..., Recorder]:
-    """Train what is given, from a checkpoint that an earlier call has kept after `after` updates; give what was trained."""
+    """Train, from a checkpoint that an earlier call saved after `after` updates; return the trained batches."""
 
     def run(data: Any, after: int | None = None, model: Recorder | None = None, **options: Any) -> Recorder:
         model = model or Recorder()
@@ -46,15 +46,15 @@ def fit(tmp_path: Path) -> Callable[..., Recorder]:
 
 @pytest.fixture(params=["loader", "module"])
 def data_of(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    """Makes a TokenLoader, or a TokenDataModule."""
+    """Make a TokenLoader or a TokenDataModule."""
     if request.param == "module":
         return lambda plan, size, **options: TokenDataModule(plan, microbatch_size=size, **options)
     return lambda plan, size: TokenLoader(plan, rank=0, world_size=1, microbatch_size=size)
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_run_and_its_resumed_rest(plan: Plan, data_of: Callable, fit: Callable, size: int | None) -> None:
-    """P1: every update is a step of the plan, with and without accumulation; each checkpoint goes on at the next one."""
+def test_a_run_resumes_exactly(plan: Plan, data_of: Callable, fit: Callable, size: int | None) -> None:
+    """P1: an update is a step, with and without accumulation; each checkpoint resumes at the next one."""
     wanted = [k for k in GIVEN for _ in range(SIZES[size])]
     whole = fit(data_of(plan, size), accumulate_grad_batches=SIZES[size])
     assert same(whole.ids, microbatches(plan, GIVEN, size=size))
@@ -65,10 +65,8 @@ def test_a_run_and_its_resumed_rest(plan: Plan, data_of: Callable, fit: Callable
 
 
 @pytest.mark.parametrize(("size", "other"), [(4, 2), (2, 4), (4, None), (None, 2)])
-def test_other_microbatches_from_a_checkpoint_on(
-    plan: Plan, fit: Callable, size: int | None, other: int | None
-) -> None:
-    """P2: Lightning's own counts of microbatches follow, so the epoch ends with the plan, twice resumed as well."""
+def test_a_run_resumes_with_other_microbatches(plan: Plan, fit: Callable, size: int | None, other: int | None) -> None:
+    """P2: the counts of Lightning are converted, so the epoch ends with the plan; also when resumed twice."""
     fit(TokenDataModule(plan, microbatch_size=size), accumulate_grad_batches=SIZES[size])
     for after in (1, 3, 4):
         rest = fit(TokenDataModule(plan, microbatch_size=other), after, accumulate_grad_batches=SIZES[other])
@@ -77,8 +75,8 @@ def test_other_microbatches_from_a_checkpoint_on(
 
 
 @pytest.mark.parametrize("after", [1, 2, 4])
-def test_estimated_stepping_batches(plan: Plan, fit: Callable, after: int) -> None:
-    """A scheduler's total is the plan's steps; asking for it, which makes the loaders early, does not lose the place."""
+def test_estimated_stepping_batches_is_the_number_of_steps(plan: Plan, fit: Callable, after: int) -> None:
+    """Reading it makes the loaders early, and does not lose the position."""
     module = TokenDataModule(plan, microbatch_size=2)
     model = fit(module, model=Recorder(total_steps=True), accumulate_grad_batches=4)
     assert model.trainer.estimated_stepping_batches == 5
@@ -87,11 +85,11 @@ def test_estimated_stepping_batches(plan: Plan, fit: Callable, after: int) -> No
 
 
 @pytest.mark.parametrize("limit", [4, 0.4])
-def test_limit_train_batches_cuts_the_plan_into_epochs(plan: Plan, fit: Callable, limit: float) -> None:
-    """An epoch goes on where the last one ended, and a checkpoint at its end too; the plan's end ends an epoch."""
+def test_limit_train_batches_divides_the_plan_into_epochs(plan: Plan, fit: Callable, limit: float) -> None:
+    """An epoch continues where the previous one ended, also after a checkpoint; the end of the plan ends an epoch."""
     options = {"limit_train_batches": limit, "accumulate_grad_batches": 2, "max_epochs": 3}
     data = TokenDataModule(plan, microbatch_size=4)
-    with pytest.warns(UserWarning, match="at most the 5 steps of the plan, found 6"):
+    with pytest.warns(UserWarning, match="6 updates, but the plan has 5 steps"):
         assert same(fit(data, **options).ids, microbatches(plan, GIVEN, size=4))
     for after in (1, 2, 3, 4):
         rest = fit(data, after, **{**options, "max_steps": 5})
@@ -99,23 +97,23 @@ def test_limit_train_batches_cuts_the_plan_into_epochs(plan: Plan, fit: Callable
 
 
 def test_max_steps_ends_a_run(plan: Plan, data_of: Callable, fit: Callable) -> None:
-    """A run of three updates, and the checkpoint it leaves."""
+    """Three updates, and the checkpoint at the end."""
     model = fit(data_of(plan, 4), max_steps=3, max_epochs=-1, accumulate_grad_batches=2)
     assert same(model.ids, microbatches(plan, GIVEN[:3], size=4))
     rest = fit(data_of(plan, 4), 3, accumulate_grad_batches=2)
     assert same(rest.ids, microbatches(plan, GIVEN[3:], size=4))
 
 
-def test_an_endless_plan(plan: Plan, fit: Callable) -> None:
-    """Without a length Lightning reads ahead; nothing is lost in a resumed run."""
+def test_an_endless_plan_loses_no_prefetched_batch(plan: Plan, fit: Callable) -> None:
+    """Without a length, Lightning prefetches; a resumed run trains every batch."""
     endless = small_plan(plan.stores["a"].path, num_steps=None)
     fit(TokenDataModule(endless), max_steps=3, max_epochs=-1)
     rest = fit(TokenDataModule(endless, microbatch_size=4), 2, max_steps=4, max_epochs=-1, accumulate_grad_batches=2)
     assert same(rest.ids, microbatches(endless, GIVEN[2:4], size=4))
 
 
-def test_epochs_of_an_endless_plan(plan: Plan, fit: Callable) -> None:
-    """What was read ahead where an epoch ends is not lost either."""
+def test_epochs_of_an_endless_plan_lose_no_batch(plan: Plan, fit: Callable) -> None:
+    """Batches prefetched at the end of an epoch are trained in the next."""
     endless = small_plan(plan.stores["a"].path, num_steps=None, skip_steps=[])
     options = {"accumulate_grad_batches": 2, "limit_train_batches": 6, "max_epochs": -1}
     model = fit(TokenDataModule(endless, microbatch_size=4), max_steps=8, **options)
@@ -127,8 +125,10 @@ def test_epochs_of_an_endless_plan(plan: Plan, fit: Callable) -> None:
 
 @pytest.mark.parametrize("stop_at", [2, 5, 7])
 @pytest.mark.parametrize("other", [4, 2])
-def test_a_step_begun_is_trained_again(plan: Plan, fit: Callable, tmp_path: Path, stop_at: int, other: int) -> None:
-    """A checkpoint made by an exception inside a step holds no gradients: the step comes again as a whole."""
+def test_an_interrupted_step_is_trained_again(
+    plan: Plan, fit: Callable, tmp_path: Path, stop_at: int, other: int
+) -> None:
+    """A checkpoint made by an exception inside a step has no gradients, so the whole step is repeated."""
 
     class Keep(Callback):
         def on_exception(self, trainer: Any, *_: Any) -> None:
@@ -143,16 +143,16 @@ def test_a_step_begun_is_trained_again(plan: Plan, fit: Callable, tmp_path: Path
     assert rest.trainer.fit_loop.total_batch_idx == 5 * SIZES[other] - 1
 
 
-def test_manual_optimization(plan: Plan, fit: Callable) -> None:
-    """A module that steps by itself is given the same, and resumed by steps of the plan."""
+def test_manual_optimization_resumes_by_steps(plan: Plan, fit: Callable) -> None:
+    """A module that calls its optimizer itself gets the same batches."""
     data = TokenDataModule(plan, microbatch_size=4)
     fit(data, model=Recorder(manual=True))
     rest = fit(data, 4, model=Recorder(manual=True))
     assert same(rest.ids, microbatches(plan, GIVEN[2:], size=4))
 
 
-def test_validation_is_the_whole_plan_each_time(plan: Plan, fit: Callable, make_store: Callable[..., Path]) -> None:
-    """The sanity check and a limit take the first batches, and take nothing from the runs that follow."""
+def test_validation_covers_the_whole_plan(plan: Plan, fit: Callable, make_store: Callable[..., Path]) -> None:
+    """The sanity check and a limit use the first batches, and do not affect later runs."""
     val = Plan.of(small_store(make_store, "v"), 8, 4, num_steps=3, packing="none")
     data = TokenDataModule(plan, val_plan=val, eval_microbatch_size=2)
     model = fit(data, num_sanity_val_steps=2, val_check_interval=2)
@@ -169,32 +169,35 @@ def test_validation_is_the_whole_plan_each_time(plan: Plan, fit: Callable, make_
     ("options", "text"),
     [
         ({"accumulate_grad_batches": 3}, "accumulate_grad_batches: expected 2, .*found 3"),
-        ({"limit_train_batches": 3}, "limit_train_batches: expected whole steps of 2 microbatches, found 3"),
+        (
+            {"limit_train_batches": 3},
+            "limit_train_batches: expected a multiple of 2, the microbatches per step, found 3",
+        ),
         ({"overfit_batches": 2}, "overfit_batches: expected 0"),
     ],
 )
-def test_what_would_train_other_steps_is_refused(plan: Plan, fit: Callable, options: dict, text: str) -> None:
-    """An update that is not a step of the plan, in whatever way."""
+def test_updates_must_be_steps(plan: Plan, fit: Callable, options: dict, text: str) -> None:
+    """For every option that would change this."""
     with pytest.raises(ConfigError, match=text):
         fit(TokenDataModule(plan, microbatch_size=4), **{"accumulate_grad_batches": 2, **options})
 
 
 def test_plans_that_do_not_fit_are_refused(plan: Plan, fit: Callable) -> None:
-    """Stages with other numbers of microbatches, evaluation without end, a module without a Trainer."""
+    """Stages with different numbers of microbatches, endless evaluation, a module without a Trainer."""
     path = plan.stores["a"].path
     stages = [{"from_step": 3, "weights": {"a": 1}, "global_batch_size": 16}]
     staged = small_plan(path, weights={"a": 1}, stages=stages)
-    with pytest.raises(ConfigError, match=r"as many in every stage, .* found \{0: 2, 3: 4\}"):
+    with pytest.raises(ConfigError, match=r"one number for all stages, .* \{0: 2, 3: 4\}"):
         fit(TokenDataModule(staged, microbatch_size=4), accumulate_grad_batches=2)
     assert same(fit(TokenDataModule(staged)).ids, microbatches(staged, GIVEN))
-    with pytest.raises(ConfigError, match="evaluation plan: expected one that ends"):
+    with pytest.raises(ConfigError, match="evaluation plan: the plan is endless"):
         fit(TokenDataModule(plan, val_plan=small_plan(path, num_steps=None)))
-    with pytest.raises(ConfigError, match="expected to be given to a Trainer"):
+    with pytest.raises(ConfigError, match="data module: it is not attached to a Trainer"):
         TokenDataModule(plan).train_dataloader()
 
 
-def test_the_checkpoint_of_another_run_is_refused(plan: Plan, fit: Callable) -> None:
-    """P10: another history, or a checkpoint that knows no plan."""
+def test_a_checkpoint_of_another_run_is_refused(plan: Plan, fit: Callable) -> None:
+    """P10: another history, or a checkpoint without a plan."""
     fit(TokenDataModule(plan))
     with pytest.raises(StateMismatchError, match="seed was 0, is 1"):
         fit(TokenDataModule(small_plan(plan.stores["a"].path, seed=1)), 2)
@@ -203,14 +206,14 @@ def test_the_checkpoint_of_another_run_is_refused(plan: Plan, fit: Callable) -> 
 
 
 def test_a_checkpoint_without_a_plan_is_refused(plan: Plan, fit: Callable) -> None:
-    """A checkpoint of a run with other data does not say where to go on."""
+    """A checkpoint of a run with other data has no position in the plan."""
     fit(TokenLoader(plan))
-    with pytest.raises(StateMismatchError, match="expected a state of TokenDataModule, found none"):
+    with pytest.raises(StateMismatchError, match="checkpoint: it has no state of TokenDataModule"):
         fit(TokenDataModule(plan), 2)
 
 
-def test_the_weights_are_those_of_one_run(plan: Plan, fit: Callable) -> None:
-    """Two halves train the model to the same weight as one whole, with other microbatches too."""
+def test_a_resumed_run_has_equal_weights(plan: Plan, fit: Callable) -> None:
+    """Two halves, also with other microbatches, train to the weight of one run."""
     whole = fit(TokenDataModule(plan, microbatch_size=2), accumulate_grad_batches=4)
     for size, count in SIZES.items():
         rest = fit(TokenDataModule(plan, microbatch_size=size), 2, every=None, accumulate_grad_batches=count)
@@ -218,8 +221,8 @@ def test_the_weights_are_those_of_one_run(plan: Plan, fit: Callable) -> None:
     assert whole.weight.item() != 0
 
 
-def test_data_ranks_that_are_given(plan: Plan, fit: Callable) -> None:
-    """Where the Trainer's own idea of ranks is not wanted."""
+def test_given_data_ranks_are_used(plan: Plan, fit: Callable) -> None:
+    """They replace those of the Trainer."""
     data = TokenDataModule(plan, microbatch_size=2, rank=DataRank(1, 2))
     assert same(fit(data, accumulate_grad_batches=2).ids, microbatches(plan, GIVEN, 1, 2, 2))
     rest = fit(TokenDataModule(plan, rank=3, world_size=4), 3)

@@ -1,4 +1,4 @@
-"""TokenDataModule on two real ranks of Lightning's DDP over gloo, resumed from one rank and by one rank."""
+"""TokenDataModule on two real ranks of Lightning's DDP over gloo, resumed from one rank and on one rank."""
 
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stores, the checkpoints of one rank, and all that two ranks left."""
+    """The stores, the checkpoints of one rank, and the results of two ranks."""
     folder = tmp_path_factory.mktemp("ranks")
     write_store(folder / "a", random_documents(3, 60, 30, vocab_size=64), vocab_size=64, length_index=True)
     write_store(folder / "v", random_documents(4, 10, 8, vocab_size=64), vocab_size=64, length_index=True)
@@ -48,15 +48,15 @@ def rank_of(folder: Path, name: str, rank: int) -> dict[str, Any]:
 @pytest.mark.parametrize(("name", "after"), [("whole", 0), ("again", 2), ("from_one", 3), ("loader", 0)])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_each_rank_trains_its_part_of_every_step(folder: Path, name: str, after: int, rank: int) -> None:
-    """P1, P2, P5: whole, resumed, and resumed from a checkpoint of one rank with other microbatches."""
+    """P1, P2, P5: complete, resumed, and resumed from a checkpoint of one rank with other microbatches."""
     plan = small_plan(folder / "a")
     trained = rank_of(folder, name, rank)["trained"]
     assert [update for update, _ in trained] == [update for update in range(after, 5) for _ in range(2)]
     assert same([ids for _, ids in trained], microbatches(plan, GIVEN[after:], rank, 2, 2))
 
 
-def test_one_rank_goes_on_from_two(folder: Path) -> None:
-    """P2: the other way round; the weight is that of every other run."""
+def test_one_rank_resumes_from_two(folder: Path) -> None:
+    """P2: the weight equals that of every other run."""
     model = train_alone(folder, folder / "whole" / "step=2.ckpt")
     assert same(model.ids, microbatches(small_plan(folder / "a"), GIVEN[2:], size=4))
     weights = [left(folder, name, 2)[rank]["weight"] for name in ("whole", "again", "from_one") for rank in (0, 1)]
@@ -64,8 +64,8 @@ def test_one_rank_goes_on_from_two(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_every_rank_validates_as_often(folder: Path, rank: int) -> None:
-    """P5: a plan filled up with padding; two batches of the sanity check, then all of them."""
+def test_every_rank_validates_equally_often(folder: Path, rank: int) -> None:
+    """P5: a padded plan; two batches in the sanity check, then all of them."""
     val_plan = Plan.of(folder / "v", 8, 4, num_steps="all_exhausted", packing="none")
     assert val_plan.num_steps == 3
     wanted = microbatches(val_plan, range(3), rank, 2, 1)

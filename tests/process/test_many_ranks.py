@@ -1,4 +1,4 @@
-"""P2, P7: 64 ranks with 8 workers each, simulated: every one gives its own part of each step, and holds no more for it."""
+"""P2, P7: 64 simulated ranks with 8 workers each: every one loads its part of each step, within the limits."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -19,7 +19,7 @@ STEPS, MOST_MAPS = 6, 16
 
 @pytest.fixture
 def plan(make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Plan:
-    """Of 200 shards and a mixture, where only a few files may be mapped."""
+    """A mixture over 200 shards, with a low limit on mapped files."""
     monkeypatch.setattr(reader, "_maps", maps.MapCache(MOST_MAPS))
     monkeypatch.setattr("tokenstore.batches.tables.MAX_MAPS", MOST_MAPS)
     paths = {
@@ -29,21 +29,21 @@ def plan(make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Pl
     return Plan.of(paths, sequence_length=16, global_batch_size=RANKS * MICROBATCHES, weights={"a": 1, "b": "0.3"})
 
 
-def given_to(plan: Plan, rank: int, worker: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[np.ndarray]:
-    """What a worker of a rank's DataLoader gives."""
+def loaded_by(plan: Plan, rank: int, worker: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[np.ndarray]:
+    """What a worker of a rank's DataLoader loads."""
     info = workers.WorkerInfo(id=worker, num_workers=WORKERS, seed=0, dataset=None)
     monkeypatch.setattr(workers, "_worker_info", info)
     return iter(TokenDataset(plan, rank=rank, world_size=RANKS, microbatch_size=1, step=3))
 
 
 @pytest.mark.deep
-def test_no_rank_differs(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All 512 side by side: each step is that of one process, row by row, and maps stay within their bound."""
+def test_all_ranks_together_load_the_step(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of all 512 workers are those of one process; the number of maps stays within its limit."""
     folder = plan.stores["a"].path.parent
     expected = [plan.batch(3 + step)["input_ids"] for step in range(STEPS)]
     before = maps_of(folder)  # a batch of 512 rows needs nearly all at once
     rows = [
-        [batch["input_ids"].numpy() for batch in islice(given_to(plan, rank, worker, monkeypatch), STEPS)]
+        [batch["input_ids"].numpy() for batch in islice(loaded_by(plan, rank, worker, monkeypatch), STEPS)]
         for rank in range(RANKS)
         for worker in range(WORKERS)
     ]
@@ -57,8 +57,8 @@ def test_no_rank_differs(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("packing", ["concat", "best_fit"])
-def test_maps_and_files_stay_as_few_however_long_a_run_is(plan: Plan, packing: str) -> None:
-    """No file stays open, and no more than the bound are mapped, over a thousand batches of 400 shards."""
+def test_maps_and_open_files_stay_bounded(plan: Plan, packing: str) -> None:
+    """Over a thousand batches of 400 shards, no file stays open, and maps stay within their limit."""
     folder = plan.stores["a"].path.parent
     loader = iter(TokenLoader(plan, rank=0, world_size=RANKS))
     found = []

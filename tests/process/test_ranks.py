@@ -1,4 +1,4 @@
-"""Loaders in real ranks over gloo: meshes, torch's distributed checkpoints; and workers from a fork server."""
+"""Loaders on real ranks over gloo: meshes, distributed checkpoints, and workers of a fork server."""
 
 from collections.abc import Callable
 from itertools import chain
@@ -20,7 +20,7 @@ def plan(make_store: Callable[..., Path]) -> Plan:
 
 
 def rows_of(plan: Plan, first: int) -> list[list[list[int]]]:
-    """Sequences of the run from number `first` of those given, each a microbatch."""
+    """Sequences of the run from number `first`, one per microbatch."""
     steps = [step for step in range(plan.num_steps) if not plan.schedule.is_skipped(step)]
     rows = list(chain.from_iterable(plan.batch(step)["input_ids"].tolist() for step in steps))
     return [[row] for row in rows[first:]]
@@ -28,7 +28,7 @@ def rows_of(plan: Plan, first: int) -> list[list[list[int]]]:
 
 @pytest.mark.deep
 def test_two_ranks_in_a_mesh(plan: Plan, tmp_path: Path) -> None:
-    """P2: data-parallel ranks split every step, tensor-parallel ones are given the same."""
+    """P2: data-parallel ranks divide every step; tensor-parallel ranks load the same rows."""
     (first, one), (second, other) = run_ranks(2, two_by_one, tmp_path, plan)
     assert (first, second) == (DataRank(0, 2), DataRank(1, 2))
     expected = [plan.batch(step)["input_ids"].tolist() for step in (0, 1, 3, 4)]
@@ -39,8 +39,8 @@ def test_two_ranks_in_a_mesh(plan: Plan, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_a_checkpoint_of_two_ranks_goes_on_in_any_number(plan: Plan, tmp_path: Path) -> None:
-    """P1, P2: torch.distributed.checkpoint keeps one state for all; 1 and 4 ranks go on from it, inside a step."""
+def test_a_checkpoint_of_two_ranks_resumes_on_any_number(plan: Plan, tmp_path: Path) -> None:
+    """P1, P2: torch.distributed.checkpoint saves one state; 1 and 4 ranks resume from it, inside a step."""
     count = 6
     given = run_ranks(2, save, tmp_path, plan, tmp_path / "checkpoint", count)
     everything = rows_of(plan, 0)
@@ -51,8 +51,8 @@ def test_a_checkpoint_of_two_ranks_goes_on_in_any_number(plan: Plan, tmp_path: P
 
 
 @pytest.mark.filterwarnings("ignore:This DataLoader will create")
-def test_workers_of_a_fork_server_stay(plan: Plan) -> None:
-    """P2: workers that a fork server makes, and that stay for the next pass, give the same, in the same order."""
+def test_workers_of_a_fork_server_do_not_change_the_order(plan: Plan) -> None:
+    """P2: also if they persist for the next pass."""
     dataset = TokenDataset(plan, rank=0, world_size=1, microbatch_size=1)
     loader = DataLoader(
         dataset, batch_size=None, num_workers=2, multiprocessing_context=PROCESSES, persistent_workers=True
@@ -62,8 +62,8 @@ def test_workers_of_a_fork_server_stay(plan: Plan) -> None:
 
 
 @pytest.mark.deep
-def test_what_a_driver_sends_has_the_rank_of_its_receiver(plan: Plan, tmp_path: Path) -> None:
-    """P2: a loader and a dataset made where there are no ranks, as on a driver of Ray; a spawned worker has its parent's."""
+def test_a_loader_from_a_driver_has_the_rank_of_its_process(plan: Plan, tmp_path: Path) -> None:
+    """P2: as on a driver of Ray, for loaders and datasets; a spawned worker has the rank of its parent."""
     made = TokenLoader(plan, microbatch_size=2), TokenDataset(plan, microbatch_size=2)
     for rank, given in enumerate(run_ranks(2, sent, tmp_path, *made)):
         wanted = [batch.tolist() for batch in microbatches(plan, (0, 1, 3, 4), rank, 2, 2)]

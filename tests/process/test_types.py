@@ -1,4 +1,4 @@
-"""What a type checker says of a program that uses tokenstore: one run of mypy over a small client."""
+"""Type errors of a program that uses tokenstore: one run of mypy over a small client."""
 
 import re
 import subprocess
@@ -56,7 +56,7 @@ first(tokenstore.TokenLoader(plan, format="torchtitan"))  #: incompatible type
 
 
 def test_a_clients_mistakes_are_type_errors(tmp_path: Path) -> None:
-    """A misspelt keyword of a public function, or key of a batch, is an error at its line; what is right is not."""
+    """A misspelt keyword of a public function, or key of a batch, is an error at its line; correct code has none."""
     client = tmp_path / "client.py"
     client.write_text(CLIENT)
     root = Path(__file__).parents[2]  # its settings are strict, and what is known of the libraries is kept there

@@ -1,4 +1,4 @@
-"""MicrobatchSource and SequenceSource under the real Grain: order, slices, states, threads, workers, worlds."""
+"""MicrobatchSource, SequenceSource and MicrobatchDataset under the real Grain: order, slices, states, threads, workers."""
 
 import copy
 import json
@@ -36,7 +36,7 @@ def data_loader(source: MicrobatchSource, workers: int = 0) -> grain.DataLoader:
 
 @pytest.mark.parametrize(("world_size", "size"), WORLDS)
 def test_records_are_the_microbatches_of_a_rank(plan: Plan, world_size: int, size: int | None) -> None:
-    """P2: record n is the n-th microbatch, in any order of asking, as a MapDataset and as a DataLoader."""
+    """P2: record n is the n-th microbatch, read in any order, through a MapDataset and a DataLoader."""
     for rank in range(world_size):
         source = MicrobatchSource(plan, rank=rank, world_size=world_size, microbatch_size=size)
         wanted = microbatches(plan, GIVEN, rank, world_size, size)
@@ -46,8 +46,8 @@ def test_records_are_the_microbatches_of_a_rank(plan: Plan, world_size: int, siz
 
 
 @pytest.mark.parametrize(("world_size", "size"), WORLDS)
-def test_sequences_are_batched_and_then_split(plan: Plan, world_size: int, size: int | None) -> None:
-    """P2: .batch(b)[r::w] over sequences is what rank r of w is given, with targets."""
+def test_batched_sequences_divide_among_ranks(plan: Plan, world_size: int, size: int | None) -> None:
+    """P2: .batch(b)[r::w] yields the microbatches of rank r of w, with targets."""
     rows = grain.MapDataset.source(SequenceSource(plan))
     assert len(rows) == 5 * 8
     for rank in range(world_size):
@@ -58,8 +58,8 @@ def test_sequences_are_batched_and_then_split(plan: Plan, world_size: int, size:
 
 
 @pytest.mark.parametrize("step", range(8))
-def test_a_run_goes_on_at_a_step_in_any_world(plan: Plan, step: int) -> None:
-    """P1, P2: index_at names the first record of a step, in every world; step_at is its inverse."""
+def test_a_run_continues_at_a_step_in_any_world(plan: Plan, step: int) -> None:
+    """P1, P2: index_at is the first record of a step for any world size; step_at is its inverse."""
     rest = [k for k in GIVEN if k >= step]
     for world_size, size in WORLDS:
         source = MicrobatchSource(plan, rank=0, world_size=world_size, microbatch_size=size)
@@ -69,8 +69,8 @@ def test_a_run_goes_on_at_a_step_in_any_world(plan: Plan, step: int) -> None:
 
 
 @pytest.mark.parametrize("given", [0, 1, 7, 10])
-def test_the_iterators_own_state(plan: Plan, given: int) -> None:
-    """P1: saved after some records, with threads that read ahead, a fresh iterator goes on at the next."""
+def test_the_state_of_a_grain_iterator(plan: Plan, given: int) -> None:
+    """P1: saved after some records, with prefetching threads, a new iterator continues at the next record."""
     wanted = microbatches(plan, GIVEN, 1, 2, 2)
     source = MicrobatchSource(plan, rank=1, world_size=2, microbatch_size=2)
     options = grain.ReadOptions(num_threads=4, prefetch_buffer_size=4)
@@ -86,8 +86,8 @@ def test_the_iterators_own_state(plan: Plan, given: int) -> None:
         assert same(ids(again), wanted[given:])
 
 
-def test_the_state_as_a_step_goes_on_in_another_world(plan: Plan) -> None:
-    """P2: Grain's count of records, said as a step, resumes any number of ranks."""
+def test_a_grain_state_converts_to_a_step(plan: Plan) -> None:
+    """P2: the number of records, converted to a step, resumes with any number of ranks."""
     source = MicrobatchSource(plan, rank=0, world_size=2, microbatch_size=2)
     iterator = iter(grain.MapDataset.source(source).to_iter_dataset())
     assert len(list(islice(iterator, 6))) == 6
@@ -100,8 +100,8 @@ def test_the_state_as_a_step_goes_on_in_another_world(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 3])
-def test_a_dataset_goes_on_in_any_world_by_itself(plan: Plan, ahead: int) -> None:
-    """P1, P2, P10: Grain's own checkpoint of a MicrobatchDataset, with threads ahead too, is one of the plan."""
+def test_a_microbatch_dataset_resumes_in_any_world(plan: Plan, ahead: int) -> None:
+    """P1, P2, P10: the checkpoint of Grain is a state of the plan, also with prefetching threads."""
 
     def pipeline(plan: Plan, **options: Any) -> Any:
         dataset = MicrobatchDataset(plan, inside_step="continue", **options)
@@ -126,8 +126,8 @@ def test_a_dataset_goes_on_in_any_world_by_itself(plan: Plan, ahead: int) -> Non
 
 @pytest.mark.deep
 @pytest.mark.parametrize("workers", [1, 2])
-def test_workers_give_the_plan(plan: Plan, workers: int) -> None:
-    """P1, P2: worker processes change nothing, from a state either."""
+def test_workers_do_not_change_the_order(plan: Plan, workers: int) -> None:
+    """P1, P2: also when resuming from a state."""
     source = MicrobatchSource(plan, rank=0, world_size=2, microbatch_size=2)
     wanted = microbatches(plan, GIVEN, 0, 2, 2)
     ahead = grain.MultiprocessingOptions(num_workers=workers)
@@ -142,8 +142,8 @@ def test_workers_give_the_plan(plan: Plan, workers: int) -> None:
         assert same(ids(again), wanted[3:])
 
 
-def test_stages_change_the_number_of_records_a_step(make_store: Callable[..., Path]) -> None:
-    """Steps of other batch sizes, cut by skips: every record where it belongs."""
+def test_stages_change_the_records_per_step(make_store: Callable[..., Path]) -> None:
+    """Every record is right across stages and skipped steps."""
     stages = [{"from_step": 3, "weights": {"a": 1}, "global_batch_size": 24}]
     plan = small_plan(small_store(make_store), weights={"a": 1}, stages=stages, skip_steps=[(0, 1), (2, 5)])
     given = (1, 5, 6)
@@ -157,27 +157,27 @@ def test_stages_change_the_number_of_records_a_step(make_store: Callable[..., Pa
 
 
 @pytest.mark.parametrize(("format", "leaf"), [("hf", "labels"), ("torchtitan_flat", 1), ("torch", "input_ids")])
-def test_formats_are_those_of_the_loader(plan: Plan, format: str, leaf: Any) -> None:
-    """Every format as numpy arrays, tuples included."""
+def test_every_format_as_numpy_arrays(plan: Plan, format: str, leaf: Any) -> None:
+    """Tuples included."""
     record = MicrobatchSource(plan, format=format)[0]
     assert isinstance(record[leaf], np.ndarray)
     assert record[leaf].dtype == np.int64
     assert record[leaf].size == 64
 
 
-def test_endless_plans_and_wrong_numbers_are_refused(make_store: Callable[..., Path], plan: Plan) -> None:
-    """Grain needs a length; a number outside it is an IndexError."""
+def test_endless_plans_and_wrong_indices_are_refused(make_store: Callable[..., Path], plan: Plan) -> None:
+    """Grain needs a length; an index out of range is an IndexError."""
     endless = small_plan(plan.stores["a"].path, num_steps=None)
-    with pytest.raises(ConfigError, match="expected one with num_steps"):
+    with pytest.raises(ConfigError, match="plan: the plan is endless"):
         MicrobatchSource(endless)
     source = SequenceSource(plan)
     for index in (-1, 40):
-        with pytest.raises(IndexError, match=f"expected one of 40, found {index}"):
+        with pytest.raises(IndexError, match=f"record: expected 0 to 39, found {index}"):
             source[index]
 
 
-def test_sources_pickle_by_configuration(plan: Plan) -> None:
-    """Workers get no tokens; the copy gives the same record, and its repr is that of the same data only."""
+def test_sources_pickle_as_their_configuration(plan: Plan) -> None:
+    """The pickle has no tokens; the copy yields the same record; the repr identifies the data."""
     source = MicrobatchSource(plan, rank=0, world_size=2)
     wanted = source[3]["input_ids"]
     data = pickle.dumps(source)

@@ -1,4 +1,4 @@
-"""Metrics: progress as a flat dict of numbers, counted again from the documents of every step."""
+"""Metrics: progress as a flat dict of numbers, recounted from the documents of every step."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -22,8 +22,8 @@ def plan(paths: dict[str, Path]) -> Plan:
     return Plan.of(paths, LENGTH, BATCH, weights={"a": 3, "b": 1}, packing="concat", num_steps=40, skip_steps=[(3, 5)])
 
 
-def test_keys_are_these_and_stay(plan: Plan) -> None:
-    """What a log is given: these keys at every step, each an int or a float."""
+def test_keys_are_constant(plan: Plan) -> None:
+    """The same keys at every step, each an int or a float."""
     fields = ["sequences", "epochs", "tokens", "padding", "weight", "realised_weight", "piece_p50", "piece_p95"]
     keys = ["step", "sequences", "tokens", "padding", *(f"{name}/{field}" for name in "ab" for field in fields)]
     for step in (0, 1, 40):
@@ -32,8 +32,8 @@ def test_keys_are_these_and_stay(plan: Plan) -> None:
         assert {type(value) for value in metrics.values()} == {int, float}
 
 
-def test_they_count_what_was_given(plan: Plan) -> None:
-    """P4: sequences and tokens before every step are those of the batches, over all ranks; skipped ones count as used."""
+def test_sequences_and_tokens_equal_the_batches(plan: Plan) -> None:
+    """P4: before every step, over all ranks; skipped steps count as used."""
     sequences, tokens = Counter(), Counter()
     for step in range(plan.num_steps):
         if not plan.schedule.is_skipped(step):
@@ -51,8 +51,8 @@ def test_they_count_what_was_given(plan: Plan) -> None:
     assert plan.metrics(40)["data/tokens"] == sum(tokens.values()) + skipped * LENGTH
 
 
-def test_totals_are_those_of_the_sources(paths: dict[str, Path]) -> None:
-    """P3: after one epoch of everything the tokens are those of the stores, and padding is what is left of the rows."""
+def test_totals_after_an_epoch_equal_the_stores(paths: dict[str, Path]) -> None:
+    """P3: the tokens are those of the stores, and padding is the rest of the rows."""
     plan = Plan.of(paths, LENGTH, BATCH, num_steps="all_exhausted", last_batch="pad")
     metrics = plan.metrics(plan.num_steps)
     tokens = {name: store.num_tokens for name, store in plan.stores.items()}
@@ -66,8 +66,8 @@ def test_totals_are_those_of_the_sources(paths: dict[str, Path]) -> None:
         assert metrics[f"data/{name}/piece_p95"] == progress.pieces.p95
 
 
-def test_a_loader_reports_the_step_it_has_come_to(plan: Plan) -> None:
-    """P2: every rank has the same numbers without asking the others, inside a step those of its start."""
+def test_a_loader_reports_its_step(plan: Plan) -> None:
+    """P2: every rank has the same numbers without communication; inside a step, those of its start."""
     loaders = [TokenLoader(plan, rank=rank, world_size=2, microbatch_size=2) for rank in range(2)]
     assert [loader.metrics() for loader in loaders] == [plan.metrics(0)] * 2
     reached = [at for step in range(40) if not plan.schedule.is_skipped(step) for at in (step, step + 1)]
@@ -76,8 +76,8 @@ def test_a_loader_reports_the_step_it_has_come_to(plan: Plan) -> None:
     assert loaders[0].metrics() == plan.metrics(40)
 
 
-def test_a_store_without_an_order_file_has_no_piece_lengths(make_store: Callable[..., Path]) -> None:
-    """What a store cannot tell is not in the log; nothing else is missing, before the first step either."""
+def test_without_a_length_index_there_are_no_piece_lengths(make_store: Callable[..., Path]) -> None:
+    """All other keys are there, also before the first step."""
     plan = Plan.of(make_store("s/x", random_documents(1, 30, 40)), LENGTH, BATCH, packing="concat")
     metrics = plan.metrics(0)
     assert [key for key in metrics if "piece" in key] == []
@@ -87,8 +87,8 @@ def test_a_store_without_an_order_file_has_no_piece_lengths(make_store: Callable
         plan.metrics(-1)
 
 
-def test_members_of_a_pool_are_in_it(paths: dict[str, Path]) -> None:
-    """P3: after whole epochs of a pool each member's passes and tokens are those counted from the documents."""
+def test_members_of_a_pool_have_metrics(paths: dict[str, Path]) -> None:
+    """P3: after whole epochs of a pool, epochs and tokens of each member equal those counted from documents."""
     sources = {"a": {"path": str(paths["a"])}, "b": {"path": str(paths["b"])}, "mix": {"pool": {"a": 1, "b": 2}}}
     fields = {"sequence_length": LENGTH, "global_batch_size": 1, "seed": 0, "sources": sources}
     plan = Plan(PlanConfig(**fields))

@@ -1,4 +1,4 @@
-"""TokenDataset in torchdata's StatefulDataLoader: it resumes exactly, and says what does not fit."""
+"""TokenDataset in the StatefulDataLoader of torchdata: it resumes exactly, and refuses states that do not fit."""
 
 import logging
 import multiprocessing
@@ -34,7 +34,7 @@ def plan(path: Path) -> Plan:
 
 
 def loader_of(plan: Plan, workers: int, **options: Any) -> StatefulDataLoader:
-    """Rank 1 of 2: three microbatches a step, so that most states lie inside one."""
+    """Rank 1 of 2 with three microbatches per step, so that most states are inside a step."""
     chosen = {"step": options.pop("step", 0), "inside_step": options.pop("inside_step", "continue")}
     dataset = TokenDataset(plan, rank=1, world_size=2, microbatch_size=2, **chosen)
     options |= {"multiprocessing_context": "fork"} if workers else {}
@@ -42,7 +42,7 @@ def loader_of(plan: Plan, workers: int, **options: Any) -> StatefulDataLoader:
 
 
 def end_workers() -> None:
-    """Terminate them: torchdata would wait seconds for each. Torch, told by SIGCHLD, would raise in whatever test is under way."""
+    """Terminate the workers: torchdata waits seconds for each, and torch would raise on SIGCHLD in another test."""
     handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         for process in multiprocessing.active_children():
@@ -58,13 +58,13 @@ def ids(batches: Any) -> list[list[list[int]]]:
 
 @pytest.fixture
 def expected(plan: Plan) -> list[list[list[int]]]:
-    """The microbatches of a run that nothing stopped."""
+    """The microbatches of an uninterrupted run."""
     return ids(TokenLoader(plan, rank=1, world_size=2, microbatch_size=2))
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2, 3])
-def test_it_resumes_exactly_and_again(plan: Plan, expected: list, workers: int) -> None:
-    """P1: stopped inside a step, resumed, stopped and resumed once more: every microbatch once, the same as ever."""
+def test_runs_resume_exactly(plan: Plan, expected: list, workers: int) -> None:
+    """P1: stopped inside a step, resumed, stopped and resumed again: every microbatch once, in order."""
     seen, state = [], {}
     for count in (4, 3, TOTAL):
         loader = loader_of(plan, workers)
@@ -76,7 +76,7 @@ def test_it_resumes_exactly_and_again(plan: Plan, expected: list, workers: int) 
 
 @pytest.mark.parametrize("count", [2, 7])
 def test_snapshots_every_few_steps_resume_exactly(plan: Plan, expected: list, count: int) -> None:
-    """P1: with a snapshot every four batches the ones behind it are read again and passed over."""
+    """P1: with a snapshot every four batches, the batches after it are read again and skipped."""
     loader = loader_of(plan, 2, snapshot_every_n_steps=4)
     assert ids(islice(loader, count)) == expected[:count]
     again = loader_of(plan, 2, snapshot_every_n_steps=4)
@@ -84,8 +84,8 @@ def test_snapshots_every_few_steps_resume_exactly(plan: Plan, expected: list, co
     assert ids(again) == expected[count:]
 
 
-def test_persistent_workers_give_whole_passes_after_a_resume(plan: Plan, expected: list) -> None:
-    """P1: the pass that is resumed goes to its end; the next ones are whole again, in the same workers."""
+def test_persistent_workers_continue_with_whole_passes(plan: Plan, expected: list) -> None:
+    """P1: the resumed pass ends, and the next passes are complete, in the same workers."""
     loader = loader_of(plan, 2, persistent_workers=True)
     next(iter(loader))
     again = loader_of(plan, 2, persistent_workers=True)
@@ -95,7 +95,7 @@ def test_persistent_workers_give_whole_passes_after_a_resume(plan: Plan, expecte
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_finished_pass_is_followed_by_a_new_one(plan: Plan, expected: list, workers: int) -> None:
-    """P1: the state of a run at its end begins the next pass, at the dataset's first step."""
+    """P1: the state at the end of a pass starts the next one, at the dataset's first step."""
     loader = loader_of(plan, workers, step=1)
     assert ids(loader) == expected[3:]
     again = loader_of(plan, workers, step=1)
@@ -104,16 +104,16 @@ def test_a_finished_pass_is_followed_by_a_new_one(plan: Plan, expected: list, wo
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_state_before_the_first_batch(plan: Plan, expected: list, workers: int) -> None:
-    """P1: asked before anything was given, the state begins at the beginning."""
+def test_a_state_before_the_first_batch_is_the_start(plan: Plan, expected: list, workers: int) -> None:
+    """P1: it resumes at the beginning."""
     state = loader_of(plan, workers).state_dict()
     again = loader_of(plan, workers)
     again.load_state_dict(state)
     assert ids(islice(again, 2)) == expected[:2]
 
 
-def test_it_is_never_read_forward(plan: Plan, expected: list, caplog: pytest.LogCaptureFixture) -> None:
-    """P1: resuming costs the same anywhere: torchdata is not left to read again what was given before."""
+def test_resuming_reads_no_earlier_batch(plan: Plan, expected: list, caplog: pytest.LogCaptureFixture) -> None:
+    """P1: resuming costs the same at any position."""
     loader = loader_of(plan, 0)
     list(islice(loader, 6))
     again = loader_of(plan, 0)
@@ -125,7 +125,7 @@ def test_it_is_never_read_forward(plan: Plan, expected: list, caplog: pytest.Log
 
 @pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 3), (3, 2)])
 def test_another_number_of_workers_is_refused(plan: Plan, before: int, after: int) -> None:
-    """P10: states are each worker's own; the message says which number fits, and what fits any."""
+    """P10: each worker has its own state. The message has the right number, and what accepts any number."""
     loader = loader_of(plan, before)
     list(islice(loader, 4))
     again = loader_of(plan, after)
@@ -137,8 +137,8 @@ def test_another_number_of_workers_is_refused(plan: Plan, before: int, after: in
     end_workers()
 
 
-def test_other_microbatches_are_refused(plan: Plan) -> None:
-    """P10: which microbatches a worker has given depends on their size; that of another is no place here."""
+def test_other_microbatch_sizes_are_refused(plan: Plan) -> None:
+    """P10: the position of a worker depends on the microbatch size."""
     loader = loader_of(plan, 0)
     list(islice(loader, 4))
     again = StatefulDataLoader(TokenDataset(plan, rank=0, world_size=1), batch_size=None)
@@ -147,8 +147,8 @@ def test_other_microbatches_are_refused(plan: Plan) -> None:
         next(iter(again))
 
 
-def test_another_past_is_refused(plan: Plan, path: Path) -> None:
-    """P10: a run is resumed into the same plan or not at all, also here."""
+def test_another_history_is_refused(plan: Plan, path: Path) -> None:
+    """P10: a state resumes only into a plan with the same history."""
     loader = loader_of(plan, 0)
     list(islice(loader, 4))
     other = Plan.of(path, sequence_length=16, global_batch_size=12, num_steps=7, skip_steps=[(2, 4)], seed=1)
@@ -160,7 +160,7 @@ def test_another_past_is_refused(plan: Plan, path: Path) -> None:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_loader_refuses_the_state_of_the_other(plan: Plan, workers: int) -> None:
-    """P10: TokenLoader says plainly that a StatefulDataLoader's state is not its own, and an iterator that TokenLoader's is not."""
+    """P10: TokenLoader and the iterator of a TokenDataset each refuse the state of the other with a clear message."""
     loader = loader_of(plan, workers)
     next(iter(loader))
     own = TokenLoader(plan)
@@ -177,7 +177,7 @@ def test_each_loader_refuses_the_state_of_the_other(plan: Plan, workers: int) ->
 
 
 def test_iterators_are_independent(plan: Plan) -> None:
-    """P1: two iterators of one dataset, as torchdata makes at a restore, do not move each other; {} moves nothing."""
+    """P1: two iterators of one dataset, as torchdata makes when restoring, do not move each other; {} moves nothing."""
     dataset = TokenDataset(plan)
     first, second = iter(dataset), iter(dataset)
     next(first)
@@ -187,8 +187,8 @@ def test_iterators_are_independent(plan: Plan) -> None:
     assert torch.equal(next(iter(dataset))["input_ids"], next(iter(TokenLoader(plan)))["input_ids"])
 
 
-def test_the_length_is_that_of_a_pass(plan: Plan, path: Path) -> None:
-    """P5: len() counts what one pass gives, from the step it begins at, over all workers; an endless one has none."""
+def test_the_length_covers_one_pass(plan: Plan, path: Path) -> None:
+    """P5: len() counts the batches of all workers from the first step; an endless plan has no length."""
     for step in range(8):
         dataset = TokenDataset(plan, microbatch_size=4, step=step)
         assert len(dataset) == len(list(dataset))

@@ -1,4 +1,4 @@
-"""TokenNode under the real torchdata.nodes: order, states, worlds, workers."""
+"""TokenNode under the real torchdata.nodes: order, states, world sizes, workers."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -31,18 +31,18 @@ pytestmark = [
 
 @pytest.fixture(autouse=True, scope="module")
 def ended() -> Iterator[None]:
-    """Pipelines that tests gave up end here, not in another module's test."""
+    """End the pipelines that a test abandoned, so that they do not end in another test."""
     yield
     gc.collect()
 
 
 def twice(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """A user's function, for workers: the ids doubled, and halved again by `ids`."""
+    """A function for workers: doubles the ids; `ids` halves them again."""
     return {name: tensor * 2 for name, tensor in batch.items()}
 
 
 def bare(node: TokenNode) -> BaseNode:
-    """The node as it is, doubled."""
+    """The node itself, with doubled ids."""
     return ParallelMapper(node, twice, num_workers=0)
 
 
@@ -64,7 +64,7 @@ def plan(make_store: Callable[..., Path]) -> Plan:
 
 @pytest.fixture(params=[name for name in WRAPS if name != "processes"])
 def wrap(request: pytest.FixtureRequest) -> Wrap:
-    """One pipeline over a node; one with processes has a test of its own."""
+    """A pipeline over a node. Pipelines with processes have their own test."""
     return WRAPS[request.param]
 
 
@@ -77,16 +77,16 @@ def ids(batches: Any) -> list[torch.Tensor]:
     return [batch["input_ids"] // 2 for batch in batches]
 
 
-def test_a_pass_is_the_plan(plan: Plan, wrap: Wrap) -> None:
-    """P2: every microbatch of a rank once, in the plan's order, in every pass."""
+def test_a_pass_yields_the_plan(plan: Plan, wrap: Wrap) -> None:
+    """P2: every microbatch of a rank once, in the order of the plan, in every pass."""
     mine = loader(plan, wrap, 1, 2)
     for _ in range(2):
         assert same(ids(mine), microbatches(plan, GIVEN, 1, 2, 2))
 
 
 @pytest.mark.parametrize("given", [0, 1, 3, 4, 7, 10])
-def test_a_state_goes_on_at_the_next_microbatch(plan: Plan, wrap: Wrap, given: int) -> None:
-    """P1: what the consumer was given decides, not what was read ahead; after a whole pass the next one follows."""
+def test_a_state_continues_at_the_next_microbatch(plan: Plan, wrap: Wrap, given: int) -> None:
+    """P1: prefetched batches do not count; after a whole pass the next one follows."""
     first = loader(plan, wrap, 0, 2)
     iterator = iter(first)
     assert len(list(islice(iterator, given))) == given
@@ -98,8 +98,8 @@ def test_a_state_goes_on_at_the_next_microbatch(plan: Plan, wrap: Wrap, given: i
     assert same(ids(again), wanted)
 
 
-def test_resumed_twice(plan: Plan, wrap: Wrap) -> None:
-    """A state of a resumed run is as good as one of the first."""
+def test_a_resumed_run_can_be_resumed(plan: Plan, wrap: Wrap) -> None:
+    """The state of a resumed run is as good as any other."""
     wanted, done = microbatches(plan, GIVEN, 0, 1, 2), 0
     state: dict = {}
     for count in (3, 5, 6):
@@ -112,8 +112,8 @@ def test_resumed_twice(plan: Plan, wrap: Wrap) -> None:
 
 @pytest.mark.parametrize("name", ["bare", "prefetch", "threads"])
 @pytest.mark.parametrize(("world_size", "size"), [(1, 2), (4, 2), (2, 1), (8, None)])
-def test_a_state_goes_on_in_another_world(plan: Plan, name: str, world_size: int, size: int | None) -> None:
-    """P2: saved by one of two ranks after a whole step, resumed by any number with any microbatch."""
+def test_a_state_resumes_in_another_world(plan: Plan, name: str, world_size: int, size: int | None) -> None:
+    """P2: saved by one of two ranks after a whole step, resumed by any number of ranks with any microbatch size."""
     first = loader(plan, WRAPS[name], 1, 2)
     assert len(list(islice(iter(first), 4))) == 4
     state = first.state_dict()
@@ -124,8 +124,8 @@ def test_a_state_goes_on_in_another_world(plan: Plan, name: str, world_size: int
 
 
 @pytest.mark.deep
-def test_processes_give_the_plan(plan: Plan) -> None:
-    """P1, P2: worker processes of a mapper change nothing, from a state either."""
+def test_worker_processes_do_not_change_the_order(plan: Plan) -> None:
+    """P1, P2: also when resuming from a state."""
     mine, again = (loader(plan, WRAPS["processes"], 0, 2) for _ in range(2))
     iterator = iter(mine)
     wanted = microbatches(plan, GIVEN, 0, 2, 2)
@@ -137,8 +137,8 @@ def test_processes_give_the_plan(plan: Plan) -> None:
     assert same(ids(again), wanted[3:])
 
 
-def test_an_endless_plan(make_store: Callable[..., Path]) -> None:
-    """Also a plan without an end is prefetched and resumed."""
+def test_an_endless_plan_can_be_prefetched_and_resumed(make_store: Callable[..., Path]) -> None:
+    """It has no length."""
     plan = small_plan(small_store(make_store), num_steps=None, skip_steps=[])
     first = loader(plan, WRAPS["prefetch"], size=None)
     assert len(list(islice(iter(first), 3))) == 3
@@ -147,8 +147,8 @@ def test_an_endless_plan(make_store: Callable[..., Path]) -> None:
     assert same(ids(islice(iter(again), 2)), microbatches(plan, (3, 4)))
 
 
-def test_a_node_leaves_its_loader_alone(plan: Plan) -> None:
-    """The loader is copied, where it is: the beginning of the node."""
+def test_a_node_does_not_move_its_loader(plan: Plan) -> None:
+    """It copies the loader, whose position is the start of the node."""
     source = TokenLoader(plan, step=5)
     node = TokenNode(source)
     for _ in range(2):
@@ -158,7 +158,7 @@ def test_a_node_leaves_its_loader_alone(plan: Plan) -> None:
 
 
 def test_a_state_of_another_run_is_refused(plan: Plan, make_store: Callable[..., Path]) -> None:
-    """P10, and a rest of a step that does not divide: the loader's own errors."""
+    """P10: with the errors of the loader, also for a rest of a step that does not divide."""
     other = small_plan(plan.stores["a"].path, seed=1)
     first = TokenNode(TokenLoader(plan, microbatch_size=2))
     assert len(list(islice(first, 5))) == 5
@@ -168,8 +168,8 @@ def test_a_state_of_another_run_is_refused(plan: Plan, make_store: Callable[...,
         TokenNode(TokenLoader(plan, rank=0, world_size=4)).reset(first.state_dict())
 
 
-def test_states_are_the_loaders(plan: Plan) -> None:
-    """A node's state is a TokenLoader's, to be loaded into one."""
+def test_a_state_fits_a_loader(plan: Plan) -> None:
+    """The state of a node can be loaded into a TokenLoader."""
     node = TokenNode(TokenLoader(plan))
     assert node.state_dict() == TokenLoader(plan).state_dict()
     next(node)

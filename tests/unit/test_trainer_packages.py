@@ -1,4 +1,4 @@
-"""The packages of trainers: imported by their own adapter only, and said by name where they are missing."""
+"""Packages of trainers are imported only by their adapter, and a missing one is named."""
 
 import subprocess
 import sys
@@ -16,16 +16,16 @@ ADAPTERS = {
 
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_a_missing_package_is_named(adapter: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install."""
+    """The error has the command that installs it."""
     package, text = ADAPTERS[adapter]
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"tokenstore.trainers.{adapter}", raising=False)
-    with pytest.raises(ImportError, match=f"expected the package, found none; {text}"):
+    with pytest.raises(ImportError, match=f"is not installed; {text}"):
         import_module(f"tokenstore.trainers.{adapter}")
 
 
 def test_loaders_import_no_trainer() -> None:
-    """Who uses none of them needs none of them, and waits for none of them."""
+    """Programs without a trainer neither need nor import one."""
     code = (
         "import sys, tokenstore.torch_data, tokenstore.trainers; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     )

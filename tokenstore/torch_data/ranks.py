@@ -1,6 +1,6 @@
-"""Which part of the data a process is given: its place among the data-parallel ranks only.
+"""The data-parallel rank of a process, which determines its part of the data.
 
-Ranks of tensor, context and pipeline parallelism work on one batch together, so all of them must be given the same one.
+Ranks of tensor, context and pipeline parallelism train on the same batch, so all of them must load the same data.
 """
 
 import os
@@ -14,7 +14,7 @@ from torch.utils.data import get_worker_info
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-# Dims by their usual names: those over which trainers give different data, and those over which they give the same
+# Usual names of mesh dims: ranks along DATA_DIMS load different data, ranks along MODEL_DIMS the same.
 DATA_DIMS = {"dp", "dp_replicate", "dp_shard", "data", "data_parallel", "batch"}
 DATA_DIMS |= {"ddp", "fsdp", "hsdp", "replicate", "shard"}
 MODEL_DIMS = {
@@ -37,7 +37,17 @@ MODEL_DIMS |= {f"{kind}_parallel" for kind in MODEL_DIMS}
 
 @dataclass(frozen=True)
 class DataRank:
-    """A data-parallel rank, 0 <= rank < world_size. Every `rank=` of this package takes one in place of both numbers."""
+    """A data-parallel rank. Every `rank=` argument of this package accepts one instead of `rank` and `world_size`.
+
+    Attributes:
+        rank: 0 <= rank < world_size.
+        world_size: number of data-parallel ranks.
+
+    Raises: ValueError: the numbers are out of range.
+
+    Example:
+        >>> TokenLoader(plan, rank=DataRank.from_mesh(mesh))
+    """
 
     rank: int
     world_size: int
@@ -46,31 +56,36 @@ class DataRank:
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
             raise ValueError(
                 f"rank: expected 0 <= rank < world_size, found rank {self.rank} of {self.world_size};"
-                " give the data-parallel rank and size"
+                " pass the data-parallel rank and world size"
             )
 
     @classmethod
     def from_mesh(cls, mesh: "DeviceMesh", dims: Sequence[str] | str | None = None) -> Self:
-        """The place of this process along the data-parallel dims of a mesh, counted in the mesh's order.
+        """The rank of this process along the data-parallel dims of a mesh, numbered in the order of the mesh.
 
         Args:
             mesh: a torch DeviceMesh with named dims.
-            dims: the data-parallel ones; left out: those with a usual name (dp, dp_replicate, dp_shard, fsdp, data, batch,
-                ...). A dim with context parallelism folded in, as torchtitan's `fsdp`, is not one of them: give `batch`.
-        Raises: ValueError: no dim fits, or without `dims` one has a name that does not tell what it is for.
+            dims: names of the data-parallel dims. Default: all with a usual name (dp, dp_replicate, dp_shard, fsdp, data,
+                batch, ...). If a dim also contains context parallelism, as torchtitan's `fsdp`, pass `batch` instead.
+        Raises: ValueError: no dim matches; or `dims` is omitted and a dim has an unknown name; or this process is not in
+            the mesh.
+
+        Example:
+            >>> mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))
+            >>> DataRank.from_mesh(mesh)  # on process 5: DataRank(rank=2, world_size=4)
         """
         names = tuple(mesh.mesh_dim_names or ())
         wanted = _data_dims(names) if dims is None else {dims} if isinstance(dims, str) else set(dims)
         if not wanted or not wanted <= set(names):
             raise ValueError(
-                f"dims: expected some of the mesh's dims {list(names)}, found {sorted(wanted) or 'none that is usual'};"
-                " name those over which the data is split: from_mesh(mesh, dims=(...))"
+                f"dims: expected some of the mesh's dims {list(names)}, found {sorted(wanted) or 'no usual name'};"
+                " name the data-parallel dims: from_mesh(mesh, dims=(...))"
             )
         place = mesh.get_coordinate()
         if place is None:
             raise ValueError(
-                f"mesh: expected one that this process is in, found the ranks {mesh.mesh.flatten().tolist()};"
-                " make a loader on those only"
+                f"mesh: this process is not in it; its ranks are {mesh.mesh.flatten().tolist()};"
+                " make a loader only on these"
             )
         rank, world_size = 0, 1
         for name, at, size in zip(names, place, mesh.mesh.shape, strict=True):
@@ -80,37 +95,45 @@ class DataRank:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Those of torch.distributed, where all ranks are data-parallel; before it is set up those a launcher left in RANK
-        and WORLD_SIZE, so that an early loader is not given what another rank has; without either, 0 of 1.
+        """The rank of torch.distributed, whose ranks are all taken as data-parallel.
+
+        Before torch.distributed is initialized, RANK and WORLD_SIZE of the launcher are used, so that a loader made early
+        does not load the data of another rank. Without either, it is rank 0 of 1.
+
+        Raises: ValueError: WORLD_SIZE is set without RANK.
         """
         if _is_distributed():
             return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
         rank, world_size = os.environ.get("RANK"), int(os.environ.get("WORLD_SIZE") or 1)
         if world_size > 1 and rank is None:
             raise ValueError(
-                f"rank: expected torch.distributed to be set up, or RANK, found WORLD_SIZE={world_size} alone;"
-                " set it up first, or give rank= and world_size="
+                f"rank: the environment has WORLD_SIZE={world_size} but no RANK, and torch.distributed is not initialized;"
+                " initialize it first, or pass rank= and world_size="
             )
         return cls(int(rank or 0), world_size)
 
 
 class ProcessRank:
-    """The data rank of the process that asks: the one that was given, or that of the process's environment.
+    """The data-parallel rank of the current process: a given rank, or that of the environment.
 
-    Without a given rank the environment is read at every call until `fix`, at the first batch: torch.distributed may be
-    set up after a loader was made. A pickled or forked copy reads the environment of its own process, so an object made on
-    a driver is right in each worker. It keeps the rank of the process it came from where the new one has no rank of its
-    own: in a worker process of a DataLoader, or without torch.distributed and RANK.
+    Without a given rank, the environment is read at every call until `fix`, which is called at the first batch, because
+    torch.distributed may be initialized after a loader is made. A pickled or forked copy reads the environment of its own
+    process, so an object made on a driver is right in each worker. A copy keeps the rank of the original process if the new
+    one has no rank: in a worker process of a DataLoader, or without torch.distributed and RANK.
+
+    Attributes:
+        given: the given rank; None: the environment decides.
     """
 
     def __init__(self, rank: "int | DataRank | None", world_size: int | None):
+        """Use `rank` and `world_size`, or a DataRank as `rank`; None: the environment."""
         self.given = None if rank is None and world_size is None else data_rank(rank, world_size)
         self._inherited: DataRank | None = None
         self._fixed: DataRank | None = None
         self._process = os.getpid()
 
     def now(self) -> DataRank:
-        """The rank here. Raises: ValueError: WORLD_SIZE is set without RANK, and nothing else says which rank this is."""
+        """The rank of this process. Raises: ValueError: WORLD_SIZE is set without RANK, and nothing else determines the rank."""
         if self.given is not None:
             return self.given
         if self._process != os.getpid():  # forked
@@ -118,7 +141,7 @@ class ProcessRank:
         return self._fixed or self._of_process()
 
     def fix(self) -> DataRank:
-        """The rank here, from now on."""
+        """The rank of this process, which is constant from now on."""
         self._fixed = self.now()
         return self._fixed
 
@@ -141,7 +164,10 @@ def _is_distributed() -> bool:
 
 
 def data_rank(rank: "int | DataRank | None", world_size: int | None) -> DataRank:
-    """The DataRank of a pair of arguments `rank`, `world_size`: both numbers, one DataRank, or neither."""
+    """The DataRank for a pair of arguments: both numbers, one DataRank as `rank`, or neither (the environment).
+
+    Raises: ValueError: only one of the two is given, or they are out of range.
+    """
     if isinstance(rank, DataRank) and world_size is None:
         return rank
     if rank is None and world_size is None:
@@ -149,16 +175,16 @@ def data_rank(rank: "int | DataRank | None", world_size: int | None) -> DataRank
     if rank is None or world_size is None or isinstance(rank, DataRank):
         raise ValueError(
             f"rank and world_size: expected both or neither, or a DataRank alone, found {rank} and {world_size};"
-            " give the data-parallel rank and size"
+            " pass the data-parallel rank and world size"
         )
     return DataRank(rank, world_size)
 
 
 def _data_dims(names: Sequence[str]) -> set[str]:
-    """The data-parallel dims by their usual names."""
+    """The data-parallel dims among `names`, by their usual names."""
     if unknown := [name for name in names if name not in DATA_DIMS | MODEL_DIMS]:
         raise ValueError(
-            f"dims: expected to know the mesh's dims {list(names)} by name, found {unknown};"
-            " name those over which the data is split: from_mesh(mesh, dims=(...))"
+            f"dims: the mesh has dims {list(names)}, and it is unknown whether {unknown} are data-parallel;"
+            " name the data-parallel dims: from_mesh(mesh, dims=(...))"
         )
     return DATA_DIMS & set(names)

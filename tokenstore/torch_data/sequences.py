@@ -2,7 +2,6 @@
 
 import operator
 import threading
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, overload
@@ -13,7 +12,7 @@ from torch.utils.data import Dataset
 
 from tokenstore.order.schedule import MOST_SEQUENCES
 from tokenstore.planning.plan import Plan, as_plan
-from tokenstore.store.files import after_fork_in_child
+from tokenstore.store.files import renew_after_fork
 from tokenstore.torch_data.formats import DictFormat, TupleFormat, check_fields
 from tokenstore.torch_data.resharding import check_sampler
 from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT
@@ -68,7 +67,7 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
         self.plan = plan = as_plan(plan)
         self._format, self._fields = format, check_fields(fields, format, by_row=True)
         self._hold_nothing()
-        _renew_after_fork(self)
+        renew_after_fork(self, SequenceDataset._hold_nothing)
 
     def _hold_nothing(self) -> None:
         self._maker: BatchMaker | None = None
@@ -80,7 +79,7 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._hold_nothing()
-        _renew_after_fork(self)
+        renew_after_fork(self, SequenceDataset._hold_nothing)
 
     def __len__(self) -> int:
         """Sequences of the whole plan; TypeError when it is endless."""
@@ -120,17 +119,6 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
         if not 0 <= number < most:
             raise IndexError(f"sequence: expected one of {most}, found {given}; ask for a number in 0..{most - 1}")
         return number
-
-
-def _renew_after_fork(dataset: SequenceDataset[Any]) -> None:
-    """A lock that some thread held at a fork would never be free in the child, and its maker may be half-way."""
-    known = weakref.ref(dataset)
-
-    def renew() -> None:
-        if (mine := known()) is not None:
-            mine._hold_nothing()
-
-    after_fork_in_child(renew)
 
 
 def _row(batch: Any, i: int) -> Any:

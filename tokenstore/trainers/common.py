@@ -1,7 +1,7 @@
-"""What the adapters of trainers share: where a trainer's count of updates is in a plan, and loaders that begin there.
+"""Shared by the adapters: the position in a plan that a trainer's number of updates means, and loaders that start there.
 
-A trainer's checkpoint holds how often its optimizer has stepped, and no gradients. So a plan goes on at the first step
-that was not trained to its end, however many microbatches of it, or ahead of it, had been handed over.
+A trainer's checkpoint has the number of optimizer updates, and no gradients. So a plan continues at the first step that was
+not trained completely, however many of its microbatches, or of later ones, had been loaded.
 """
 
 import warnings
@@ -14,13 +14,22 @@ from tokenstore.torch_data.loader import AllOptions, TokenLoader
 
 
 class PlacedLoader:
-    """Microbatches of a plan for one rank, from the step after the updates that a trainer has counted when it asks for them.
+    """Microbatches of a plan for one rank. Each iteration starts at the step after the trainer's updates so far.
 
-    Nothing is kept between iterations. It is no `torch.utils.data.DataLoader`, so trainers give it out as it is.
+    It keeps no state between iterations. It is not a `torch.utils.data.DataLoader`, so trainers use it unchanged.
+
+    Attributes:
+        plan: the plan.
     """
 
     def __init__(self, plan: Plan, num_updates: Callable[[], int], **options: Unpack[AllOptions]):
-        """Make a loader; `options` are those of TokenLoader, without `step`, and checked here."""
+        """Make a loader.
+
+        Args:
+            plan: the plan to load.
+            num_updates: called at the start of each iteration; returns the number of updates so far.
+            options: options of TokenLoader except `step`. They are checked here.
+        """
         self.plan = plan
         self._num_updates, self._options = num_updates, options
         self._template: TokenLoader[Any] = TokenLoader(plan, **options)
@@ -30,88 +39,101 @@ class PlacedLoader:
         yield from TokenLoader(self.plan, **options)
 
     def __len__(self) -> int:
-        """Microbatches in the whole plan; TypeError when the plan is endless."""
+        """Number of microbatches of the whole plan. Raises: TypeError: the plan is endless."""
         return len(self._template)
 
     def state_dict(self) -> dict[str, int | str]:
-        """The state of the plan after the updates made, the same on every rank."""
+        """The state of the plan after the updates so far, the same on every rank."""
         return state_after(self.plan, self._num_updates())
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Refuse (StateMismatchError) the state of a run with another history; {} does nothing. The place is the trainer's."""
+        """Check a state; the position itself comes from the trainer. {} is ignored.
+
+        Raises: StateMismatchError: the state is from a run with another history.
+        """
         if state:
             self.plan.check_state(state)
 
     def set_epoch(self, epoch: int) -> None:
-        """Do nothing: every source counts its own epochs. Here for trainers that call it."""
+        """Do nothing: every source counts its own epochs. Some trainers call this method."""
 
 
 def evaluation_loader(plan: Plan, **options: Unpack[AllOptions]) -> PlacedLoader:
-    """A loader that gives the whole plan each time it is iterated, also when left half-way before.
+    """A loader that yields the whole plan in each iteration, even if the previous iteration stopped early.
 
-    Microbatches that have no token on any rank are skipped: a mean loss of them is NaN.
+    Microbatches without a token on any rank are skipped, because their mean loss is NaN. `options` are those of TokenLoader.
 
-    Raises: ConfigError: an endless plan.
+    Raises: ConfigError: the plan is endless.
+
+    Example:
+        >>> losses = [model(**batch).loss for batch in evaluation_loader(plan, format="hf")]
     """
     if plan.num_steps is None:
-        raise ConfigError(
-            "evaluation plan: expected one that ends, found an endless one; give it num_steps: all_exhausted"
-        )
+        raise ConfigError("evaluation plan: the plan is endless; set num_steps, for example to all_exhausted")
     options.setdefault("skip_empty", True)
     return PlacedLoader(plan, lambda: 0, **options)
 
 
-def updates_a_pass(plan: Plan) -> int | None:
-    """Steps of the whole plan that are not skipped, an update each; None when it is endless."""
+def updates_per_pass(plan: Plan) -> int | None:
+    """Updates in one pass over the plan: its steps that are not skipped. None if the plan is endless."""
     return None if plan.num_steps is None else plan.num_steps - plan.schedule.num_skipped(plan.num_steps)
 
 
 def step_after(plan: Plan, num_updates: int) -> int:
-    """The step that follows `num_updates` updates of a run that began at step 0; after a whole pass, 0 again."""
-    whole = updates_a_pass(plan)
+    """The step that follows `num_updates` updates of a run that began at step 0; 0 after a whole pass."""
+    whole = updates_per_pass(plan)
     return plan.step_at(num_updates % whole if whole else num_updates)
 
 
 def state_after(plan: Plan, num_updates: int) -> dict[str, int | str]:
-    """The plan's state after so many updates, for checkpoints; after a whole pass that of its end, with all its history."""
-    ended = num_updates > 0 and num_updates % (updates_a_pass(plan) or num_updates + 1) == 0
+    """The plan's state after `num_updates` updates, for checkpoints. After a whole pass it is the state of the plan's end."""
+    ended = num_updates > 0 and num_updates % (updates_per_pass(plan) or num_updates + 1) == 0
     return plan.state(plan.num_steps if ended and plan.num_steps is not None else step_after(plan, num_updates))
 
 
-def microbatches_a_step(plan: Plan, world_size: int, microbatch_size: int | None) -> int:
-    """Microbatches a rank is given in every step. Raises: ConfigError: stages differ in it, which no trainer can follow.
+def microbatches_per_step(plan: Plan, world_size: int, microbatch_size: int | None) -> int:
+    """Microbatches that a rank receives per step.
 
     Args:
-        plan: what is trained.
-        world_size: data-parallel ranks, a divisor of every step.
-        microbatch_size: sequences a microbatch; None: a rank's whole share of a step.
+        plan: the plan to train.
+        world_size: number of data-parallel ranks; divides every step.
+        microbatch_size: sequences per microbatch; None: a rank's whole share of a step.
+    Raises: ConfigError: stages of the plan differ in this number. Trainers have one number for the whole run.
     """
     shares = {stage.from_step: stage.global_batch_size // world_size for stage in plan.schedule.stages}
     counts = {step: share // (microbatch_size or share) for step, share in shares.items()}
     if len(set(counts.values())) > 1:
         raise ConfigError(
-            f"microbatches a step: expected as many in every stage, as a trainer has one number for all, found {counts} by"
-            f" from_step with {microbatch_size} sequences a microbatch; leave the microbatch size out"
+            f"microbatches per step: a trainer has one number for all stages, but with {microbatch_size} sequences per"
+            f" microbatch they have {counts} (by from_step); omit the microbatch size"
         )
     return next(iter(counts.values()))
 
 
-def check_accumulation(name: str, found: int, wanted: int, plan: Plan) -> None:
-    """Refuse (ConfigError) a trainer whose updates are no steps: `found` microbatches an update instead of `wanted`."""
-    if found != wanted:
+def check_accumulation(name: str, found: int, expected: int, plan: Plan) -> None:
+    """Check that an update of the trainer is a step of the plan.
+
+    Args:
+        name: the trainer's option for microbatches per update.
+        found: its value.
+        expected: microbatches that a rank receives per step.
+        plan: the plan to train.
+    Raises: ConfigError: the numbers differ.
+    """
+    if found != expected:
         raise ConfigError(
-            f"{name}: expected {wanted}, the microbatches a rank is given in a step of"
-            f" {plan.global_batch_size(0)} sequences, so that an update is a step, found {found}; change it, the"
-            " microbatch size or the plan's global_batch_size"
+            f"{name}: expected {expected}, the number of microbatches per rank in a step of {plan.global_batch_size(0)}"
+            f" sequences, found {found}; an update must be a step: change {name}, the microbatch size or the plan's"
+            " global_batch_size"
         )
 
 
-def warn_of_passes(plan: Plan, num_updates: float, advice: str) -> None:
-    """Warn where a trainer is to make more updates than the plan has steps: it would repeat them in the same order."""
-    whole = updates_a_pass(plan)
+def warn_if_repeated(plan: Plan, num_updates: float, advice: str) -> None:
+    """Warn if a trainer will make more updates than the plan has steps: it would repeat the steps in the same order."""
+    whole = updates_per_pass(plan)
     if whole is not None and num_updates > whole:
         warnings.warn(
-            f"updates: expected at most the {whole} steps of the plan, found {num_updates:g}; the same steps will be"
-            f" trained again in the same order. {advice}",
+            f"updates: the trainer will make {num_updates:g} updates, but the plan has {whole} steps, so the same steps will"
+            f" be trained again in the same order. {advice}",
             stacklevel=3,
         )

@@ -1,4 +1,4 @@
-"""TokenTrainerMixin and ResumeCallback: plans for the Trainer of transformers, resumed exactly with any number of ranks.
+"""TokenTrainerMixin and ResumeCallback: train plans with the Trainer of transformers and resume exactly on any number of ranks.
 
     class TokenTrainer(TokenTrainerMixin, Trainer): ...
 
@@ -6,8 +6,8 @@
                              ignore_data_skip=True)
     TokenTrainer(model, args, train_plan=plan, eval_plan=val_plan).train(resume_from_checkpoint=...)
 
-The Trainer counts its updates, and that count says where the plan goes on. Its loaders are no DataLoaders, so that Accelerate
-neither splits nor deals out again what is a rank's own already.
+The Trainer counts its updates, and this number determines where the plan continues. The loaders are not DataLoaders: so
+Accelerate does not divide the data of a rank among the ranks again.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,58 +25,68 @@ from tokenstore.trainers.common import (
     PlacedLoader,
     check_accumulation,
     evaluation_loader,
-    microbatches_a_step,
+    microbatches_per_step,
     state_after,
     step_after,
-    updates_a_pass,
-    warn_of_passes,
+    updates_per_pass,
+    warn_if_repeated,
 )
 
 try:
     from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 except ImportError as error:
-    raise ImportError(
-        "transformers: expected the package, found none; pip install 'transformers>=5' accelerate"
-    ) from error
+    raise ImportError("transformers is not installed; pip install 'transformers>=5' accelerate") from error
 
 
-if TYPE_CHECKING:  # a mixin has no Trainer of its own, but is only ever before one
+if TYPE_CHECKING:  # the mixin has no base, but is only used in front of Trainer
     from transformers import Trainer as _Trainer
 else:
     _Trainer = object
 
-_TRL_COUNT = "_total_train_tokens"  # of SFTTrainer: the tokens trained so far, over all ranks
+_TRL_COUNT = "_total_train_tokens"  # attribute of SFTTrainer: the tokens trained so far, over all ranks
 
 
 class ResumeCallback(TrainerCallback, ExportableState):
-    """Goes on at the step after the Trainer's updates, keeps the plan's state in its checkpoints and checks it.
+    """Continues at the step after the Trainer's updates. Saves the plan's state in checkpoints and checks it when resuming.
 
-    For a Trainer whose `get_train_dataloader` gives a TokenLoader; with other data it does nothing. TokenTrainerMixin adds
-    one by itself.
+    For a Trainer whose `get_train_dataloader` returns a TokenLoader; with other data it does nothing. TokenTrainerMixin adds
+    this callback by itself.
+
+    Attributes:
+        plan_state: the state of the plan after the updates so far; {} before the first.
+
+    Example:
+        >>> trainer = MyTrainer(model, args, callbacks=[ResumeCallback()])
+        >>> trainer.train(resume_from_checkpoint=True)
     """
 
     def __init__(self) -> None:
-        """Make a callback; it learns of the loader when training begins."""
+        """Make a callback. It receives the loader when training begins."""
         self.plan_state: dict[str, Any] = {}
         self._plan: Plan | None = None
 
     def state(self) -> dict[str, Any]:
-        """What the Trainer writes into trainer_state.json: the state of the plan after the updates made."""
+        """The state of the plan after the updates so far. The Trainer writes it to trainer_state.json."""
         return {"args": {}, "attributes": {"plan_state": self.plan_state}}
 
     def on_train_begin(self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **kwargs: Any) -> None:
-        """Place the loader. Raises: ConfigError: the Trainer would skip as well; StateMismatchError: another run's."""
+        """Move the loader to the step after the Trainer's updates.
+
+        Raises:
+            ConfigError: ignore_data_skip is off, so the Trainer would skip the same data again.
+            StateMismatchError: the checkpoint is from a run with another history.
+        """
         name = type(self).__name__
-        state.stateful_callbacks.setdefault(name, self.state())  # the Trainer fails where a checkpoint has none
+        state.stateful_callbacks.setdefault(name, self.state())  # the Trainer fails if a checkpoint has no entry
         plan = getattr(train_dataloader, "plan", None)
         if not isinstance(plan, Plan):
             return
         self._plan = plan
         if state.global_step and not args.ignore_data_skip:
             raise ConfigError(
-                f"ignore_data_skip: expected True, as the loader goes on by itself, found {args.ignore_data_skip}; the"
-                f" Trainer would skip {state.global_step} updates once more"
+                f"ignore_data_skip: expected True, found {args.ignore_data_skip}; the loader resumes by itself, and the Trainer"
+                f" would skip {state.global_step} updates again; set TrainingArguments(ignore_data_skip=True)"
             )
         saved = (state.stateful_callbacks.get(name) or {}).get("attributes", {}).get("plan_state")
         if state.global_step and saved:
@@ -84,24 +94,34 @@ class ResumeCallback(TrainerCallback, ExportableState):
         train_dataloader.load_state_dict(plan.state(step_after(plan, state.global_step)))
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note where the plan is, and the epoch, which the Trainer counts from the step it was resumed at."""
+        """Store the state of the plan, and correct the epoch, which the Trainer counts from the step at which it resumed."""
         if self._plan is None:
             return
         self.plan_state = state_after(self._plan, state.global_step)
-        if updates := updates_a_pass(self._plan) or state.max_steps:
+        if updates := updates_per_pass(self._plan) or state.max_steps:
             state.epoch = state.global_step / updates
 
 
 class TokenTrainerMixin(_Trainer):
-    """Before `Trainer` among a class's bases: trains a plan and evaluates plans, each process its data rank's part.
+    """A mixin in front of `Trainer` that trains and evaluates plans. Each process loads the part of its data-parallel rank.
 
-    An update is a step of the plan: per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks must be
-    its global_batch_size. An epoch is a pass over the plan, so num_train_epochs is 1, or max_steps of an endless one. To
-    resume, the arguments need `ignore_data_skip=True`.
+    An update is a step of the plan: per_device_train_batch_size x gradient_accumulation_steps x data-parallel ranks must
+    equal its global_batch_size. An epoch is a pass over the plan: set num_train_epochs=1, or max_steps for an endless plan.
+    To resume, set `ignore_data_skip=True`.
 
-    The loss of an evaluation is the mean over all targets of the plan. The Trainer calls models without a cache, so documents
-    of a row are kept apart where `loader_options` ask for position_ids. SFTTrainer of TRL needs them, so it has
-    them by default; it also demands a `train_dataset`, which may be any, and is not read.
+    The loss of an evaluation is the mean over all targets of the plan. The Trainer calls models without a cache, so
+    documents of a row are isolated if `loader_options` include position_ids. SFTTrainer of TRL requires position_ids, so
+    they are its default. It also requires a `train_dataset`, which may be any dataset and is not read.
+
+    Attributes:
+        train_plan: the plan to train; None: the Trainer's own dataset.
+
+    Example:
+        >>> class TokenTrainer(TokenTrainerMixin, Trainer): ...
+        >>> args = TrainingArguments(
+        ...     "out", num_train_epochs=1, per_device_train_batch_size=4, gradient_accumulation_steps=2, ignore_data_skip=True
+        ... )
+        >>> TokenTrainer(model, args, train_plan=Plan("plan.yaml"), eval_plan=Plan("val.yaml")).train()
     """
 
     def __init__(
@@ -113,18 +133,21 @@ class TokenTrainerMixin(_Trainer):
         loader_options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ):
-        """Make a Trainer; other arguments are its own.
+        """Make a Trainer. All other arguments are those of the Trainer.
 
         Args:
-            train_plan: what to train, in place of `train_dataset`.
-            eval_plan: what to evaluate, in place of `eval_dataset`: a plan that ends, whole each time, or several by name.
-                `trainer.evaluate(plan)` takes one too.
-            rank: data-parallel rank and size; left out: the process's, tensor and context parallel ranks counted as one.
-            loader_options: fields, format ("hf" if left out), max_documents, pin_memory of TokenLoader.
+            train_plan: the plan to train, instead of `train_dataset`.
+            eval_plan: a plan to evaluate completely each time, or several by name, instead of `eval_dataset`. It must not be
+                endless. `trainer.evaluate(plan)` accepts a plan too.
+            rank: data-parallel rank and world size. Default: those of the process; ranks of tensor and context parallelism
+                count as one.
+            loader_options: the options fields, format (default: "hf"), max_documents and pin_memory of TokenLoader.
         """
         self.train_plan, self._rank = train_plan, rank
         self._loader_options = {**_default_options(type(self), dict(loader_options or {})), **(loader_options or {})}
-        self._evaluated: list[tuple[Any, int]] | None = None  # during an evaluation: loss, targets of each microbatch
+        self._evaluated: list[tuple[Any, int]] | None = (
+            None  # during an evaluation: (mean loss, number of targets) of each microbatch
+        )
         if eval_plan is not None:
             kwargs["eval_dataset"] = eval_plan
         super().__init__(*args, **kwargs)
@@ -133,32 +156,36 @@ class TokenTrainerMixin(_Trainer):
 
     @property
     def data_rank(self) -> DataRank:
-        """The place of this process among the data-parallel ranks."""
+        """The data-parallel rank of this process. Raises: ConfigError: sequence parallelism is on and no rank was given."""
         if self._rank is not None:
             return self._rank
         if self.get_sp_size() > 1:
             raise ConfigError(
-                f"sequence parallelism: expected none, found {self.get_sp_size()} ranks of it; give rank=DataRank(...)"
+                f"rank: with {self.get_sp_size()} ranks of sequence parallelism the data-parallel rank is not known; pass"
+                " rank=DataRank(...)"
             )
-        peers = self.get_tp_size() * self.get_cp_size()  # these work on one batch together, and are numbered in a row
+        peers = self.get_tp_size() * self.get_cp_size()  # consecutive processes that train on the same batch
         return DataRank(self.args.process_index // peers, self.args.world_size // peers)
 
     def get_train_dataloader(self) -> Any:
-        """The microbatches of this rank, from the step after the updates made. Raises: ConfigError: an update is no step."""
+        """The microbatches of this rank, from the step after the updates so far.
+
+        Raises: ConfigError: an update of the Trainer is not a step of the plan, or the cache is on with position_ids.
+        """
         if (plan := self.train_plan) is None:
             return super().get_train_dataloader()
         self._check_cache()
         options = {"rank": self.data_rank, "microbatch_size": self._train_batch_size, **self._loader_options}
         loader = PlacedLoader(plan, lambda: self.state.global_step, **options)
-        wanted = microbatches_a_step(plan, self.data_rank.world_size, options["microbatch_size"])
-        check_accumulation("gradient_accumulation_steps", self.args.gradient_accumulation_steps, wanted, plan)
-        epochs = self.args.num_train_epochs * (updates_a_pass(plan) or 0)
+        expected = microbatches_per_step(plan, self.data_rank.world_size, options["microbatch_size"])
+        check_accumulation("gradient_accumulation_steps", self.args.gradient_accumulation_steps, expected, plan)
+        epochs = self.args.num_train_epochs * (updates_per_pass(plan) or 0)
         updates = self.args.max_steps if self.args.max_steps > 0 else epochs
-        warn_of_passes(plan, updates, "Give TrainingArguments num_train_epochs=1 (its default is 3), or max_steps")
+        warn_if_repeated(plan, updates, "Set TrainingArguments(num_train_epochs=1) (its default is 3), or max_steps")
         return loader
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """The microbatches of this rank of a plan, the whole of it each time, as many for every rank."""
+        """The microbatches of this rank for a whole plan, equally many on every rank. Raises: ConfigError: the plan is endless."""
         own: Any = self.eval_dataset
         plan = own if eval_dataset is None else eval_dataset
         plan = own[plan] if isinstance(plan, str) else plan
@@ -169,12 +196,12 @@ class TokenTrainerMixin(_Trainer):
         return evaluation_loader(plan, rank=self.data_rank, **options)
 
     def _check_cache(self) -> None:
-        """Refuse a cache where position_ids are to keep documents apart: transformers looks at them only without one."""
+        """Refuse a cache if position_ids isolate documents: transformers uses them for this only without a cache."""
         fields = check_fields(self._loader_options.get("fields"), self._loader_options["format"])
         if self.args.use_cache and "position_ids" in fields:
             raise ConfigError(
-                "use_cache: with a cache the documents of a row would see each other, whatever their position_ids; leave"
-                " TrainingArguments(use_cache=...) at False"
+                "use_cache: with a cache, documents of a row attend to each other in spite of their position_ids; set"
+                " TrainingArguments(use_cache=False)"
             )
 
     # ---- the loss of an evaluation, and TRL's count of tokens
@@ -187,7 +214,7 @@ class TokenTrainerMixin(_Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> Any:
-        """Evaluate; of a plan, the loss is the mean over its targets, where the Trainer takes that of its microbatches."""
+        """Evaluate. For a plan, the loss is the mean over all targets; the Trainer's is the mean over microbatches."""
         loop: Callable[[str], Any] = partial(
             super().evaluation_loop, dataloader, description, prediction_loss_only, ignore_keys
         )
@@ -204,7 +231,7 @@ class TokenTrainerMixin(_Trainer):
         return output
 
     def _sums_of_all_ranks(self, evaluated: Sequence[tuple[Any, int]]) -> tuple[float, int]:
-        """Losses of all targets summed up, and their number. A microbatch without targets has a loss of NaN: no part of it."""
+        """(sum of the losses, number of targets) over all ranks. Skips microbatches without targets: their mean loss is NaN."""
         loss = sum(loss.item() * targets for loss, targets in evaluated if targets)
         sums = torch.tensor([loss, sum(targets for _, targets in evaluated)], dtype=torch.float64)
         if self.args.world_size > 1:
@@ -212,7 +239,7 @@ class TokenTrainerMixin(_Trainer):
         return sums[0].item(), int(sums[1])
 
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate a microbatch, and note its loss and number of targets."""
+        """Evaluate a microbatch and record its loss and its number of targets."""
         if self._evaluated is None:
             return super().prediction_step(model, inputs, *args, **kwargs)
         targets = num_targets(inputs)
@@ -224,7 +251,7 @@ class TokenTrainerMixin(_Trainer):
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None, **kwargs: Any
     ) -> Any:
-        """The Trainer's loss; in an evaluation the mean over this rank's microbatch."""
+        """The Trainer's loss; in an evaluation, the mean over the targets of this rank's microbatch."""
         if self._evaluated is not None:
             num_items_in_batch = None
         before, size = getattr(self, _TRL_COUNT, None), inputs["input_ids"].numel() if "input_ids" in inputs else 0
@@ -234,21 +261,25 @@ class TokenTrainerMixin(_Trainer):
         return loss
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """What TRL does to datasets at first; a plan is ready."""
+        """TRL's preparation of datasets, which a plan does not need."""
         if isinstance(dataset, Plan):
             return dataset
         trl: Any = super()
         return trl._prepare_dataset(dataset, *args, **kwargs)
 
     def _count_for_trl(self, tokens: int) -> None:
-        """Correct TRL's count, which takes a microbatch with position_ids for one row."""
+        """Correct TRL's number of tokens: TRL counts a microbatch with position_ids as one row."""
         setattr(self, _TRL_COUNT, tokens)
         trl: Any = self
         trl._metrics["train"]["num_tokens"] = [tokens]
 
 
 def num_targets(inputs: Mapping[str, Any]) -> int:
-    """Targets that a causal model of transformers computes the loss of a microbatch from."""
+    """Number of targets from which a causal model of transformers computes the loss of a microbatch.
+
+    Args:
+        inputs: a batch with int64[rows, length] shift_labels, or else labels.
+    """
     shifted = inputs.get("shift_labels")
     if shifted is None:
         shifted = inputs["labels"][..., 1:]
@@ -256,7 +287,7 @@ def num_targets(inputs: Mapping[str, Any]) -> int:
 
 
 def _default_options(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of TokenLoader where none are given. TRL's SFTTrainer asks for position_ids in every batch."""
+    """Default options of TokenLoader. TRL's SFTTrainer needs position_ids in every batch."""
     format = given.get("format", "hf")
     if format == "hf" and any(base.__module__.startswith("trl.") for base in kind.__mro__):
         return {"format": format, "fields": ("input_ids", "labels", "shift_labels", "position_ids")}

@@ -1,4 +1,4 @@
-"""TokenNode: a TokenLoader as a source of `torchdata.nodes`."""
+"""TokenNode: a TokenLoader as a source node of `torchdata.nodes`."""
 
 import copy
 from collections.abc import Iterator
@@ -9,25 +9,30 @@ from tokenstore.torch_data.loader import TokenLoader
 try:
     from torchdata.nodes import BaseNode
 except ImportError as error:
-    raise ImportError("torchdata: expected the package, found none; pip install 'torchdata>=0.11'") from error
+    raise ImportError("torchdata is not installed; pip install 'torchdata>=0.11'") from error
 
 
 class TokenNode(BaseNode[dict[str, Any]]):
-    """Microbatches of a loader as a node: `Loader(Prefetcher(TokenNode(loader), 2))`.
+    """The microbatches of a TokenLoader as a node.
 
-    Its state is the loader's, so it goes on with any number of ranks, and without reading what was given. As torchdata
-    has it, each new `iter()` of a `Loader` begins again: where the loader was when the node was made, unless a state has
-    been loaded. The loader itself is only copied.
+    Its state is that of the loader. So a run resumes with any number of ranks, and without reading earlier batches. As usual
+    in torchdata, each new `iter()` of a `Loader` starts again: at the position that the loader had when the node was made,
+    unless a state has been loaded. The node uses a copy of the loader.
+
+    Example:
+        >>> loader = torchdata.nodes.Loader(Prefetcher(TokenNode(TokenLoader(plan, microbatch_size=8)), 2))
+        >>> for batch in loader:
+        ...     batch["input_ids"]  # int64[8, sequence_length]
     """
 
     def __init__(self, loader: TokenLoader[Any]):
-        """Make a node; nothing is read yet."""
+        """Make a node. Nothing is read yet."""
         super().__init__()
         self._loader = self._current = loader
         self._batches: Iterator[dict[str, Any]] = iter(())
 
     def reset(self, initial_state: dict[str, Any] | None = None) -> None:
-        """Go to a state, or to the beginning. Raises: StateMismatchError, ConfigError: as TokenLoader.load_state_dict."""
+        """Start at a state, or at the beginning. Raises: the errors of TokenLoader.load_state_dict."""
         super().reset(initial_state)
         self._current = copy.copy(self._loader)
         if initial_state is not None:
@@ -35,9 +40,9 @@ class TokenNode(BaseNode[dict[str, Any]]):
         self._batches = iter(self._current)
 
     def next(self) -> dict[str, Any]:
-        """The next microbatch."""
+        """The next microbatch, in the format of the loader. Raises: StopIteration: the plan has ended."""
         return next(self._batches)
 
     def get_state(self) -> dict[str, int | str]:
-        """The state after the microbatches given, the same on every rank."""
+        """The state after the microbatches so far, the same on every rank."""
         return self._current.state_dict()

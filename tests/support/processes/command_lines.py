@@ -1,4 +1,4 @@
-"""Commands as a user runs them: to their end, or for a while."""
+"""Commands as a user runs them."""
 
 import contextlib
 import io
@@ -30,7 +30,7 @@ INTERRUPTIONS = pytest.mark.parametrize(  # the signal, and how many workers it 
 
 
 def environment() -> dict[str, str]:
-    """Ours, without what makes rich think of a terminal."""
+    """Our environment without the variables that make rich assume a terminal."""
     terminal = ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
     return {**{k: v for k, v in os.environ.items() if k not in terminal}, "PYTHONWARNINGS": "error"}
 
@@ -43,7 +43,7 @@ def run(*command: object) -> subprocess.CompletedProcess:
 
 
 def in_small_units(*command: object) -> list[object]:
-    """`tokenstore` with units of one small file, so that there is something to resume and work for two workers."""
+    """`tokenstore` with one small file per unit, so that a build can be resumed and has work for two workers."""
     code = (
         "import functools as f, tokenstore.builder.pipeline as p; p.cut_units = f.partial(p.cut_units, unit_bytes=200_000)\n"
         "from tokenstore.commands.entry import main\n"
@@ -53,7 +53,7 @@ def in_small_units(*command: object) -> list[object]:
 
 
 def interrupt(process: subprocess.Popen, parts: Path, name: str) -> None:
-    """Signal a build and its workers, as a terminal does, as soon as it writes parts; it says that it resumes, and no more."""
+    """Signal a build and its workers as soon as it writes parts; it prints only how to resume."""
     wait_until(lambda: process.poll() is not None or list(parts.glob("*.bad")))  # the last one opened
     os.killpg(process.pid, getattr(signal, name))
     out, err = process.communicate(timeout=WAIT_SECONDS)
@@ -63,14 +63,14 @@ def interrupt(process: subprocess.Popen, parts: Path, name: str) -> None:
 
 
 def ok(*command: object) -> str:
-    """What `run_here` prints where all is well."""
+    """The output of a successful `run_here`."""
     done = run_here(*command)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout
 
 
 def run_here(*command: object) -> subprocess.CompletedProcess:
-    """The same in this process, which is quicker: `tokenstore` with these arguments."""
+    """Run `tokenstore` with these arguments in this process, which is faster."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = app.run(app.app, list(map(str, command)))
@@ -86,7 +86,7 @@ def wait_until(condition: Callable[[], object]) -> None:
 
 
 def group_members(group: int) -> list[int]:
-    """Processes of a process group that still run."""
+    """Running processes of a process group."""
     members = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -47,12 +47,12 @@ if __name__ == "__main__":
 
 
 def tree(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file of a store, or of all stores of a folder of splits."""
+    """The bytes of every file of a store, or of all stores in a folder of splits."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
 def check_whole(folder: Path) -> None:
-    """A store, or each of the stores of splits, is sound."""
+    """Check that a store, or each store of a folder of splits, is undamaged."""
     stores = [folder] if (folder / "manifest.json").exists() else sorted(folder.iterdir())
     assert stores
     assert [finding for path in stores for finding in tokenstore.verify(path)] == []
@@ -71,7 +71,7 @@ def write_corpus(folder: Path, copies: int) -> Path:
 
 
 class Builder:
-    """A builder in a process of its own."""
+    """A builder in a separate process."""
 
     def __init__(
         self,
@@ -93,17 +93,17 @@ class Builder:
         )
 
     def finish(self) -> tuple[int, str, str]:
-        """Exit code and what was printed, at its own end."""
+        """Wait for the end; return the exit code and the output."""
         out, err = self.process.communicate(timeout=WAIT_SECONDS)
         return self.process.returncode, out, err
 
     def kill(self) -> None:
-        """End the builder as the kernel does when memory is out: at once, without its children knowing."""
+        """Kill the builder as the OOM killer does: at once, without notice to its children."""
         self.process.kill()
         self.process.communicate(timeout=WAIT_SECONDS)
 
     def left(self) -> list[int]:
-        """Processes that belong to this builder, workers and helpers, and still run."""
+        """Running processes of this builder: workers and helpers."""
         found = []
         for environ in Path("/proc").glob("[0-9]*/environ"):
             try:
@@ -119,7 +119,7 @@ class Builder:
         return [pid for pid, path in commands.items() if path.exists() and b"spawn_main" in path.read_bytes()]
 
     def wait_for_children(self) -> None:
-        """All processes of this builder end by themselves."""
+        """Wait until all processes of this builder have ended by themselves."""
         end = time.monotonic() + WAIT_SECONDS
         while left := self.left():
             assert time.monotonic() < end, f"processes {left} outlive their builder"
@@ -127,9 +127,9 @@ class Builder:
 
 
 class FailingDisk:
-    """Counts what goes to the disk and fails the n-th call: with `for_good` all that come after it too, like a full disk.
+    """Counts calls to the disk and fails the n-th one, with `for_good` also all later ones, like a full disk.
 
-    Counted are: opening a file to write, writing to it (what its buffer hands down), fsync, rename, replace, mkdir, fchmod,
+    Counted are opening a file to write, writing to it (when its buffer is flushed), fsync, rename, replace, mkdir, fchmod and
     posix_fallocate.
     """
 

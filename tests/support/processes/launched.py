@@ -1,4 +1,4 @@
-"""Real processes of a training run, started by torchrun, which find each other over gloo and leave what they trained."""
+"""Real processes of a training run, started by torchrun, which connect over gloo and save what they trained."""
 
 import os
 import pickle
@@ -12,7 +12,7 @@ WAIT_SECONDS = 240  # only a process that hangs reaches it, even on a busy machi
 
 
 def run_ranks(module: str, world_size: int, *arguments: object) -> None:
-    """Run a module of the tests on so many processes of this machine to its end."""
+    """Run a test module on several processes of this machine to its end."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
     command = [*torchrun, "-m", module, *map(str, arguments)]
     alone = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
@@ -29,11 +29,11 @@ def run_ranks(module: str, world_size: int, *arguments: object) -> None:
 
 
 def leave(folder: Path, name: str, trained: Any) -> None:
-    """In a process: what this rank was given in one run."""
+    """In a process: save what this rank loaded in one run."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.{os.environ['RANK']}").write_bytes(pickle.dumps(trained))
 
 
 def left(folder: Path, name: str, world_size: int) -> list[Any]:
-    """In the test: what every rank was given in one run."""
+    """In the test: what every rank loaded in one run."""
     return [pickle.loads((folder / f"{name}.{rank}").read_bytes()) for rank in range(world_size)]

@@ -1,4 +1,4 @@
-"""Tests mostly run as root, who may read and write everything: here is how to do without."""
+"""Tests often run as root, who may read and write everything. This module drops that right."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ NOBODY = 65_534
 
 @contextlib.contextmanager
 def unprivileged() -> Iterator[None]:
-    """Without root's right to read everything."""
+    """Run without root's right to read everything."""
     if os.geteuid() != 0:
         yield
         return
@@ -25,7 +25,7 @@ def unprivileged() -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_folder() -> Iterator[Path]:
-    """A folder that anybody may use (pytest's own may not), whatever has been closed in it."""
+    """A folder that anybody may use (pytest's own may not); files in it may be unreadable."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o777)
     yield folder

@@ -1,4 +1,4 @@
-"""Ranks as real processes over gloo, from a fork server that has imported what is slow; and what they do in tests."""
+"""Ranks as real processes over gloo, from a fork server with slow imports done; and the functions they run."""
 
 import multiprocessing
 import pickle
@@ -20,7 +20,7 @@ PROCESSES.set_forkserver_preload(["tests.support.processes.ranks"])
 
 
 def run_ranks(world_size: int, function: Callable[..., Any], folder: Path, *arguments: Any) -> list[Any]:
-    """What `function` returns in every rank; files of theirs go into `folder`."""
+    """Run `function` on every rank; return the results. Their files go into `folder`."""
     folder = folder / uuid.uuid4().hex
     folder.mkdir()
     ranks = [
@@ -42,12 +42,12 @@ def _main(rank: int, world_size: int, function: Callable[..., Any], folder: Path
 
 
 def ids_of(loader: TokenLoader, count: int | None = None) -> list[list[list[int]]]:
-    """The microbatches that come, at most `count`."""
+    """input_ids of at most `count` microbatches."""
     return [batch["input_ids"].tolist() for batch in islice(loader, count)]
 
 
 def by_mesh(plan: Plan, **dims: int) -> tuple[DataRank, list]:
-    """The place of this rank in a mesh, and its batches."""
+    """The rank of this process in a mesh, and its batches."""
     place = DataRank.from_mesh(init_device_mesh("cpu", tuple(dims.values()), mesh_dim_names=tuple(dims)))
     return place, ids_of(TokenLoader(plan, rank=place))
 
@@ -63,7 +63,7 @@ def one_by_two(plan: Plan) -> tuple[DataRank, list]:
 
 
 def save(plan: Plan, path: Path, count: int) -> list:
-    """Give some microbatches of one sequence, then save the loader as torch's distributed checkpoint."""
+    """Load some microbatches of one sequence, then save the loader as torch's distributed checkpoint."""
     loader = TokenLoader(plan, microbatch_size=1)
     given = ids_of(loader, count)
     dcp.save({"loader": loader}, checkpoint_id=path)
@@ -71,13 +71,13 @@ def save(plan: Plan, path: Path, count: int) -> list:
 
 
 def load(plan: Plan, path: Path) -> list:
-    """Load such a checkpoint; what a loader then gives."""
+    """Restore such a checkpoint; return the following microbatches."""
     loader = TokenLoader(plan, microbatch_size=1, inside_step="continue")
     dcp.load({"loader": loader}, checkpoint_id=path)
     return ids_of(loader)
 
 
 def sent(loader: TokenLoader, dataset: TokenDataset) -> list:
-    """What a loader and a dataset give that were made in another process, without a rank."""
+    """The batches of a loader and a dataset made in another process, without a rank."""
     workers = DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context="spawn")
     return [ids_of(each) for each in (loader, workers)]

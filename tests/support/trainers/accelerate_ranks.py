@@ -1,4 +1,4 @@
-"""What ranks of tests/support/processes/ranks.py do with Accelerate: the rows it gives out, or the refusal."""
+"""Run by the ranks of tests/support/processes/ranks.py: the rows that Accelerate yields, or its error."""
 
 import os
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from tokenstore.errors import ConfigError
 
 
 def accelerator(**options: Any) -> Accelerator:
-    """One of this rank, on the CPU."""
+    """An Accelerator of this rank, on the CPU."""
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     rank, size = str(dist.get_rank()), str(dist.get_world_size())
     os.environ |= dict(zip(names, (rank, rank, size, size, "127.0.0.1", "0"), strict=True))
@@ -21,7 +21,7 @@ def accelerator(**options: Any) -> Accelerator:
 
 
 def outcome(batches: Iterable[Any]) -> Any:
-    """The rows that come, or the message of the refusal."""
+    """The rows, or the message of the error."""
     try:
         return [batch["input_ids"].tolist() for batch in batches]
     except ConfigError as error:

@@ -1,4 +1,4 @@
-"""A tiny Llama, and a Trainer that remembers what it was given, for one process or several."""
+"""A tiny Llama, and a Trainer that records its batches, for one process or several."""
 
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,19 @@ from tokenstore.trainers.huggingface import TokenTrainerMixin
 
 
 def tiny_model() -> LlamaForCausalLM:
-    """The same weights each time."""
+    """A model with the same weights each time."""
     torch.manual_seed(0)
     config = LlamaConfig(vocab_size=64, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=1)
     return LlamaForCausalLM(config)
 
 
-class Remembering(Trainer):
-    """Attributes: trained: (global_step, input_ids, loss); evaluated: input_ids of every microbatch, a list a run."""
+class Recording(Trainer):
+    """Records batches.
+
+    Attributes:
+        trained: (global_step, input_ids, loss).
+        evaluated: input_ids of every microbatch, one list per evaluation.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
@@ -26,7 +31,7 @@ class Remembering(Trainer):
 
     @property
     def ids(self) -> list[Any]:
-        """input_ids of what was trained."""
+        """input_ids of the trained batches."""
         return [ids for _, ids, _ in self.trained]
 
     def training_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -44,12 +49,12 @@ class Remembering(Trainer):
         return super().prediction_step(model, inputs, *args, **kwargs)
 
 
-class TokenTrainer(TokenTrainerMixin, Remembering):
-    """What a user writes, and remembering."""
+class TokenTrainer(TokenTrainerMixin, Recording):
+    """The class that a user writes, with recording."""
 
 
 def quiet_arguments(folder: Path, size: int, accumulation: int, **options: Any) -> TrainingArguments:
-    """Arguments of a run on the CPU that keeps a checkpoint of every update."""
+    """Arguments of a run on the CPU that saves a checkpoint after every update."""
     defaults = {"use_cpu": True, "report_to": [], "disable_tqdm": True, "logging_strategy": "no", "log_level": "error"}
     defaults |= {"save_strategy": "steps", "save_steps": 1, "save_only_model": False, "num_train_epochs": 1}
     defaults |= {"learning_rate": 0.1, "optim": "sgd", "ignore_data_skip": True, "seed": 0}

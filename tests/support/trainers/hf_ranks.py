@@ -1,4 +1,4 @@
-"""One rank of the Trainer of transformers on the CPU: `-m tests.support.trainers.hf_ranks FOLDER`, which holds the stores and one rank's run."""
+"""One rank of the Trainer of transformers: `python -m tests.support.trainers.hf_ranks FOLDER`, on the CPU."""
 
 import sys
 from pathlib import Path
@@ -8,14 +8,14 @@ import torch
 from accelerate import Accelerator
 
 from tests.support.processes.launched import leave
-from tests.support.trainers.hf_model import Remembering, TokenTrainer, quiet_arguments, tiny_model
+from tests.support.trainers.hf_model import Recording, TokenTrainer, quiet_arguments, tiny_model
 from tests.support.trainers.microbatches import small_plan
 from tokenstore import Plan, SequenceDataset, TokenDataset, TokenLoader
 from tokenstore.errors import ConfigError
 
 
 def train(folder: Path, name: str, size: int, accumulation: int, after: Path | None = None, **options: Any) -> None:
-    """One run of two ranks, and what it leaves."""
+    """One run of two ranks; saves its results."""
     eval_plan = Plan.of(folder / "v", 8, 4, num_steps=3)
     arguments = quiet_arguments(folder / name, size, accumulation, ddp_backend="gloo", **options)
     trainer = TokenTrainer(tiny_model(), arguments, train_plan=small_plan(folder / "a"), eval_plan=eval_plan)
@@ -25,14 +25,14 @@ def train(folder: Path, name: str, size: int, accumulation: int, after: Path | N
 
 
 def prepare(folder: Path) -> None:
-    """What Accelerate gives of a loader."""
+    """The loader as prepared by Accelerate."""
     loader = TokenLoader(small_plan(folder / "a"), microbatch_size=2)
     prepared = Accelerator(cpu=True).prepare(loader)
     leave(folder, "prepared", (prepared is loader, [batch["input_ids"].numpy() for batch in prepared]))
 
 
 def datasets(folder: Path) -> None:
-    """What a plain Trainer gives of datasets: rows, or the refusal."""
+    """Datasets in a plain Trainer: the rows, or the error."""
     plan = small_plan(folder / "a", num_steps=3, skip_steps=[])
     sequential = {"train_sampling_strategy": "sequential"}
     uses: list[tuple[str, Any, dict]] = [
@@ -47,7 +47,7 @@ def datasets(folder: Path) -> None:
             folder / name, 1 if whole else 2, 2, ddp_backend="gloo", save_strategy="no", **options
         )
         collator = (lambda batches: batches[0]) if whole else None
-        trainer = Remembering(tiny_model(), arguments, train_dataset=dataset, data_collator=collator)
+        trainer = Recording(tiny_model(), arguments, train_dataset=dataset, data_collator=collator)
         try:
             trainer.train()
             leave(folder, name, trainer.ids)
@@ -56,7 +56,7 @@ def datasets(folder: Path) -> None:
 
 
 def main(folder: Path) -> None:
-    """All the runs of two ranks, one after the other in the same processes: starting them is what takes time."""
+    """All runs of two ranks, in the same processes, because starting them takes most of the time."""
     torch.set_num_threads(1)
     train(folder, "whole", 2, 2, eval_strategy="steps", eval_steps=4, per_device_eval_batch_size=1)
     train(folder, "again", 4, 1, folder / "whole" / "checkpoint-2")

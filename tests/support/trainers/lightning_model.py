@@ -1,4 +1,4 @@
-"""A tiny model for Lightning that remembers what it was trained and evaluated on, and a Trainer without any output."""
+"""A tiny model for Lightning that records its batches, and a silent Trainer."""
 
 from pathlib import Path
 from typing import Any
@@ -9,16 +9,16 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 
 class Broken(Exception):
-    """What a Recorder raises where it is to stop."""
+    """Raised by a Recorder where it is to stop."""
 
 
 class Recorder(LightningModule):
-    """One weight, whose gradient depends on the batch.
+    """A model with one weight, whose gradient depends on the batch.
 
     Attributes:
         trained: (global_step, input_ids) of every microbatch, in order.
-        evaluated: input_ids of every microbatch, a list a run of validation.
-        stop_at: number of the microbatch of this process at which training_step raises, before it has done anything.
+        evaluated: input_ids of every microbatch, one list per validation.
+        stop_at: number of the microbatch of this process at which training_step raises before it does anything.
     """
 
     def __init__(self, total_steps: bool = False, manual: bool = False, stop_at: int | None = None):
@@ -31,7 +31,7 @@ class Recorder(LightningModule):
 
     @property
     def ids(self) -> list[Any]:
-        """input_ids of what was trained."""
+        """input_ids of the trained batches."""
         return [ids for _, ids in self.trained]
 
     def training_step(self, batch: dict[str, torch.Tensor], batch_idx: int) -> torch.Tensor | None:
@@ -61,7 +61,7 @@ class Recorder(LightningModule):
 
 
 def quiet_trainer(folder: Path, every: int | None = None, **options: Any) -> Trainer:
-    """A Trainer on the CPU that keeps a checkpoint of every so many updates as step=N.ckpt in `folder`."""
+    """A Trainer on the CPU that saves checkpoints as step=N.ckpt in `folder`."""
     callbacks = list(options.pop("callbacks", ()))
     if every:
         saved = ModelCheckpoint(folder, "{step}", every_n_train_steps=every, save_top_k=-1)

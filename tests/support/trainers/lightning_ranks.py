@@ -1,4 +1,4 @@
-"""One rank of Lightning's DDP on the CPU: `-m tests.support.trainers.lightning_ranks FOLDER`, where FOLDER holds the stores and one.ckpt."""
+"""One rank of Lightning's DDP on the CPU: `python -m tests.support.trainers.lightning_ranks FOLDER`."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ from tokenstore.trainers.lightning import TokenDataModule
 
 
 def train(folder: Path, name: str, data: Any, ckpt_path: Path | None = None, **options: Any) -> None:
-    """One fit of two ranks, and what it leaves."""
+    """One fit of two ranks; saves its results."""
     model = Recorder(total_steps=name != "loader")
     trainer = quiet_trainer(
         folder / name, every=1, max_epochs=1, devices=2, strategy="ddp", accumulate_grad_batches=2, **options
@@ -23,7 +23,7 @@ def train(folder: Path, name: str, data: Any, ckpt_path: Path | None = None, **o
 
 
 def main(folder: Path) -> None:
-    """All the runs of two ranks, one after the other in the same processes: starting them is what takes time."""
+    """All runs of two ranks, in the same processes, because starting them takes most of the time."""
     plan = small_plan(folder / "a")
     val_plan = Plan.of(folder / "v", 8, 4, num_steps="all_exhausted", packing="none")
     train(folder, "whole", TokenDataModule(plan, microbatch_size=2, val_plan=val_plan, eval_microbatch_size=1))
