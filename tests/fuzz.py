@@ -130,7 +130,7 @@ def ask_plan(plan: tokenstore.Plan) -> None:
         with reported():
             assert all(0 <= piece.document < len(store) for row in plan.documents(step) for piece in row)
         with reported():
-            list(trace_rows(plan, Decoder(None, store.vocab_size, "not wanted"), step))
+            list(trace_rows(plan, Decoder(None, "not wanted"), step))
     with reported():
         next(plan.find(next(iter(plan.stores)), 3), None)
 

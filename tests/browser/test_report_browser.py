@@ -1,4 +1,4 @@
-"""Pages in a browser: quiet, readable at any width, by day and night, by pointer, finger and keys; nothing in them runs."""
+"""Report pages in a browser: readable at any width and in dark mode, by pointer, touch and keyboard; nothing in them runs."""
 
 import json
 import re
@@ -19,14 +19,14 @@ from tokenstore.report.store_report import store_page, store_report
 
 pytestmark = pytest.mark.browser
 WIDTHS, SCHEMES, NAMES = (375, 1200), ("light", "dark"), ("hostile", "chat", "plan", "many")
-# Of every element with a text of its own: the contrast of its colour, made fainter by opacity, with what is behind it
+# For every element with text: the contrast between its colour, with opacity, and its background
 CONTRASTS = """() => {
   const parts = (text) => (text.match(/[\\d.]+/g) ?? []).map(Number);
   const over = (top, alpha, below) => below.map((each, i) => alpha * top[i] + (1 - alpha) * each);
-  const behind = (element) => {
+  const background = (element) => {
     if (!element) return [255, 255, 255];
     const [r, g, b, alpha = 1] = parts(getComputedStyle(element).backgroundColor);
-    return over([r, g, b], alpha, alpha === 1 ? [r, g, b] : behind(element.parentElement));
+    return over([r, g, b], alpha, alpha === 1 ? [r, g, b] : background(element.parentElement));
   };
   const light = (colour) => {
     const [r, g, b] = colour.map((c) => (c /= 255) <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
@@ -38,7 +38,7 @@ CONTRASTS = """() => {
     if (!own || !element.checkVisibility()) continue;
     let alpha = 1;
     for (let each = element; each; each = each.parentElement) alpha *= getComputedStyle(each).opacity;
-    const below = behind(element);
+    const below = background(element);
     const [a, b] = [light(over(parts(getComputedStyle(element).color), alpha, below)), light(below)];
     const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     const name = `${element.tagName} ${element.className} in ${element.parentElement.className}`;
@@ -51,7 +51,7 @@ FOCUSED = "() => document.activeElement.className || document.activeElement.tagN
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Files of a store of texts that try to get out, of one with masks, of a plan of two stages, and of many sources."""
+    """Pages of a store of hostile texts, of a store with masks, of a plan with two stages, and of many sources."""
     folder = tmp_path_factory.mktemp("pages")
     hostile = hostile_store(folder)
     texts_store(folder / "chat", TEXTS)
@@ -77,43 +77,43 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 class Tab:
-    """A page in a browser, and all that it said or asked for."""
+    """A page in a browser, with its console messages and its requests."""
 
     def __init__(self, page: Any, path: Path):
         self.page, self.path = page, path
-        self.said: list[str] = []
-        self.asked: list[str] = []
-        page.on("console", lambda message: self.said.append(message.text))
-        page.on("pageerror", lambda error: self.said.append(str(error)))
-        page.on("dialog", lambda dialog: self.said.append(dialog.message))
-        page.on("request", lambda request: self.asked.append(request.url))
+        self.messages: list[str] = []
+        self.requests: list[str] = []
+        page.on("console", lambda message: self.messages.append(message.text))
+        page.on("pageerror", lambda error: self.messages.append(str(error)))
+        page.on("dialog", lambda dialog: self.messages.append(dialog.message))
+        page.on("request", lambda request: self.requests.append(request.url))
         page.goto(path.as_uri())
         self.read = Page(path.read_text("utf-8"))
 
-    def told(self) -> str:
-        """What is told of a token or a point; empty where nothing is."""
-        told = self.page.locator("#told")
-        return " ".join(told.inner_text().split()) if told.is_visible() else ""
+    def detail(self) -> str:
+        """The details shown for a token or a point; empty if none are."""
+        shown = self.page.locator("#detail")
+        return " ".join(shown.inner_text().split()) if shown.is_visible() else ""
 
     def open(self) -> "Tab":
-        """The same with all that can be opened open, samples among them."""
+        """Open all sections, including samples."""
         self.page.evaluate("document.querySelectorAll('details').forEach((each) => each.open = true)")
         return self
 
     def press(self, *keys: str) -> str:
         for key in keys:
             self.page.keyboard.press(key)
-        return self.told()
+        return self.detail()
 
     def check(self) -> None:
-        """It was quiet, and nothing that stands in it has run."""
-        assert self.said == []
-        assert [url for url in self.asked if url != "data:,"] == [self.path.as_uri()]
+        """The page was silent, requested nothing, and no text in it has run."""
+        assert self.messages == []
+        assert [url for url in self.requests if url != "data:,"] == [self.path.as_uri()]
         assert self.page.evaluate("typeof window.pwned") == "undefined"
 
 
 def place(box: Box, at: int) -> str:
-    """How what is told of an element of a text begins."""
+    """The beginning of the details of an element of a text."""
     first = box.start + sum(map(len, box.ids[:at]))
     stop = first + len(box.ids[at])
     where = f"token {first}" if stop == first + 1 else f"tokens {first}:{stop}"
@@ -122,7 +122,7 @@ def place(box: Box, at: int) -> str:
 
 @pytest.fixture
 def tab(browser: Any, pages: dict[str, Path]) -> Iterator[Callable[..., Tab]]:
-    """Open a page; at the end it must have been quiet."""
+    """Open a page; at the end, check that it was silent."""
     opened = []
 
     def go(name: str, width: int = 1200, scheme: str = "light", **options: Any) -> Tab:
@@ -139,8 +139,8 @@ def tab(browser: Any, pages: dict[str, Path]) -> Iterator[Callable[..., Tab]]:
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", NAMES)
-def test_it_can_be_read(tab: Callable[..., Tab], name: str, width: int, scheme: str) -> None:
-    """No text is too faint for its background; nothing is wider than the screen, with all that can be opened open."""
+def test_pages_are_readable(tab: Callable[..., Tab], name: str, width: int, scheme: str) -> None:
+    """Every text has enough contrast, and nothing is wider than the screen, with all sections open."""
     page = tab(name, width, scheme).open().page
     contrasts = page.evaluate(CONTRASTS)
     assert {"I dim in tokens", "I  in tokens", "P quiet in ", "P warning in "} & set(contrasts)
@@ -151,8 +151,8 @@ def test_it_can_be_read(tab: Callable[..., Tab], name: str, width: int, scheme: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_browser_reads_what_was_written(tab: Callable[..., Tab], name: str) -> None:
-    """Its elements are those of the file, one for one, and its tokens have the same text."""
+def test_the_browser_parses_the_file_as_written(tab: Callable[..., Tab], name: str) -> None:
+    """The same elements, and the same text of tokens."""
     seen = tab(name)
     tags = seen.page.evaluate("[...document.querySelectorAll('*')].map((each) => each.tagName.toLowerCase())")
     assert tags == [tag for tag, _ in seen.read.elements]
@@ -163,7 +163,7 @@ def test_a_browser_reads_what_was_written(tab: Callable[..., Tab], name: str) ->
 class TestKeys:
     @pytest.mark.parametrize("name", NAMES)
     def test_tab_reaches_everything(self, tab: Callable[..., Tab], name: str) -> None:
-        """First a link to the content; every link, chart, text, table that scrolls; and one sees where one is."""
+        """First a link to the content, then links, charts, texts and scrolling tables, with a visible focus."""
         seen = tab(name).open()
         wanted = seen.page.evaluate(
             "[...document.querySelectorAll('a, [tabindex], summary')].filter((each) => each.checkVisibility()).length"
@@ -179,20 +179,20 @@ class TestKeys:
         kinds = {"hostile": {"tokens", "scroll", "scroll whole", "SUMMARY"}, "chat": {"tokens", "scroll whole"}}
         assert kinds.get(name, {"tokens", "plot", "scroll", "SUMMARY", "PRE"}) <= set(reached)
 
-    def test_tokens(self, tab: Callable[..., Tab]) -> None:
-        """Arrow keys go from token to token, to both ends and not beyond; what is told is what stands in the file."""
+    def test_arrow_keys_move_between_tokens(self, tab: Callable[..., Tab]) -> None:
+        """From end to end and not beyond; the details equal the file."""
         seen = tab("chat").open()
         for number in (0, 3):
             box = seen.read.boxes[number]
             seen.page.locator(".tokens").nth(number).focus()
-            assert seen.told() == ""
+            assert seen.detail() == ""
             for at in range(12):
-                told = seen.press("ArrowRight")
-                in_loss = ", not trained on" if "dim" in box.classes[at] else ""
-                assert told == f"{place(box, at)}{json.dumps(box.texts[at], ensure_ascii=False)}{in_loss}"
+                shown = seen.press("ArrowRight")
+                in_loss = ", not in the loss" if "dim" in box.classes[at] else ""
+                assert shown == f"{place(box, at)}{json.dumps(box.texts[at], ensure_ascii=False)}{in_loss}"
                 assert seen.page.locator(".tokens .at").count() == 1
             assert seen.press("ArrowLeft").startswith(place(box, 10))
-            assert seen.press("ArrowRight", "Alt+ArrowLeft", "Control+ArrowLeft") == told
+            assert seen.press("ArrowRight", "Alt+ArrowLeft", "Control+ArrowLeft") == shown
             last = seen.press("End")
             assert last.startswith(place(box, -1 % len(box.ids)))
             assert seen.press("ArrowRight") == last
@@ -201,80 +201,80 @@ class TestKeys:
             assert seen.page.locator(".at").count() == 0
         assert any("dim" in classes for box in seen.read.boxes for classes in box.classes)
 
-    def test_a_text_that_scrolls(self, tab: Callable[..., Tab]) -> None:
-        """The token one is at is in sight, and is not read as markup where it is told."""
+    def test_the_selected_token_is_in_view(self, tab: Callable[..., Tab]) -> None:
+        """And its text is not parsed as markup in the details."""
         seen = tab("hostile", 375, reduced_motion="reduce").open()
         number = max(range(len(seen.read.boxes)), key=lambda n: len(seen.read.boxes[n].tokens))
         seen.page.locator(".tokens").nth(number).focus()
         seen.press("End")
         inside = "([a, b, c]) => b.top >= a.top - 1 && b.bottom <= a.bottom + 1 && b.top >= 0 && b.bottom <= c.top"
         places = seen.page.evaluate(
-            "['.tokens:focus', '.tokens:focus .at', '#told'].map((each) => document.querySelector(each).getBoundingClientRect().toJSON())"
+            "['.tokens:focus', '.tokens:focus .at', '#detail'].map((each) => document.querySelector(each).getBoundingClientRect().toJSON())"
         )
         assert seen.page.evaluate(inside, places)
         for number in range(len(seen.read.boxes)):
             seen.page.locator(".tokens").nth(number).focus()
             seen.press(*["ArrowRight"] * 3)
-            assert seen.page.locator("#told *:not(span)").count() == 0
+            assert seen.page.locator("#detail *:not(span)").count() == 0
 
-    def test_charts(self, tab: Callable[..., Tab]) -> None:
-        """Arrow keys go from point to point; what is told is what the file has."""
+    def test_arrow_keys_move_between_points(self, tab: Callable[..., Tab]) -> None:
+        """The details equal the file."""
         seen = tab("plan")
         for number, data in enumerate(seen.read.data):
             seen.page.locator(".plot").nth(number).focus()
             for at in [0, 1, 2, len(data["steps"]) - 1]:
-                told = seen.press("End") if at > 2 else seen.press("ArrowRight")
+                shown = seen.press("End") if at > 2 else seen.press("ArrowRight")
                 parts = [f"step {data['steps'][at]:,}"]
                 for line, name in enumerate(data["names"]):
-                    asked = f" (target {data['targets'][line][at]})" if data["targets"] else ""
-                    parts.append(f"{name} {data['values'][line][at]}{asked}")
-                assert told == ", ".join(parts)
+                    target = f" (target {data['targets'][line][at]})" if data["targets"] else ""
+                    parts.append(f"{name} {data['values'][line][at]}{target}")
+                assert shown == ", ".join(parts)
                 left = seen.page.locator(".cursor").nth(number).evaluate("(each) => each.style.left")
                 assert float(left.removesuffix("%")) == pytest.approx(100 * data["steps"][at] / data["steps"][-1])
             assert seen.press("Tab") == ""
 
 
 class TestPointers:
-    def test_hover(self, tab: Callable[..., Tab]) -> None:
-        """Of a token and of a place of a chart, until the pointer leaves; whatever else has the focus."""
+    def test_hovering_shows_details(self, tab: Callable[..., Tab]) -> None:
+        """Of a token or a chart point, until the pointer leaves, whatever has the focus."""
         seen = tab("plan").open()
         seen.page.locator(".plot").first.focus()
         tokens = seen.page.locator("#samples details[open] .tokens").first
         tokens.locator("i").nth(2).hover()
         box = next(box for box in seen.read.boxes if box.label == tokens.get_attribute("aria-label"))
-        assert seen.told().startswith(place(box, 2))
-        tokens.click(position={"x": 3, "y": 3})  # the focus goes from the chart, which has nothing to take back
+        assert seen.detail().startswith(place(box, 2))
+        tokens.click(position={"x": 3, "y": 3})  # the chart loses the focus, and hides no detail of the token
         tokens.locator("i").nth(1).hover()
-        assert seen.told().startswith(place(box, 1))
+        assert seen.detail().startswith(place(box, 1))
         seen.page.locator("#samples h2").hover()
-        assert seen.told() == ""
+        assert seen.detail() == ""
         area = seen.page.locator(".area").first
         area.hover(position={"x": area.bounding_box()["width"] / 2, "y": 20})
-        assert re.match(r"step (50|60), ", seen.told())
+        assert re.match(r"step (50|60), ", seen.detail())
         area.hover(position={"x": 1, "y": 20})
-        assert seen.told().startswith("step 10, ")
+        assert seen.detail().startswith("step 10, ")
         seen.page.locator("h1").hover()
-        assert seen.told() == ""
+        assert seen.detail() == ""
 
-    def test_touch(self, tab: Callable[..., Tab]) -> None:
-        """What was touched is told until another place is."""
+    def test_details_stay_after_a_touch(self, tab: Callable[..., Tab]) -> None:
+        """Until another place is touched."""
         seen = tab("plan", 375, has_touch=True, is_mobile=True).open()
         tokens = seen.page.locator("#samples details[open] .tokens")
         for number in (0, 1, 0):
             tokens.nth(number).locator("i").nth(4).tap()
             box = next(box for box in seen.read.boxes if box.label == tokens.nth(number).get_attribute("aria-label"))
-            assert seen.told().startswith(place(box, 4))
+            assert seen.detail().startswith(place(box, 4))
             assert seen.page.locator(".at").count() == 1
         seen.page.locator(".area").first.tap()
-        assert seen.told().startswith("step ")
+        assert seen.detail().startswith("step ")
         assert seen.page.locator(".at").count() == 0
         seen.page.locator("h1").tap()
-        assert seen.told() == ""
+        assert seen.detail() == ""
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_lines_have_names(tab: Callable[..., Tab], width: int) -> None:
-    """Beside their ends where there is room, apart from one another, else in a list below; axes have titles."""
+    """At the ends of the lines on wide screens, without overlap; else in a list below. Axes have titles."""
     page = tab("many", width).page
     for chart in page.locator(".chart").all():
         ends = [each.bounding_box() for each in chart.locator(".ends span").all() if each.is_visible()]
@@ -286,8 +286,8 @@ def test_lines_have_names(tab: Callable[..., Tab], width: int) -> None:
         assert [each.inner_text() for each in chart.locator(".axis").all()][1] == "step"
 
 
-def test_skipped_steps_can_be_seen(tab: Callable[..., Tab]) -> None:
-    """A mark in every chart, and what it means; samples are closed until they are opened."""
+def test_skipped_steps_are_visible(tab: Callable[..., Tab]) -> None:
+    """A mark in every chart, and a legend; samples are closed at first."""
     page = tab("plan").page
     for chart in page.locator(".chart").all():
         assert chart.locator("rect.skipped").bounding_box()["width"] > 10
@@ -296,14 +296,16 @@ def test_skipped_steps_can_be_seen(tab: Callable[..., Tab]) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_scripts(tab: Callable[..., Tab], name: str, browser: Any, pages: dict[str, Path]) -> None:
-    """All but what hovering tells is there: the same text, and the charts' numbers in tables."""
+def test_without_scripts_only_details_are_missing(
+    tab: Callable[..., Tab], name: str, browser: Any, pages: dict[str, Path]
+) -> None:
+    """The text is the same, and the numbers of charts are in tables."""
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(pages[name].as_uri())
     with_scripts = tab(name).page
     assert page.locator("body").inner_text() == with_scripts.locator("body").inner_text()
-    assert not page.locator("#told").is_visible()
+    assert not page.locator("#detail").is_visible()
     for summary in page.locator(".chart summary").all():
         summary.click()
     for chart, table in zip(Page(pages[name].read_text("utf-8")).data, page.locator(".chart table").all(), strict=True):

@@ -173,7 +173,7 @@ def test_retokenize_exits_0_for_a_sound_store(make: Make, tmp_path: Path) -> Non
         done = run_here("verify", store, "--retokenize", share, "--inputs", tmp_path / "in")
         assert (done.returncode, done.stderr) == (0, "")
         percent = share if share.endswith("%") else "1%"
-        assert f"sound, {sum(p.stat().st_size for p in store.iterdir() if p.name != 'manifest.json'):,} bytes checked, {percent[:-1]} % of the documents tokenized again" in done.stdout  # fmt: skip
+        assert f"no damage found, {sum(p.stat().st_size for p in store.iterdir() if p.name != 'manifest.json'):,} bytes checked, {percent[:-1]} % of the documents tokenized again" in done.stdout  # fmt: skip
     done = run_here(
         "verify", store, "--version", 1, "--retokenize", "50%", "--inputs", tmp_path / "in/a.jsonl", "--json"
     )
@@ -204,8 +204,8 @@ def test_retokenize_exits_4_for_another_input(make: Make, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("options", "arguments", "message"),
     [
-        ({}, ["--retokenize", "1%"], "retokenize: expected both --retokenize and --inputs, found one"),
-        ({}, ["--inputs", "{in}"], "retokenize: expected both --retokenize and --inputs, found one"),
+        ({}, ["--retokenize", "1%"], "verify: --retokenize needs the original files, and --inputs needs --retokenize"),
+        ({}, ["--inputs", "{in}"], "verify: --retokenize needs the original files, and --inputs needs --retokenize"),
         ({}, ["--retokenize", "some", "--inputs", "{in}"], "retokenize: expected a share such as 1%, found 'some'"),
         ({}, ["--retokenize", "%", "--inputs", "{in}"], "retokenize: expected a share such as 1%, found '%'"),
         ({}, ["--retokenize", "101%", "--inputs", "{in}"], "expected more than 0 and at most 100 %, found 101 %"),

@@ -56,7 +56,7 @@ def test_help_names_and_explains_every_option(name: str) -> None:
     described = re.findall(r"^(\w+)\n    \S", inspect.getdoc(COMMANDS[name]), re.MULTILINE)
     assert described == [*inspect.signature(COMMANDS[name]).parameters]
     assert f"tokenstore {name} " in done.stdout
-    assert "Exit codes: 0 done; 1 failed; 2 wrong usage" in done.stdout
+    assert "Exit codes: 0 success; 1 failure; 2 wrong usage" in done.stdout
 
 
 def test_help_of_build_explains_every_field_of_its_options() -> None:

@@ -19,7 +19,7 @@ from tokenstore.views.trace import TracedRow, appearances, document_named, trace
 
 PACKINGS = ("best_fit", "none", "concat")
 SPLITS = ((1, None), (1, 4), (2, 3), (3, 4), (4, 1))  # (world size, microbatch size), of batches of 12, 24 or 48
-NO_TEXT = Decoder(None, 70_000, "not wanted")
+NO_TEXT = Decoder(None, "not wanted")
 
 
 @pytest.fixture(scope="module")
@@ -172,10 +172,10 @@ class TestQuestions:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("v:3", "document: expected SOURCE:NUMBER or SOURCE:ID with one of the sources w, w:x, found 'v:3'"),
+            ("v:3", "document: expected SOURCE:NUMBER or SOURCE:ID, with a source of w, w:x, found 'v:3'"),
             ("3", "expected SOURCE:NUMBER"),
-            ("w:nobody", "id: expected one that a document has, found 'nobody'"),
-            ("w:x:y", "id: expected a store with ids"),
+            ("w:nobody", "id: no document has the id 'nobody'"),
+            ("w:x:y", "id: the store has no ids"),
         ],
     )
     def test_unknown_documents(self, plan: Plan, name: str, message: str) -> None:
@@ -200,7 +200,7 @@ class TestQuestions:
             ({"step": 0, "rank": 2, "world_size": 2}, "rank: expected 0 <= rank < world_size"),
             ({"step": 0, "rank": -1, "world_size": 2}, "rank: expected 0 <= rank < world_size"),
             ({"step": 0, "world_size": 4}, "world_size: expected a divisor"),
-            ({"step": 0, "row": 6}, "row: expected one of the step's 6, found 6"),
+            ({"step": 0, "row": 6}, "row: expected 0 to 5, the rows of step 0, found 6"),
         ],
     )
     def test_unknown_rows(self, plan: Plan, question: dict, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Pages of `tokenstore report` read back, and stores and plans of texts that try to get out of them."""
+"""Reads pages of `tokenstore report` back; and stores and plans with hostile texts."""
 
 import base64
 import hashlib
@@ -42,7 +42,7 @@ VOID = {"meta", "link", "br", "img", "input", "hr"}
 
 
 def is_harmless(text: str) -> bool:
-    """No character in it that moves, hides or turns others around."""
+    """Whether the text has no control or format character that could move, hide or reverse text."""
     return not [
         c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") and c not in KEPT
     ]
@@ -53,7 +53,7 @@ def is_harmless(text: str) -> bool:
 
 @dataclass
 class Box:
-    """The tokens of an excerpt: the number of the first, and of each element ids, text and classes."""
+    """The tokens of an excerpt: the number of the first; ids, text and classes of each element."""
 
     start: int
     label: str
@@ -68,14 +68,15 @@ class Box:
 
 
 class Page(HTMLParser):
-    """A page: every element closed, and what stands in it.
+    """A parsed page. Every element is closed.
 
     Attributes:
         elements: [(tag, attributes)].
-        scripts, data: texts of scripts that run, and of those that only hold data, from JSON.
-        boxes: of tokens.
+        scripts: texts of the scripts that run.
+        data: content of the JSON scripts.
+        boxes: the token boxes.
         pres: texts of <pre>.
-        text: all that is shown; `shown` with spaces as one.
+        text: all text; `shown` is the same with single spaces.
     """
 
     def __init__(self, page: str):
@@ -94,7 +95,7 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = dict(attrs)
-        assert len(given) == len(attrs), "an attribute that stands twice"
+        assert len(given) == len(attrs), "an attribute is repeated"
         self.elements.append((tag, given))
         if tag not in VOID:
             self.open.append((tag, given))
@@ -131,7 +132,7 @@ class Page(HTMLParser):
 
 
 def check_page(source: str) -> Page:
-    """The page, when nothing of what it shows can act: one script, ours; no address, no handler, no odd character."""
+    """Parse a page and check that it is inert: one script, ours; no address, no handler, no odd character."""
     page = Page(source)
     assert is_harmless(source)
     assert source.encode().decode() == source
@@ -155,11 +156,11 @@ def check_page(source: str) -> Page:
     return page
 
 
-# ---- what pages are made of
+# ---- stores and plans for pages
 
 
 def hostile_store(folder: Path) -> Path:
-    """A store of the attacks, as texts, ids, names of input files and its own; its documents have origins and ids."""
+    """A store with hostile texts, ids, input names and path; its documents have origins and ids."""
     source = folder / "in\x1b[5m <b>\u202e"
     source.mkdir(parents=True)
     for part, name in enumerate(["<script>window.pwned=11<!--.jsonl", "b\x07\n\u2066 '\"onload=x.jsonl"]):
@@ -171,7 +172,7 @@ def hostile_store(folder: Path) -> Path:
 
 
 def texts_store(path: Path, texts: Sequence[str], kind: Kind | None = None, masked: bool = True) -> Path:
-    """A store of texts as bytes; of every second word no token is in the loss, if `masked`."""
+    """A store of texts as bytes; if `masked`, every second word is not in the loss."""
     documents = []
     for number, text in enumerate(texts):
         tokens = list(text.encode())
@@ -183,7 +184,7 @@ def texts_store(path: Path, texts: Sequence[str], kind: Kind | None = None, mask
 
 
 def make_plan(sources: dict[str, dict], **fields: Any) -> Plan:
-    """A plan of 16 tokens a sequence, 4 sequences a step and 40 steps, unless told otherwise, without its warnings."""
+    """A plan of 16 tokens per sequence, 4 sequences per step and 40 steps by default, without its warnings."""
     given = {"sequence_length": 16, "global_batch_size": 4, "num_steps": 40, "sources": sources, **fields}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -195,7 +196,7 @@ def page_of(store: Store, samples: int = 100, max_tokens: int = 30_000) -> Page:
 
 
 def facts(page: Page) -> dict[str, str]:
-    """The names and values that are listed on a page."""
+    """The names and values listed on a page."""
     found = {}
     for part in page.source.split("<dt>")[1:]:
         name, rest = part.split("</dt><dd><bdi>", 1)

@@ -263,8 +263,8 @@ def test_the_command_writes_once(path: Path) -> None:
     done = index(path, other)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0].startswith(f"{path}: 300 documents of 40 lengths, length index written in ")
-    assert lines[1].startswith(f"{other}: 3 documents of 2 lengths, length index written in ")
+    assert lines[0].startswith(f"{path}: 300 documents of 40 lengths; length index written in ")
+    assert lines[1].startswith(f"{other}: 3 documents of 2 lengths; length index written in ")
     done = index("--json", other, path)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [json.loads(line) for line in done.stdout.splitlines()]

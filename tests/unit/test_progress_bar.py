@@ -1,4 +1,4 @@
-"""Lines of the progress bar: a speed and an estimated end only where they are known, of this run alone."""
+"""Lines of the progress bar: rate and remaining time of this run, only once they are known."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tokenstore.commands import progress_bar
 
 
 def lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *shown: tuple[float, int]) -> list[str]:
-    """What is printed where (seconds, bytes done of 1,000) are shown, one after the other."""
+    """The lines printed for these (seconds, bytes done of 1,000), in order."""
     now = 0.0
     monkeypatch.setattr(progress_bar.time, "monotonic", lambda: now)
     monkeypatch.setattr(progress_bar, "_LINE_SECONDS", 0)
@@ -17,8 +17,8 @@ def lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture, *shown
     return capsys.readouterr().err.splitlines()
 
 
-def test_at_the_start_there_is_no_end_in_sight(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
-    """Nothing is done yet, so no time left is printed; later it is what is left at the speed so far."""
+def test_no_remaining_time_before_any_progress(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    """Later it is the rest at the rate so far."""
     assert lines(monkeypatch, capsys, (5, 0), (9, 0), (15, 100)) == [
         "building: 0 %",
         "building: 0 %",
@@ -26,8 +26,8 @@ def test_at_the_start_there_is_no_end_in_sight(monkeypatch: pytest.MonkeyPatch, 
     ]
 
 
-def test_what_an_earlier_run_did_is_no_speed_of_this_one(
+def test_work_of_an_earlier_run_does_not_count_for_the_rate(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    """The clock starts with the first bytes seen; those that were there already do not count."""
+    """The clock starts with the first report."""
     assert lines(monkeypatch, capsys, (60, 800), (70, 900)) == ["building: 80 %", "building: 90 %, 10B/s, 0:10 left"]

@@ -1,4 +1,4 @@
-"""Charts against a slow reading of what is drawn: ticks, paths, what is told at a point; numbers as text."""
+"""Charts, against a slow reading of what is drawn: ticks, paths, values at a point; numbers as text."""
 
 import re
 from itertools import pairwise
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tokenstore.report.charts import SIZE, Mark, label_places, line_chart, ticks
 from tokenstore.report.plan_page import LINES, _epochs_chart, _mixture_chart
-from tokenstore.views.numbers import percentage, short, size
 from tokenstore.views.plan_curves import MixturePoint
+from tokenstore.views.text import percentage, short, size
 
 values = st.one_of(st.just(0.0), st.floats(1e-9, 1e9), st.integers(0, 1000).map(float))
 steps = st.lists(st.integers(1, 1 << 48), min_size=1, max_size=30, unique=True).map(sorted)
@@ -38,7 +38,7 @@ class TestTicks:
     @example(12_345.0, False, False)
     @example(0.999999, True, False)
     def test_ticks_are_round_and_even(self, most: float, percent: bool, whole: bool) -> None:
-        """From 0 % to at most 100 %, a few, each at the place of its number, which is told in a text of its own."""
+        """From 0 % to at most 100 %, at the positions of their numbers, with distinct texts."""
         if percent:
             most = min(most, 1.0)
         made = ticks(most, percent=percent, whole=whole)
@@ -53,7 +53,7 @@ class TestTicks:
 
     @given(most=st.integers(1, 1 << 48))
     def test_ticks_of_steps_are_whole(self, most: int) -> None:
-        """There is no half step."""
+        """Steps are integers."""
         for tick in ticks(most, whole=True):
             number = tick.percent * most / 100
             assert number == pytest.approx(round(number))
@@ -72,15 +72,15 @@ class TestTicks:
             (0.00001, False, "0|2e-06|4e-06|6e-06|8e-06|1e-05"),
         ],
     )
-    def test_how_they_look(self, most: float, percent: bool, texts: str) -> None:
-        """As people write them."""
+    def test_texts_of_ticks(self, most: float, percent: bool, texts: str) -> None:
+        """Round numbers with as few digits as needed."""
         assert "|".join(tick.text for tick in ticks(most, percent=percent)) == texts
 
 
 class TestPaths:
     @given(steps=steps, data=st.data())
     def test_stairs_hold_the_values(self, steps: list[int], data: st.DataObject) -> None:
-        """From the step before up to each step, a step's share is drawn at its height; nothing else is drawn."""
+        """Between two steps, the later value is drawn."""
         row = data.draw(st.lists(values, min_size=len(steps), max_size=len(steps)))
         chart = line_chart(steps, {"a": row}, {"a": 0}, stairs=True)
         top = 1.05 * (max(row) or 1)
@@ -97,7 +97,7 @@ class TestPaths:
 
     @given(steps=steps, data=st.data())
     def test_lines_go_through_the_values(self, steps: list[int], data: st.DataObject) -> None:
-        """From the origin; all of several lines and of what was asked for fit into the height."""
+        """They start at the origin; all lines and targets fit into the height."""
         rows = {n: data.draw(st.lists(values, min_size=len(steps), max_size=len(steps))) for n in "ab"}
         targets = {n: data.draw(st.lists(values, min_size=len(steps), max_size=len(steps))) for n in "ab"}
         chart = line_chart(steps, rows, {"a": 3, "b": 1}, targets)
@@ -111,8 +111,8 @@ class TestPaths:
                 assert [y for _, y in corners] == pytest.approx([SIZE * (1 - v / top) for v in row], abs=1)
                 assert all(0 <= y <= SIZE for _, y in corners)
 
-    def test_what_is_told(self) -> None:
-        """All points, as text; shares as percentages, which never go above the whole; names without what would act."""
+    def test_points_have_all_values_as_text(self) -> None:
+        """Shares are percentages of at most 100 %; names are safe text."""
         made = line_chart([2, 4], {"a\u202e\x7f": [1.0, 0.25]}, {"a\u202e\x7f": 0}, stairs=True, percent=True)
         assert made.points == {
             "steps": [2, 4],
@@ -126,8 +126,8 @@ class TestPaths:
         assert reported == [["0.000", "1.2e-05", "1,234.568"]]
 
     @given(ends=st.lists(st.floats(0, 100), min_size=1, max_size=9))
-    def test_names_beside_lines_do_not_overlap(self, ends: list[float]) -> None:
-        """Each has room of its own inside the chart, in the order of the ends; alone it is at its line's end."""
+    def test_labels_do_not_overlap(self, ends: list[float]) -> None:
+        """Labels keep the order of the lines, inside the chart; a single label is at the end of its line."""
         places = label_places(ends)
         order = sorted(range(len(ends)), key=lambda i: (ends[i], -i))
         assert all(places[b] - places[a] >= 7 - 1e-9 for a, b in pairwise(order))
@@ -135,13 +135,13 @@ class TestPaths:
         assert label_places(ends[:1]) == ends[:1]
 
     def test_skipped_steps_are_marked(self) -> None:
-        """Where they are, a single one of very many still to be seen; those after the last step are not."""
+        """A single step among very many is still visible; steps after the last one are not marked."""
         skips = [(10, 20), (99_999, 200_000), (500_000, 500_001)]
         chart = line_chart([50, 100_000], {"a": [1, 1]}, {"a": 0}, skips=skips)
         assert chart.skipped == (Mark(0, 2), Mark(998, 2))
         assert line_chart([100], {"a": [1]}, {"a": 0}, skips=[(25, 50)]).skipped == (Mark(250, 250),)
 
-    def test_one_point_of_nothing(self) -> None:
+    def test_a_single_zero_is_drawn(self) -> None:
         """A line at the bottom, under an axis up to 1."""
         made = line_chart([1], {"a": [0.0]}, {"a": 0})
         assert read(made.lines[0].path) == [(0, SIZE), (SIZE, SIZE)]
@@ -157,7 +157,7 @@ def points_of(names: list[str]) -> list[MixturePoint]:
 
 class TestOthers:
     def test_few_sources_have_a_line_each(self) -> None:
-        """And keep their colours in both charts."""
+        """With the same colours in both charts."""
         colours = {name: number for number, name in enumerate("abcdefgh")}
         for chart in (
             _mixture_chart(points_of([*"abcdefgh"]), colours),
@@ -166,8 +166,8 @@ class TestOthers:
             assert {line.name: line.colour for line in chart.lines} == colours
 
     @pytest.mark.parametrize("taken", ["a", "292 others", "(292 others)", "most repeated of 292 others"])
-    def test_many_sources(self, taken: str) -> None:
-        """The others are one line, whose name is no other's: their share together, and the most of their epochs."""
+    def test_many_sources_share_one_line(self, taken: str) -> None:
+        """It shows the sum of their shares and the most of their epochs; its name is not that of a source."""
         names = [taken, "(292 others)x", *(f"s{i}" for i in range(298))]
         names += ["292 others"] * (taken == "(292 others)")
         names = names[:300]
@@ -180,7 +180,7 @@ class TestOthers:
         assert _epochs_chart(points_of(names), colours).points["values"][-1] == ["299.000"]
 
     def test_one_other_keeps_its_name(self) -> None:
-        """It is not `1 others`."""
+        """Not "1 others"."""
         colours = {f"s{i}": min(i, LINES) for i in range(LINES + 1)}
         assert _epochs_chart(points_of([*colours]), colours).lines[-1].name == f"s{LINES}"
 
@@ -192,12 +192,12 @@ class TestNumbers:
          (999_999, "1 MB"), (184_321, "184 kB"), (10**9, "1 GB"), (999_999_999_999, "1 TB"), (12_345 * 10**12, "12,345 TB")],
     )  # fmt: skip
     def test_sizes(self, number: int, text: str) -> None:
-        """In units of a thousand, never with an exponent."""
+        """In decimal units, without an exponent."""
         assert size(number) == text
 
     @given(number=st.integers(0, 1 << 60))
-    def test_sizes_are_near(self, number: int) -> None:
-        """Three digits of it."""
+    def test_sizes_have_three_digits(self, number: int) -> None:
+        """The text is within rounding of the number."""
         text, unit = size(number).split()
         power = ["byte", "kB", "MB", "GB", "TB"].index(unit.removesuffix("s"))
         assert float(text.replace(",", "")) * 1000**power == pytest.approx(number, rel=0.006)
@@ -206,11 +206,11 @@ class TestNumbers:
         ("share", "text"),
         [(0, "0.00 %"), (1, "100.00 %"), (0.5, "50.00 %"), (0.0004, "0.04 %"), (0.0000123, "0.0012 %"), (1e-9, "<0.0001 %")],
     )  # fmt: skip
-    def test_shares(self, share: float, text: str) -> None:
-        """One above 0 does not read as nothing."""
+    def test_small_shares_do_not_read_as_zero(self, share: float, text: str) -> None:
+        """They get more digits."""
         assert percentage(share) == text
 
     @given(value=st.floats(0, 1e18))
     def test_short_numbers(self, value: float) -> None:
-        """Short, whatever they are."""
+        """At most a few characters for any number."""
         assert len(short(value)) <= 10

@@ -1,4 +1,4 @@
-"""Pages of plans, read back: nothing in them acts, and they show what the plan holds."""
+"""Pages of plans, read back: no text on them is active, and they show the content of the plan."""
 
 import json
 import warnings
@@ -27,10 +27,9 @@ from tokenstore.planning.plan_file import read_yaml
 from tokenstore.report.plan_page import LINES, plan_page
 from tokenstore.report.plan_report import PlanReport, plan_report
 from tokenstore.report.store_report import store_page, store_report
-from tokenstore.views.numbers import percentage
 from tokenstore.views.plan_curves import mixture_over_steps
 from tokenstore.views.plan_summary import load_plan
-from tokenstore.views.text import safe
+from tokenstore.views.text import percentage, safe
 
 PACKINGS = ("best_fit", "none", "concat")
 
@@ -47,7 +46,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 
 @pytest.fixture
 def sources(make_store: Callable[..., Path]) -> dict[str, dict]:
-    """Of two stores of 60 documents."""
+    """Two sources, with 60 documents each."""
     paths = {
         name: make_store(name, random_documents(seed, 60, 20), length_index=True) for seed, name in enumerate("ab")
     }
@@ -55,8 +54,8 @@ def sources(make_store: Callable[..., Path]) -> dict[str, dict]:
 
 
 class TestPlans:
-    def test_its_title_is_that_of_the_file(self, sources: dict) -> None:
-        """Or the one that was asked for; without both the plan's fingerprint."""
+    def test_the_title_is_the_file_or_the_given_one(self, sources: dict) -> None:
+        """Without both it is the fingerprint of the plan."""
         plan = make_plan(sources)
         for options, title in (
             ({}, f"Plan {plan.fingerprint[:12]}"),
@@ -68,8 +67,8 @@ class TestPlans:
             assert f"<h1><bdi>{title}</bdi></h1>" in source
             assert ("<dt>file</dt><dd><bdi>run.yaml</bdi></dd>" in source) == bool(options)
 
-    def test_one_convention_for_ranges(self, sources: dict) -> None:
-        """Steps first:stop, as on the command line, for stages and for what is skipped, which charts mark."""
+    def test_ranges_read_first_stop(self, sources: dict) -> None:
+        """For stages and for skipped steps, which charts mark; as on the command line."""
         stages = [{"from_step": 8, "global_batch_size": 8}]
         page = check_page(plan_page(plan_report(make_plan(sources, stages=stages, skip_steps=[[3, 5]]))))
         assert "Steps 0:8" in page.shown
@@ -78,8 +77,8 @@ class TestPlans:
         assert page.source.count('<rect class="skipped"') == 3
         assert page.shown.count("skipped steps") >= 3
 
-    def test_tokens_differ_from_sequences_where_padding_does(self, make_store: Callable[..., Path]) -> None:
-        """Under packing none, sequences of short documents are half of all and few of the tokens."""
+    def test_token_shares_differ_from_sequence_shares(self, make_store: Callable[..., Path]) -> None:
+        """With packing none, short documents are half of the sequences and few of the tokens."""
         paths = {
             "long": make_store("long", [[7] * 15] * 40, length_index=True),
             "short": make_store("short", [[7]] * 40, length_index=True),
@@ -95,14 +94,14 @@ class TestPlans:
         assert {row.name: row.token_share for row in report.plan.sources} == pytest.approx(expected, abs=0.001)
 
     def test_samples_are_closed(self, sources: dict) -> None:
-        """A page begins with what the plan is; who wants the samples of a step opens it."""
+        """A page begins with the summary; a reader opens the samples of a step."""
         page = check_page(plan_page(plan_report(make_plan(sources))))
         closed = [given for tag, given in page.elements if tag == "details" and given.get("class") == "sample"]
         assert len(closed) == 3
         assert not any("open" in given for given in closed)
 
     def check_samples(self, plan: Plan, report: PlanReport, page: Page) -> None:
-        """The tokens of the page are those of the batches."""
+        """The tokens on the page equal those of the batches."""
         boxes = iter(page.boxes)
         for sample in report.samples:
             batch = plan.batch(sample.step.step)["input_ids"]
@@ -124,7 +123,7 @@ class TestPlans:
         assert next(boxes, None) is None
 
     def check_charts(self, plan: Plan, report: PlanReport, page: Page) -> None:
-        """What they tell is what the plan gives."""
+        """The values of the charts equal those of the plan."""
         points = mixture_over_steps(plan, report.plan.steps, min(max(report.plan.sequences // 64, 10), 200))
         mixture, tokens, epochs = page.data
         assert mixture["steps"] == tokens["steps"] == epochs["steps"] == [point.step for point in points]
@@ -134,15 +133,15 @@ class TestPlans:
             assert mixture["values"][number] == [percentage(point.shares[name]) for point in points]
             assert mixture["targets"][number] == [percentage(point.weights[name]) for point in points]
         for number, name in enumerate(epochs["names"]):
-            reported = [float(value.replace(",", "")) for value in epochs["values"][number]]
-            assert reported == pytest.approx(
+            values = [float(value.replace(",", "")) for value in epochs["values"][number]]
+            assert values == pytest.approx(
                 [point.epochs[name] for point in points], abs=0.0005 + 1e-9
-            )  # half of its last digit
+            )  # half of the last digit
 
     def check_reproduces(self, plan: Plan, page: Page, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """What is printed makes the same plan, wherever it is saved, by the lines that are printed.
+        """The printed plan, saved anywhere, has the same fingerprint, also by the printed code.
 
-        Its paths are names of folders, and nothing of this machine; who saves it says where they are.
+        Its paths are names of folders without locations; the reader adds the locations.
         """
         config, lines = page.pres
         assert not [store.path for store in plan.stores.values() if str(store.path.parent) in config]
@@ -163,10 +162,10 @@ class TestPlans:
                 exec(lines, {})
 
     @given(case=cases(PACKINGS), data=st.data())
-    def test_any_plan(
+    def test_pages_of_any_plan(
         self, stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: dict, data: st.DataObject
     ) -> None:
-        """Packings, pools, stages, skips, limits of epochs: samples, charts, facts, and how to make it again."""
+        """Packings, pools, stages, skipped steps, epoch limits: samples, charts, facts and the printed plan."""
         try:
             plan, _ = plan_of(stores, data.draw(st.one_of(st.just(case), limited(case))))
         except ConfigError:
@@ -181,10 +180,10 @@ class TestPlans:
         assert all(store.digest in page.shown for store in plan.stores.values())
 
     @pytest.mark.parametrize("fields", [{"temperature": "2.5"}, {"seed": 10**30}, {"num_steps": None}])
-    def test_it_can_be_made_again(
+    def test_the_printed_plan_names_versions(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: dict, fields: dict
     ) -> None:
-        """Of the version it was made with, though the store has grown since, and from a path that was relative."""
+        """Also if the store has grown since, and if the path was relative."""
         path = write(tmp_path / "grown", documents_of(1, [3, 10, 40, 7, 20, 11]), Kind(masks=False))
         monkeypatch.chdir(tmp_path)
         weights = {} if "temperature" in fields else {"weight": "1e-7"}
@@ -195,14 +194,14 @@ class TestPlans:
         (tmp_path / "elsewhere").mkdir()
         self.check_reproduces(plan, page, tmp_path / "elsewhere", monkeypatch)
 
-    def test_names_that_try_to_get_out(self, hostile: Path) -> None:
-        """Names of sources and paths, in tables, charts, labels and in the plan that is printed."""
+    def test_hostile_names_are_harmless(self, hostile: Path) -> None:
+        """In tables, charts, labels and the printed plan."""
         names = [*ATTACKS[:9], "a\nb", "constructor", "__proto__", "1 others"]
         plan = make_plan({name: {"path": str(hostile), "weight": "1"} for name in names}, sequence_length=64)
         page = check_page(plan_page(plan_report(plan, samples=8)))
         assert all(page.text.count(safe(name, lines=True)) >= 3 for name in names)
         assert all(is_harmless(name) for chart in page.data for name in chart["names"])
-        assert {box.label.split(": left")[0] for box in page.boxes} <= {
+        assert {box.label.split(": use the left")[0] for box in page.boxes} <= {
             safe(f"{name}:{n}", lines=True) for name in names for n in range(len(ATTACKS))
         }
 
@@ -218,27 +217,27 @@ class TestPlans:
             ([[0, 40]], []),
         ],
     )
-    def test_steps_that_are_skipped(self, sources: dict, skips: list, shown: list[int]) -> None:
-        """The next one is shown in place of it, or the one before; none, if there is none."""
+    def test_skipped_steps_are_replaced_by_their_neighbours(self, sources: dict, skips: list, shown: list[int]) -> None:
+        """By the next step that is not skipped, or else the previous one."""
         report = plan_report(make_plan(sources, skip_steps=skips))
         assert [sample.step.step for sample in report.samples] == shown
         check_page(plan_page(report))
 
-    def test_steps_that_were_asked_for(self, sources: dict) -> None:
-        """Any of the plan, also behind those looked at; a wrong one is refused, as are a split and steps."""
+    def test_given_steps_are_shown(self, sources: dict) -> None:
+        """Any step of the plan, also after the summarized ones; wrong steps and sizes are refused."""
         plan = make_plan(sources, skip_steps=[[4, 6]])
         assert [sample.step.step for sample in plan_report(plan, 10, (39, 1)).samples] == [39, 1]
         for wrong in ({"sampled": (40,)}, {"sampled": (-1,)}, {"sampled": (4,)}, {"steps": 41}, {"world_size": 3}):
-            with pytest.raises(ConfigError, match=r"(steps?|global_batch_size|split): expected|expected"):
+            with pytest.raises(ConfigError, match=r"expected|is skipped"):
                 plan_report(plan, **wrong)
 
     @pytest.mark.parametrize(("steps", "points"), [(5, 5), (100, 10), (800, 50), (10_000, 200)])
-    def test_points_of_charts(self, sources: dict, steps: int, points: int) -> None:
-        """As many as shares can be told from, and as can be seen."""
+    def test_the_number_of_points_follows_the_plan(self, sources: dict, steps: int, points: int) -> None:
+        """Enough sequences per point for stable shares, and no more points than can be seen."""
         assert len(plan_report(make_plan(sources, num_steps=steps), samples=0).mixture) == points
 
-    def test_who_is_given_a_sequence(self, sources: dict) -> None:
-        """Its rank and microbatch, if it was asked how steps are given to ranks."""
+    def test_ranks_and_microbatches_of_sequences(self, sources: dict) -> None:
+        """They are shown only with sizes for ranks."""
         plan = make_plan(sources)
         page = check_page(plan_page(plan_report(plan, world_size=2, microbatch_size=1)))
         found = [word.split()[:3] for word in page.shown.split(", rank ")[1:5]]
@@ -250,22 +249,22 @@ class TestPlans:
         ]
         assert ", rank " not in check_page(plan_page(plan_report(plan))).shown
 
-    def test_an_endless_plan(self, sources: dict) -> None:
-        """Its first steps, and that there is no end."""
+    def test_pages_of_endless_plans(self, sources: dict) -> None:
+        """The page says that the plan is endless."""
         page = check_page(plan_page(plan_report(make_plan(sources, num_steps=None))))
         assert "10,000 steps of an endless plan" in page.shown
-        assert "From step 0 on" in page.shown
+        assert "From step 0" in page.shown
 
-    def test_samples_of_nothing(self, sources: dict) -> None:
-        """No text at all; and a number of samples nobody has is all there are."""
+    def test_the_number_of_samples_is_limited(self, sources: dict) -> None:
+        """0 samples: no text at all; too many: all sequences of the step."""
         plan = make_plan(sources)
         page = check_page(plan_page(plan_report(plan, samples=0)))
         assert (page.boxes, "Samples" in page.shown) == ([], False)
         assert len(plan_report(plan, samples=10**18).samples[0].rows) == 4
         assert check_page(plan_page(plan_report(plan, max_tokens=0))).boxes == []
 
-    def test_many_sources(self, make_store: Callable[..., Path]) -> None:
-        """Eight and the others have lines; the page stays one that can be mailed."""
+    def test_many_sources_fit_on_a_page(self, make_store: Callable[..., Path]) -> None:
+        """Eight sources have a line each, the others share one; the page is small enough to mail."""
         path = make_store("s", random_documents(1, 60, 20), length_index=True)
         given = {f"source {i}": {"path": str(path), "weight": str(1 + i % 7)} for i in range(300)}
         stages = [
@@ -277,8 +276,8 @@ class TestPlans:
         assert page.data[0]["names"][-1] == "292 others"
         assert len(source) < 1_500_000
 
-    def test_warnings_and_notes(self, tmp_path: Path, sources: dict) -> None:
-        """Those of the plan, as they are told elsewhere."""
+    def test_warnings_and_notes_are_shown(self, tmp_path: Path, sources: dict) -> None:
+        """They are those of the plan summary."""
         (tmp_path / "plan.yaml").write_text(
             json.dumps({"sequence_length": 16, "global_batch_size": 4, "num_steps": 900, "sources": sources})
         )
@@ -289,15 +288,15 @@ class TestPlans:
         assert all(f"Warning: {text}" in page.shown for text in report.plan.warnings)
         assert all(f"Note: {text}" in page.shown for text in report.plan.notes)
 
-    def test_without_order_files(self, make_store: Callable[..., Path]) -> None:
-        """As windows of the stream need none: what is not known then is not shown."""
+    def test_without_a_length_index(self, make_store: Callable[..., Path]) -> None:
+        """Packing concat needs none; the page says that piece lengths are unknown."""
         path = make_store("s", random_documents(1, 60, 20))
         plan = make_plan({"s": {"path": str(path)}}, packing="concat")
-        assert "not known without a length index" in check_page(plan_page(plan_report(plan))).shown
+        assert "unknown without a length index" in check_page(plan_page(plan_report(plan))).shown
 
 
-def test_the_same_again(hostile: Path, sources: dict) -> None:
-    """The same store and plan give the same bytes of a page."""
+def test_pages_are_reproducible(hostile: Path, sources: dict) -> None:
+    """The same store or plan gives the same bytes."""
     with open_store(hostile) as store:
         assert store_page(store_report(store)) == store_page(store_report(store))
     pages = {plan_page(plan_report(make_plan(sources))) for _ in range(2)}

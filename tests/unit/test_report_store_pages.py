@@ -1,4 +1,4 @@
-"""Pages of stores, read back: nothing in them acts, and they show what the store holds."""
+"""Pages of stores, read back: no text on them is active, and they show the content of the store."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +24,7 @@ from tokenstore import open_store
 from tokenstore.report.plan_page import plan_page
 from tokenstore.report.plan_report import plan_report
 from tokenstore.report.store_report import store_report
-from tokenstore.views.numbers import percentage
-from tokenstore.views.text import safe
+from tokenstore.views.text import percentage, safe
 
 BARE = Kind(masks=False, origins=False, ids=False, length_index=False)
 
@@ -36,8 +35,8 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class TestStores:
-    def test_text_that_tries_to_get_out(self, hostile: Path) -> None:
-        """Markup, scripts, escapes and bidirectional controls in texts, ids and names are shown, and no more than that."""
+    def test_hostile_text_is_harmless(self, hostile: Path) -> None:
+        """Markup, scripts, escapes and bidirectional controls in texts, ids and names are only shown."""
         with open_store(hostile) as store:
             page = page_of(store)
             assert len(page.boxes) == len(store) == len(ATTACKS)
@@ -50,17 +49,17 @@ class TestStores:
         assert "window.pwned" not in "".join(page.scripts)
         assert not [given for _, given in page.elements if {"onload", "onfocus", "autofocus"} & set(given)]
 
-    def test_a_command_to_be_copied_is_one_word_for_a_shell(self, hostile: Path) -> None:
-        """Whatever the path of the store holds."""
+    def test_paths_in_commands_are_quoted(self, hostile: Path) -> None:
+        """A command can be copied to a shell, whatever the path contains."""
         with open_store(hostile) as store:
             assert "'s <script>" not in (command := page_of(store, 0).shown.rpartition("To check it: ")[2])
         assert command.startswith("tokenstore verify '/")
         assert """$(touch x) '"'"'""" in command
 
-    def test_tokens_that_are_no_text_alone(
+    def test_tokens_of_one_character_share_an_element(
         self, jsonl: Callable[..., Path], tmp_path: Path, tokenizer_file: Path
     ) -> None:
-        """Those of one character stand in one element, with all their ids."""
+        """The element has all their ids."""
         built = build_stores(tmp_path / "s", jsonl("a.jsonl", [*TEXTS, *ATTACKS]), tokenizer=str(tokenizer_file))
         with open_store(built.path) as store:
             boxes = page_of(store).boxes
@@ -71,8 +70,8 @@ class TestStores:
             assert any(len(ids) > 1 for box in boxes for ids in box.ids)
 
     @given(texts=st.lists(st.text(min_size=1, max_size=40).map("a b {}".format), min_size=1, max_size=4))
-    def test_any_text(self, tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
-        """Bytes of any text, each of its own mask; lone surrogates as what takes their place."""
+    def test_pages_of_any_text(self, tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+        """Tokens outside the loss are dim."""
         texts = [text.encode("utf-8", "replace").decode() for text in texts]
         with open_store(texts_store(tmp_path_factory.mktemp("any") / "s", texts)) as store:
             boxes = page_of(store).boxes
@@ -83,8 +82,8 @@ class TestStores:
                     assert ("dim" in classes) == (not in_loss[at : at + len(ids)].any())
                     at += len(ids)
 
-    def test_what_a_store_is(self, tmp_path: Path) -> None:
-        """Its totals, its digest, its tokenizer, its lengths; versions of one that has grown."""
+    def test_facts_of_a_store(self, tmp_path: Path) -> None:
+        """Totals, digest, tokenizer, lengths; the versions of a store that has grown."""
         path = write(tmp_path / "s", documents_of(3, [30, 4, 60, 9, 12, 40]))
         grow(path, documents_of(4, [1000]))
         with open_store(path) as store, open_store(path, version=1) as old:
@@ -97,20 +96,20 @@ class TestStores:
             assert (known["shortest"], known["longest"], known["mean"]) == ("4", "1,000", "165.0")
             assert known["has"] == "length index, origins, ids, loss masks"
             in_loss = sum(int(store.loss_mask(n).sum()) for n in range(7)) / store.num_tokens
-            assert f"{percentage(in_loss)} of the tokens are trained on" in page.shown
+            assert f"{percentage(in_loss)} of the tokens are in the loss" in page.shown
         assert "512 – 1,023" in page.shown
 
-    def test_a_store_of_tokens_only(self, tmp_path: Path) -> None:
-        """No length index, no origins, ids or masks: no lengths, and what makes them is said."""
+    def test_a_minimal_store(self, tmp_path: Path) -> None:
+        """Without a length index there are no lengths, and the page names the command that adds it."""
         with open_store(write(tmp_path / "s", documents_of(1, [5]), BARE)) as store:
             page = page_of(store)
         assert facts(page)["has"] == "tokens only"
-        assert f"tokenstore index {tmp_path / 's'} makes it" in page.shown
+        assert f"To add it: tokenstore index {tmp_path / 's'}" in page.shown
         assert "Largest documents" not in page.shown
         assert len(page.boxes) == 1
 
-    def test_samples_are_spread(self, make_store: Callable[..., Path]) -> None:
-        """As many as asked for, at most all; as many tokens of each; none at all without a text."""
+    def test_samples_are_evenly_spaced(self, make_store: Callable[..., Path]) -> None:
+        """At most all documents, at most the given number of tokens, and no section without samples."""
         with open_store(make_store("s", random_documents(1, 50, 20), length_index=True)) as store:
             assert [view.number for view in store_report(store, 5).samples] == [5, 15, 25, 35, 45]
             assert [view.number for view in store_report(store, 10**18).samples] == [*range(50)]
@@ -119,10 +118,10 @@ class TestStores:
             assert (page.boxes, "Samples" in page.shown) == ([], False)
             assert all(box.ids == [] for box in page_of(store, 5, 0).boxes)
 
-    def test_a_tokenizer_that_cannot_be_loaded(
+    def test_without_a_tokenizer_ids_are_shown(
         self, jsonl: Callable[..., Path], tmp_path: Path, tokenizer_file: Path
     ) -> None:
-        """The page says why it has no text; the ids are there."""
+        """The page has the reason."""
         build_stores(tmp_path / "s", jsonl("a.jsonl", TEXTS), tokenizer=str(tokenizer_file))
         (tmp_path / "s" / "tokenizer.json").write_bytes(b"x" * (tmp_path / "s" / "tokenizer.json").stat().st_size)
         with open_store(tmp_path / "s") as store:
@@ -132,7 +131,7 @@ class TestStores:
         plan = make_plan({"a": {"path": str(tmp_path / "s")}}, num_steps=2)
         assert "tokenizer.json" in check_page(plan_page(plan_report(plan))).shown.partition("No text: ")[2]
 
-    def test_options_may_hold_anything(self, hostile: Path) -> None:
-        """Lists and texts among them, as the builder wrote them."""
+    def test_options_of_any_type_are_shown(self, hostile: Path) -> None:
+        """Lists and hostile strings."""
         with open_store(hostile) as store:
             assert facts(page_of(store, 0))["text_endings"] == "[&#39;.a&lt;script&gt;\\x1b&#39;]"

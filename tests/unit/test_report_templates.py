@@ -1,4 +1,4 @@
-"""The templates of pages: whatever text is put into one, it is made safe."""
+"""Templates of pages: any text in them is made safe."""
 
 from collections.abc import Callable, Iterator
 
@@ -10,7 +10,7 @@ from tokenstore.report.page import render
 
 @pytest.fixture
 def template(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
-    """Put a text in the place of the template `store.html`."""
+    """Replace the template `store.html` by a text."""
     from tokenstore.report import page
 
     original = page._asset
@@ -25,7 +25,7 @@ def template(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]
 
 
 def test_every_text_is_made_safe(template: Callable[[str], None]) -> None:
-    """Wherever it stands in a template, joined, formatted, in an attribute, or given to a part of another file."""
+    """Directly, joined, formatted, in an attribute, or passed to a macro of another file."""
     template('{% from "parts.html" import facts %}{{ a }}<p title="{{ a ~ 1 }}">{{ [a]|join(a) }}{{ facts([(a, a)]) }}')
     made = render("store.html", a="<\u202e\x00\ud800'\"&")
     assert is_harmless(made)

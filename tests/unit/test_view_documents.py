@@ -1,4 +1,4 @@
-"""A document, decoded token by token, and the document of an id."""
+"""A document decoded token by token, and the search for a document by its id."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,8 +22,8 @@ def view(store: Store, number: int, *part: int) -> documents.DocumentView:
 
 
 class TestView:
-    def test_what_is_known_of_a_document(self, tmp_path: Path) -> None:
-        """Its id, its origin, its tokens and which are in the loss."""
+    def test_a_view_has_id_origin_tokens_and_mask(self, tmp_path: Path) -> None:
+        """The view of each document equals what was written."""
         wanted = documents_of(5, [3, 60, 1])
         store = open_store(write(tmp_path / "s", wanted))
         for number, document in enumerate(wanted):
@@ -35,16 +35,16 @@ class TestView:
             assert [bit for segment in seen.excerpt.segments for bit in segment.in_loss] == document.mask
         assert view(store, -1) == view(store, 2)
 
-    def test_the_text_is_that_of_the_store(self, jsonl: Callable[..., Path], tmp_path: Path) -> None:
-        """Special tokens shown."""
+    def test_the_text_equals_store_decode(self, jsonl: Callable[..., Path], tmp_path: Path) -> None:
+        """Special tokens are included."""
         build_stores(tmp_path / "s", jsonl("a.jsonl", ["größer 🦊", "two"]))
         store = open_store(tmp_path / "s")
         assert view(store, 0).excerpt.text == store.decode(0) == "größer 🦊<|endoftext|>"
         assert (view(store, 0).id, view(store, 0).origin.record) == (None, 1)
 
     @given(start=st.integers(0, 12), stop=st.integers(0, 15))
-    def test_a_part(self, small_masked: Path, start: int, stop: int) -> None:
-        """Tokens start..stop, cut at the document's end; the rest is counted still."""
+    def test_an_excerpt_is_limited_to_the_document(self, small_masked: Path, start: int, stop: int) -> None:
+        """Tokens [start, stop) are decoded; the counts are those of the whole document."""
         seen = view(open_store(small_masked), 4, start, stop)
         inside = [place for segment in seen.excerpt.segments for place in range(segment.start, segment.stop)]
         assert inside == list(range(start, min(stop, 11)))
@@ -52,19 +52,19 @@ class TestView:
         assert [bit for s in seen.excerpt.segments for bit in s.in_loss] == SMALL.masks[4][start:stop]
 
     @pytest.mark.parametrize("number", [3, -4, 10**30])
-    def test_no_such_document(self, make_store: Callable[..., Path], number: int) -> None:
-        """A mistake in the question."""
+    def test_a_missing_document_is_refused(self, make_store: Callable[..., Path], number: int) -> None:
+        """The message has the number of documents."""
         store = open_store(make_store("s", [[1], [2], [3]]))
-        with pytest.raises(ConfigError, match=r"document: expected one of 3 .*, found -?\d+"):
+        with pytest.raises(ConfigError, match=r"document: the store has 3 documents, found -?\d+"):
             view(store, number)
 
 
-class TestOfId:
+class TestSearchById:
     @pytest.mark.parametrize("block", [1, 7, 1 << 24])
-    def test_the_first_document_with_an_id(
+    def test_the_first_document_with_the_id_is_found(
         self, jsonl: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
     ) -> None:
-        """As a whole, not a part of another, wherever the blocks of the search end; empty ids beside it or not."""
+        """Only a whole id matches, wherever the blocks of the search end, and next to empty ids."""
         monkeypatch.setattr(documents, "_BLOCK", block)
         ids = ["aab", "", "", "ab", "b", "", "ü/☃", "ab", "aba", ""]
         build_stores(tmp_path / "s", jsonl("a.jsonl", [{"text": "x", "url": id} for id in ids]), id_field="url")
@@ -72,20 +72,20 @@ class TestOfId:
         for id in {*ids} - {""}:
             assert document_of_id(store, id) == ids.index(id)
         for missing in ("a", "", "abab", "ü", "\ud800"):
-            with pytest.raises(ConfigError, match="id: expected one that a document has"):
+            with pytest.raises(ConfigError, match="id: no document has the id"):
                 document_of_id(store, missing)
 
-    def test_progress_is_told(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """(bytes done, of all), up to all."""
+    def test_progress_reaches_the_end(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is called with (bytes done, bytes in all), ascending."""
         monkeypatch.setattr(documents, "_BLOCK", 3)
         store = open_store(write(tmp_path / "s", documents_of(5, [1] * 9)))
-        reported: list[tuple[int, int]] = []
+        calls: list[tuple[int, int]] = []
         with pytest.raises(ConfigError):
-            document_of_id(store, "nobody", lambda *row: reported.append(row))
-        assert reported[-1][0] == reported[-1][1] == store.ids()[1].size
-        assert reported == sorted(reported)
+            document_of_id(store, "nobody", lambda *row: calls.append(row))
+        assert calls[-1][0] == calls[-1][1] == store.ids()[1].size
+        assert calls == sorted(calls)
 
-    def test_a_store_without_ids(self, make_store: Callable[..., Path]) -> None:
-        """The message says how to have them."""
-        with pytest.raises(ConfigError, match=r"id: expected a store with ids, found one without .*--id-field"):
+    def test_a_store_without_ids_is_refused(self, make_store: Callable[..., Path]) -> None:
+        """The message names the build option."""
+        with pytest.raises(ConfigError, match=r"id: the store has no ids .*--id-field"):
             document_of_id(open_store(make_store("s", [[1]])), "x")

@@ -1,4 +1,4 @@
-"""A plan in one screen: against counting the batches it gives; what it warns of, who gets what, where two plans part."""
+"""A plan on one screen: its figures against counted batches, its warnings, its ranks, and differences between plans."""
 
 import json
 from collections import Counter
@@ -18,7 +18,7 @@ from tokenstore.format.differences import differences
 from tokenstore.views.plan_curves import mixture_over_steps
 from tokenstore.views.plan_diff import FieldDifference, compare_plans
 from tokenstore.views.plan_epochs import steps_of_epochs
-from tokenstore.views.plan_split import split_plan
+from tokenstore.views.plan_ranks import ranks_of_plan
 from tokenstore.views.plan_summary import epoch_starts, load_plan, summarize_plan
 
 PACKINGS = ("best_fit", "none", "concat")
@@ -56,7 +56,7 @@ def load(folder: Path, tmp_path: Path) -> Load:
 
 
 def counted(plan: Plan, steps: int) -> Counter:
-    """Sequences of each source in steps [0, steps), skipped ones too, one row after the other."""
+    """Count the sequences of each source in steps [0, steps), row by row, including skipped steps."""
     sampler, names, found = plan.sampler(), tuple(plan.num_sequences), Counter()
     for step in range(steps):
         rows = sampler.locate(step, 0, plan.global_batch_size(step))[:, 0].tolist()
@@ -66,25 +66,21 @@ def counted(plan: Plan, steps: int) -> Counter:
 
 class TestSummary:
     @given(case=cases(PACKINGS), data=st.data())
-    def test_against_counting(self, stores: Stores, case: dict, data: st.DataObject) -> None:
-        """Sequences, epochs, weights given, and the first steps of epochs are those of the rows of all steps."""
+    def test_figures_equal_counted_rows(self, stores: Stores, case: dict, data: st.DataObject) -> None:
+        """Sequences, epochs, weights and the first steps of epochs equal those of all rows of all steps."""
         try:
             plan, _ = plan_of(stores, data.draw(st.one_of(st.just(case), limited(case))))
         except ConfigError:
             return
         steps = data.draw(st.integers(1, plan.num_steps))
         summary, counts = summarize_plan(plan, steps, most_epochs=3), counted(plan, steps)
-        assert {row.name: row.sequences for row in summary.sources if row.sequences} == counts
+        assert {row.name: row.progress.sequences for row in summary.sources if row.progress.sequences} == counts
         assert summary.sequences == counts.total()
         assert summary.steps == steps
         progress = plan.progress(steps)
         for row in summary.sources:
-            assert row.weight_actual == counts[row.name] / counts.total()
-            assert (row.tokens, row.epochs, row.padding) == (
-                progress[row.name].tokens,
-                progress[row.name].epochs,
-                progress[row.name].padding,
-            )
+            assert row.progress.realised_weight == counts[row.name] / counts.total()
+            assert row.progress == progress[row.name]
             first = [counted(plan, step)[row.name] for step in range(steps + 1)]
             per_epoch = plan.num_sequences[row.name]
             begins = [
@@ -95,31 +91,31 @@ class TestSummary:
             assert [start.step for start in row.epoch_starts] == begins[:3]
             assert row.num_epoch_starts == len(begins)
 
-    def test_weights_asked(self, load: Load, folder: Path) -> None:
-        """Over all the steps looked at, each stage by its sequences."""
+    def test_target_weights_cover_all_stages(self, load: Load, folder: Path) -> None:
+        """Each stage counts with its number of sequences."""
         stages = [{"from_step": 10, "weights": {"a": 1, "b": 3}, "global_batch_size": 8}]
         plan, _ = load(stages=stages)
-        asked = [{row.name: row.weight_target for row in summarize_plan(plan, n).sources} for n in (10, 20)]
-        assert asked == [{"a": 0.5, "b": 0.5}, {"a": (20 + 20) / 120, "b": (20 + 60) / 120}]
+        targets = [{row.name: row.weight_target for row in summarize_plan(plan, n).sources} for n in (10, 20)]
+        assert targets == [{"a": 0.5, "b": 0.5}, {"a": (20 + 20) / 120, "b": (20 + 60) / 120}]
         summary = summarize_plan(plan)
         assert [(s.first_step, s.stop_step, s.global_batch_size) for s in summary.stages] == [(0, 10, 4), (10, 20, 8)]
         assert summary.stages[1].weights == {"a": 0.25, "b": 0.75}
         assert len(summarize_plan(plan, 10).stages) == 1
 
-    def test_an_endless_plan(self, load: Load) -> None:
-        """Some steps of it, or those asked for."""
+    def test_an_endless_plan_is_summarized_in_part(self, load: Load) -> None:
+        """10,000 steps by default; any number on request."""
         plan, _ = load(num_steps=None)
         assert (summarize_plan(plan).steps, summarize_plan(plan).stages[0].stop_step) == (10_000, None)
         assert summarize_plan(plan, 10**9).sequences == 4 * 10**9
 
     @pytest.mark.parametrize("steps", [0, -1, 21])
-    def test_steps_the_plan_does_not_have(self, load: Load, steps: int) -> None:
-        """The message says how many there are."""
-        with pytest.raises(ConfigError, match=rf"steps: expected at most 20, .* found {steps}"):
+    def test_missing_steps_are_refused(self, load: Load, steps: int) -> None:
+        """The message has the number of steps of the plan."""
+        with pytest.raises(ConfigError, match=rf"steps: expected 1 to 20, the steps of the plan, found {steps}"):
             summarize_plan(load()[0], steps)
 
-    def test_sources_that_run_out(self, load: Load, folder: Path) -> None:
-        """When, and that the others go on."""
+    def test_exhausted_sources_are_listed(self, load: Load, folder: Path) -> None:
+        """The step is listed, and the other sources continue."""
         sources = {n: {"path": str(folder / n), "weight": 1, "max_epochs": 1 if n == "a" else None} for n in "ab"}
         plan, _ = load(sources=sources, on_exhausted="drop", num_steps=200)
         (dropped,) = summarize_plan(plan).dropped
@@ -129,37 +125,39 @@ class TestSummary:
 
 
 class TestWarnings:
-    def test_none_where_there_is_nothing_to_say(self, load: Load, folder: Path) -> None:
-        """Weights that add up to 1 over stores that are as they should be."""
+    def test_a_good_plan_has_no_warnings(self, load: Load, folder: Path) -> None:
+        """Its weights add up to 1, and its stores end documents with an end-of-text token."""
         plan, warned = load(sources={"x": {"path": str(folder / "ended"), "weight": 1}}, num_steps=5)
         summary = summarize_plan(plan, None, warned)
         assert summary.warnings == summary.notes == ()
 
-    def test_every_one(self, load: Load, folder: Path) -> None:
-        """Repeats once and up to the step asked for, a source that never comes, no end of text, one store twice."""
+    def test_each_mistake_has_a_warning(self, load: Load, folder: Path) -> None:
+        """Repeats (once, up to the last step), an unused source, no end-of-text token, the same store twice."""
         paths = {"a": "a", "again": "a", "never": "b"}
         sources = {n: {"path": str(folder / p), "weight": 0 if n == "never" else 2} for n, p in paths.items()}
         plan, warned = load(sources=sources, num_steps=500, shuffle=False, skip_steps=[[3, 5]])
-        said = summarize_plan(plan, None, warned).warnings
-        assert sum("source a is repeated" in text for text in said) == 1
-        assert [text for text in said if "sources a and again are the same store" in text]
-        assert [text for text in said if "source never never appears" in text]
-        assert [text for text in said if "documents of a, again, never do not end with an end-of-text token" in text]
+        warnings = summarize_plan(plan, None, warned).warnings
+        assert sum("source a is repeated" in text for text in warnings) == 1
+        assert [text for text in warnings if "sources a and again are the same store" in text]
+        assert [text for text in warnings if "source never does not appear" in text]
+        assert [
+            text for text in warnings if "documents of a, again, never do not end with an end-of-text token" in text
+        ]
         assert not [text for text in summarize_plan(plan, 5, warned).warnings if "repeated" in text]
         notes = " ".join(summarize_plan(plan, None, warned).notes)
         assert "sources: the weights add up to 4, not 1" in notes
         assert "shuffle is off" in notes
         assert "skipped steps count as used" in notes
 
-    def test_weights_of_stages(self, load: Load) -> None:
-        """Each stage's add up for themselves; without weights, that is said."""
+    def test_weights_of_a_stage_are_noted(self, load: Load) -> None:
+        """The weights of each stage add up on their own."""
         plan, _ = load(stages=[{"from_step": 3, "weights": {"a": 0.7, "b": 0.6}}])
         assert summarize_plan(plan).notes == (
-            "stage from step 3: the weights add up to 1.3, not 1; what counts is their share of that",
+            "stage from step 3: the weights add up to 1.3, not 1; each source gets its share of that sum",
         )
 
-    def test_a_plan_that_ends_early(self, load: Load, folder: Path) -> None:
-        """As the plan itself warns."""
+    def test_an_early_end_is_a_warning(self, load: Load, folder: Path) -> None:
+        """It is the warning of the plan itself."""
         sources = {"a": {"path": str(folder / "a"), "weight": 1, "max_epochs": 1}}
         plan, warned = load(sources=sources, num_steps=10**6, on_exhausted="stop")
         assert "this plan ends after" in summarize_plan(plan, None, warned).warnings[0]
@@ -167,8 +165,8 @@ class TestWarnings:
 
 class TestEpochs:
     @given(epochs=st.decimals("0.01", "9", places=2), case=cases(PACKINGS, most_steps=30))
-    def test_fewest_steps(self, stores: Stores, case: dict, epochs: Decimal) -> None:
-        """After so many steps so many epochs have been given, after one less not; where the plan ends before, None."""
+    def test_steps_are_the_fewest_that_contain_the_epochs(self, stores: Stores, case: dict, epochs: Decimal) -> None:
+        """One step fewer does not contain them; None if the plan ends before."""
         plan, _ = plan_of(stores, case)
         for name in plan.num_sequences:
             answer = steps_of_epochs(plan, name, epochs)
@@ -180,14 +178,14 @@ class TestEpochs:
                 assert counted(plan, answer.steps)[name] >= wanted > counted(plan, answer.steps - 1)[name]
                 assert answer.steps_if_endless == answer.steps
 
-    def test_to_the_sequence(self, load: Load, folder: Path) -> None:
-        """Of one source and one sequence a step, an epoch is as many steps as it has sequences."""
+    def test_steps_of_epochs_are_exact(self, load: Load, folder: Path) -> None:
+        """With one source and one sequence per step, an epoch takes as many steps as it has sequences."""
         plan, _ = load(sources={"a": {"path": str(folder / "a"), "weight": 1}}, global_batch_size=1, num_steps=None)
         for epochs in (Decimal(1), Decimal(3)):
             assert steps_of_epochs(plan, "a", epochs).steps == epochs * plan.num_sequences["a"]
 
-    def test_questions_that_cannot_be_meant(self, load: Load) -> None:
-        """Unknown sources, and numbers of epochs that are none."""
+    def test_unknown_sources_and_bad_numbers_are_refused(self, load: Load) -> None:
+        """0, negative, infinite and undefined numbers of epochs are refused."""
         plan, _ = load()
         with pytest.raises(ConfigError, match="source: expected one of a, b, found 'c'"):
             steps_of_epochs(plan, "c", Decimal(1))
@@ -196,8 +194,8 @@ class TestEpochs:
                 steps_of_epochs(plan, "a", Decimal(epochs))
 
 
-def test_mixture_over_steps(load: Load) -> None:
-    """At even steps and the first of each stage; shares are those since the point before, epochs those in all."""
+def test_mixture_equals_counted_sequences(load: Load) -> None:
+    """Points are evenly spaced and at each stage; shares are since the previous point, epochs are totals."""
     plan, _ = load(stages=[{"from_step": 7, "weights": {"a": 1, "b": 3}}])
     points = mixture_over_steps(plan, 20, 4)
     assert [point.step for point in points] == [5, 7, 10, 15, 20]
@@ -208,8 +206,8 @@ def test_mixture_over_steps(load: Load) -> None:
         assert point.shares["a"] == pytest.approx(point.weights["a"], abs=0.2)
 
 
-def test_a_stage_of_another_batch_size_only(load: Load) -> None:
-    """It has the weights of the stage before it; nothing is noted about weights that it does not give."""
+def test_a_stage_without_weights_keeps_the_previous_ones(load: Load) -> None:
+    """No note is made about weights that it does not set."""
     plan, _ = load(stages=[{"from_step": 7, "global_batch_size": 8}])
     summary = summarize_plan(plan)
     assert [(stage.first_step, stage.global_batch_size, stage.weights) for stage in summary.stages] == [
@@ -219,27 +217,27 @@ def test_a_stage_of_another_batch_size_only(load: Load) -> None:
     assert not any("stage from step" in note for note in summary.notes)
 
 
-class TestSplit:
-    def test_what_a_rank_is_given(self, load: Load) -> None:
-        """For every batch size of the plan; what would divide them all."""
+class TestRanks:
+    def test_batches_divide_among_ranks(self, load: Load) -> None:
+        """Every batch size of the plan is listed, with the sizes that divide all of them."""
         plan, _ = load(stages=[{"from_step": 7, "weights": {"a": 1}, "global_batch_size": 12}])
-        split = split_plan(plan, 2, 2)
-        assert split.divides
-        assert [(b.global_batch_size, b.from_steps, b.sequences_per_rank, b.microbatches_per_step) for b in split.batches] == [
+        ranks = ranks_of_plan(plan, 2, 2)
+        assert ranks.divides
+        assert [(b.global_batch_size, b.from_steps, b.sequences_per_rank, b.microbatches_per_step) for b in ranks.batches] == [
             (4, (0,), 2, 1),
             (12, (7,), 6, 3),
         ]  # fmt: skip
-        assert (split.world_sizes, split.microbatch_sizes) == ((1, 2), (1, 2))
-        assert not split_plan(plan, 4, 2).divides
-        assert split_plan(plan, 4).microbatch_sizes == (1,)
-        assert split_plan(plan, 3).batches[0].sequences_per_rank is None
-        assert [b.microbatches_per_step for b in split_plan(plan, 1).batches] == [1, 1]
+        assert (ranks.world_sizes, ranks.microbatch_sizes) == ((1, 2), (1, 2))
+        assert not ranks_of_plan(plan, 4, 2).divides
+        assert ranks_of_plan(plan, 4).microbatch_sizes == (1,)
+        assert ranks_of_plan(plan, 3).batches[0].sequences_per_rank is None
+        assert [b.microbatches_per_step for b in ranks_of_plan(plan, 1).batches] == [1, 1]
 
-    def test_sizes_that_are_none(self, load: Load) -> None:
-        """Below 1."""
+    def test_sizes_below_1_are_refused(self, load: Load) -> None:
+        """0 is not a size."""
         for sizes in ((0, None), (1, 0)):
             with pytest.raises(ConfigError, match="expected 1 or more, found 0"):
-                split_plan(load()[0], *sizes)
+                ranks_of_plan(load()[0], *sizes)
 
 
 STAGE = {"from_step": 8, "weights": {"a": "0.3", "b": "0.7"}}
@@ -262,8 +260,10 @@ class TestDifference:
             ({"num_steps": None}, {"num_steps": None, "stages": [{**STAGE, "from_step": 10**9}]}, 10**9, None),
         ],
     )  # fmt: skip
-    def test_from_which_step_on(self, load: Load, first: dict, second: dict, step: int, fields: list | None) -> None:
-        """The first step whose history is another, and the fields that differ there."""
+    def test_the_first_different_step_is_found(
+        self, load: Load, first: dict, second: dict, step: int, fields: list | None
+    ) -> None:
+        """The first step whose history differs, and the fields that differ there."""
         for one, other, order in ((first, second, 1), (second, first, -1)):
             found = compare_plans(load(**one)[0], load(**other)[0])
             assert (found.same, found.first_step, found.common_steps) == (False, step, step)
@@ -271,22 +271,22 @@ class TestDifference:
             if fields is not None:
                 assert found.fields == tuple(FieldDifference(f, *values[::order]) for f, *values in fields)
 
-    def test_the_same_plan(self, load: Load) -> None:
-        """However it is written; endless or not."""
+    def test_equal_plans_have_no_difference(self, load: Load) -> None:
+        """Also if they are written differently, and if they are endless."""
         for steps, common in ((20, 20), (None, None)):
             plans = load(num_steps=steps)[0], load(num_steps=steps, skip_steps=[])[0]
             found = compare_plans(*plans)
             assert (found.same, found.first_step, found.common_steps, found.fields) == (True, None, common, ())
 
-    def test_another_end(self, load: Load) -> None:
-        """All steps that both have are the same."""
+    def test_a_different_end_is_a_difference(self, load: Load) -> None:
+        """All steps that both plans have are equal."""
         found = compare_plans(load()[0], load(num_steps=30)[0])
         assert (found.same, found.first_step, found.common_steps) == (False, None, 20)
         assert found.fields == (FieldDifference("num_steps", 20, 30),)
 
     @given(case=cases(PACKINGS, most_steps=12), data=st.data())
-    def test_steps_before_it_are_the_same(self, stores: Stores, case: dict, data: st.DataObject) -> None:
-        """P10: what is said to be common is, token by token."""
+    def test_common_steps_are_equal(self, stores: Stores, case: dict, data: st.DataObject) -> None:
+        """P10: the documents of all common steps are equal."""
         other = {**case, **data.draw(st.sampled_from([{"stages": []}, {"skip_steps": []}, {"num_steps": 7}]))}
         first, second = plan_of(stores, case)[0], plan_of(stores, other)[0]
         found = compare_plans(first, second)

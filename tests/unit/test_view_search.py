@@ -1,4 +1,4 @@
-"""Search in a store against a slow twin that looks at every document: phrases in text, ids one after the other."""
+"""Search in a store, against a slow twin that checks every document: phrases in the text, and runs of token ids."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ KINDS = ("bytes", "huggingface", "sentencepiece")
 
 
 def with_tokens(documents: Sequence[Sequence[int]], wanted: Sequence[int], numbers: range) -> list[tuple]:
-    """The twin: (document, start, stop) of the first place in each document."""
+    """The twin: (document, start, stop) of the first match in each document."""
     found = []
     for number in numbers:
         document, size = list(documents[number]), len(wanted)
@@ -35,18 +35,17 @@ def with_tokens(documents: Sequence[Sequence[int]], wanted: Sequence[int], numbe
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks that end everywhere."""
+    """Make blocks and windows so small that they end everywhere."""
     monkeypatch.setattr(search_tokens, "_BLOCK", 7)
     monkeypatch.setattr(search_tokens, "_HITS", 2)
-    monkeypatch.setattr(search_text, "_BLOCK", 50)
     monkeypatch.setattr(search_text, "_WINDOW", 20)
 
 
 class TestTokens:
     @given(data=st.data())
     @pytest.mark.usefixtures("small_blocks")
-    def test_against_all_documents(self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-        """Every document that holds them and no other, over shards, never across documents, in any part of the store."""
+    def test_matches_equal_the_twin(self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+        """Matches may cross shards but not documents; any range of documents can be searched."""
         ids = st.integers(0, 2)
         documents = data.draw(st.lists(st.lists(ids, min_size=1, max_size=15), min_size=1, max_size=12))
         vocabulary = data.draw(st.sampled_from([300, 70_000]))
@@ -59,8 +58,8 @@ class TestTokens:
         everywhere = [hit.document for hit in documents_with_tokens(store, wanted)]
         assert everywhere == [row[0] for row in with_tokens(documents, wanted, range(len(documents)))]
 
-    def test_many_documents(self, make_store: Callable[..., Path]) -> None:
-        """Whole blocks at their real size, tokens that are rare and common."""
+    def test_matches_in_blocks_of_real_size(self, make_store: Callable[..., Path]) -> None:
+        """With rare and with common tokens."""
         rng = np.random.default_rng(0)
         documents = [rng.integers(0, 30, 50).tolist() for _ in range(2000)]
         store = open_store(make_store("s", documents, shard_bytes=1 << 14))
@@ -68,35 +67,35 @@ class TestTokens:
             found = [(hit.document, hit.start, hit.stop) for hit in documents_with_tokens(store, wanted)]
             assert found == with_tokens(documents, wanted, range(2000))
 
-    def test_progress_and_laziness(self, make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-        """Told up to the end; the first hit is there before the rest is looked at."""
+    def test_the_search_is_lazy(self, make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+        """The first match is returned before the rest is read; progress reaches the end."""
         monkeypatch.setattr(search_tokens, "_BLOCK", 10)
         store = open_store(make_store("s", [[1, 2, 3]] * 20))
-        reported: list[tuple[int, int]] = []
-        hits = documents_with_tokens(store, [2, 3], None, lambda *row: reported.append(row))
+        calls: list[tuple[int, int]] = []
+        hits = documents_with_tokens(store, [2, 3], None, lambda *row: calls.append(row))
         assert next(hits).document == 0
-        assert reported == []
+        assert calls == []
         assert len(list(hits)) == 19
-        assert reported[-1] == (60, 60)
+        assert calls[-1] == (60, 60)
 
     @pytest.mark.parametrize("wanted", [[], [300], [-1], [2**70]])
-    def test_ids_that_cannot_be(self, make_store: Callable[..., Path], wanted: list[int]) -> None:
-        """Refused before the search: they would wrap to others, or find nothing."""
-        with pytest.raises(ConfigError, match="search: expected ids below 300"):
+    def test_ids_outside_the_vocabulary_are_refused(self, make_store: Callable[..., Path], wanted: list[int]) -> None:
+        """They would wrap around to other ids, or match nothing."""
+        with pytest.raises(ConfigError, match="search: expected one or more ids below 300"):
             documents_with_tokens(open_store(make_store("s", [[1]])), wanted)
 
     @pytest.mark.parametrize("part", [range(1, 1), range(0, 3), range(2, 1)])
-    def test_documents_that_are_not_there(self, make_store: Callable[..., Path], part: range) -> None:
-        """The message says how many there are."""
+    def test_missing_documents_are_refused(self, make_store: Callable[..., Path], part: range) -> None:
+        """The message has the range of the store."""
         store = open_store(make_store("s", [[1], [2]]))
         for search in (documents_with_tokens, lambda *args: documents_with_text(store, Decoder.of(store), "a", part)):
-            with pytest.raises(ConfigError, match=r"documents: expected some of 0:2"):
+            with pytest.raises(ConfigError, match=r"documents: expected a range within 0:2"):
                 search(store, [1], part)
 
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory, tokenizer_file: Path) -> dict[str, Store]:
-    """The texts, and two long ones of all of them, by tokenizers of every kind."""
+    """Stores of the texts, and of two long texts of all of them, by tokenizers of every kind."""
     folder = tmp_path_factory.mktemp("texts")
     (folder / "model").write_bytes(sentencepiece_model())
     (folder / "in").mkdir()
@@ -118,8 +117,8 @@ def phrases(text: str) -> st.SearchStrategy[str]:
 class TestText:
     @given(data=st.data())
     @pytest.mark.usefixtures("small_blocks")
-    def test_against_all_documents(self, stores: dict[str, Store], kind: str, data: st.DataObject) -> None:
-        """Every document whose text holds the phrase and no other, however its characters are cut into tokens."""
+    def test_matches_equal_decoded_documents(self, stores: dict[str, Store], kind: str, data: st.DataObject) -> None:
+        """However the characters of the phrase are cut into tokens."""
         store = stores[kind]
         phrase = data.draw(
             phrases("".join(TEXTS)) | st.text(min_size=1, max_size=3) | st.sampled_from([" ", "e", "\n"])
@@ -127,8 +126,8 @@ class TestText:
         self.check(store, phrase)
 
     @pytest.mark.usefixtures("small_blocks")
-    def test_a_place_behind_a_cut_character(self, stores: dict[str, Store], kind: str) -> None:
-        """A character of several tokens before the phrase reads as several while it is not whole, and is none of the hit."""
+    def test_a_match_does_not_include_a_preceding_cut_character(self, stores: dict[str, Store], kind: str) -> None:
+        """A character of several tokens before the match decodes to several characters while it is incomplete."""
         self.check(stores[kind], "🇺")
 
     @staticmethod
@@ -156,38 +155,17 @@ class TestText:
             "</s>x",
         ],
     )
-    def test_phrases(self, stores: dict[str, Store], kind: str, phrase: str) -> None:
-        """At the real size of blocks."""
+    def test_matches_in_windows_of_real_size(self, stores: dict[str, Store], kind: str, phrase: str) -> None:
+        """Selected phrases, with the default window."""
         if not (kind == "sentencepiece" and phrase == "<|endoftext|>"):
             self.check(stores[kind], phrase)
-
-    def test_without_a_table(self, stores: dict[str, Store], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Where texts of tokens do not follow one another all is decoded, and the same is found."""
-        monkeypatch.setattr(Decoder, "texts", None)
-        monkeypatch.setattr(search_text, "_WINDOW", 20)
-        for phrase in ("the order", "🦊", "第十步"):
-            self.check(stores[kind], phrase)
-
-    def test_few_tokens_are_decoded(self, stores: dict[str, Store], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Only what may hold the phrase: of one that is not there nearly nothing, though its letters are."""
-        store, decoded = stores[kind], []
-        decoder = DECODERS.setdefault(store.path, Decoder.of(store))
-        assert decoder.texts
-        text = Decoder.text
-        monkeypatch.setattr(Decoder, "text", lambda self, ids: decoded.append(len(ids)) or text(self, ids))
-        search = search_text._Search(store, decoder, "stepping stone")
-        table = search.table()
-        decoded.clear()
-        monkeypatch.setattr(search, "table", lambda: table)
-        assert list(search.hits(search_tokens.parts_of(store, None), lambda done, total: None)) == []
-        assert sum(decoded) < store.num_tokens / 3
 
 
 DECODERS: dict[Path, Decoder] = {}
 
 
-def test_a_space_that_goes_behind_a_special_token(jsonl: Callable[..., Path], tmp_path: Path) -> None:
-    """Decoders that take a word's space away there: the phrase is found as it reads in the document, and only so."""
+def test_a_space_that_the_decoder_drops_does_not_match(jsonl: Callable[..., Path], tmp_path: Path) -> None:
+    """Some decoders drop the space of a word after a special token: the phrase must match the decoded document."""
     (tmp_path / "model").write_bytes(sentencepiece_model())
     tokenizer = load_tokenizer(str(tmp_path / "model"))
     first, second = (tokenizer.encode_batch([text])[0].tolist() for text in ("a document", "The model"))
@@ -199,26 +177,44 @@ def test_a_space_that_goes_behind_a_special_token(jsonl: Callable[..., Path], tm
         assert [hit.document for hit in documents_with_text(store, Decoder.of(store), phrase)] == found
 
 
+class TestLongDocuments:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_a_match_across_two_windows_is_found(self, stores: dict[str, Store], kind: str) -> None:
+        """A document of several windows: every phrase of it is found at its first place, also at the cuts."""
+        store, tokenizer = stores[kind], stores[kind].tokenizer
+        text = "".join(chr(0x4E00 + i) + "aß" for i in range(14_000))
+        tokens = tokenizer.encode_batch([text])[0]
+        assert tokens.size > 2 * search_text._WINDOW
+        decoder = Decoder.of(store)
+        for cut in (search_text._WINDOW, 2 * search_text._WINDOW):
+            for first in range(cut - 12, cut + 50, 7):
+                phrase = decoder.text(tokens[first : first + 9]).strip("\ufffd ")
+                start, stop = search_text._first_place(decoder, tokens, phrase)
+                assert phrase in decoder.text(tokens[start:stop])
+                assert abs(start - first) < 4
+        assert search_text._first_place(decoder, tokens, "\ufffd") is None
+
+
 class TestQuestions:
-    def test_no_phrase(self, stores: dict[str, Store]) -> None:
-        """An empty phrase is in every text: a mistake."""
-        with pytest.raises(ConfigError, match="search: expected a phrase, found none"):
+    def test_an_empty_phrase_is_refused(self, stores: dict[str, Store]) -> None:
+        """It would match every document."""
+        with pytest.raises(ConfigError, match="search: the phrase is empty"):
             documents_with_text(stores["bytes"], Decoder.of(stores["bytes"]), "")
 
-    def test_a_store_that_cannot_be_decoded(self, stores: dict[str, Store]) -> None:
-        """It can be searched by ids still, and the message says so."""
-        with pytest.raises(ConfigError, match="no library; use --search-tokens"):
-            documents_with_text(stores["bytes"], Decoder(None, 300, "no library"), "x")
+    def test_a_store_without_a_tokenizer_is_refused(self, stores: dict[str, Store]) -> None:
+        """The message points to the search for ids."""
+        with pytest.raises(ConfigError, match="no library; search for ids with --search-tokens"):
+            documents_with_text(stores["bytes"], Decoder(None, "no library"), "x")
 
-    def test_a_part_of_the_documents(self, stores: dict[str, Store]) -> None:
-        """And nothing around it; progress is told up to the end of the part."""
-        store, reported = stores["bytes"], []
+    def test_only_the_given_documents_are_searched(self, stores: dict[str, Store]) -> None:
+        """Progress reaches the end of the range."""
+        store, calls = stores["bytes"], []
         decoder = Decoder.of(store)
         assert [h.document for h in documents_with_text(store, decoder, "the", range(1, 3))] == [1]
-        list(documents_with_text(store, decoder, "the", range(1, 3), lambda *row: reported.append(row)))
-        assert reported[-1] == (store[1].size + store[2].size,) * 2
+        list(documents_with_text(store, decoder, "the", range(1, 3), lambda *row: calls.append(row)))
+        assert calls[-1] == (store[1].size + store[2].size,) * 2
 
-    def test_ids_of_no_token(self, make_store: Callable[..., Path]) -> None:
-        """A store of other ids than its tokenizer knows is searched as far as it can be decoded."""
+    def test_ids_unknown_to_the_tokenizer_do_not_stop_the_search(self, make_store: Callable[..., Path]) -> None:
+        """The other ids are decoded."""
         store = open_store(make_store("s", [[999, 97, 98], [97, 999, 98]], vocab_size=1000))
         assert [hit.document for hit in documents_with_text(store, Decoder.of(store), "ab")] == [0]

@@ -1,4 +1,4 @@
-"""A store in one screen: lengths from the length index alone, the longest documents, inputs, share in the loss."""
+"""A store on one screen: document lengths from the length index, the longest documents, inputs, share in the loss."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -25,8 +25,10 @@ def lengths_store(folder: Path, lengths: list[int]) -> Store:
 
 class TestLengths:
     @given(st.lists(st.integers(1, 40) | st.integers(1, 3000), min_size=1, max_size=60))
-    def test_against_all_documents(self, tmp_path_factory: pytest.TempPathFactory, lengths: list[int]) -> None:
-        """Every figure is that of a look at each document."""
+    def test_figures_equal_those_of_all_documents(
+        self, tmp_path_factory: pytest.TempPathFactory, lengths: list[int]
+    ) -> None:
+        """Every figure is recomputed from the lengths of all documents."""
         summary = summarize_lengths(lengths_store(tmp_path_factory.mktemp("s") / "s", lengths))
         rising = sorted(lengths)
         assert (summary.shortest, summary.longest, summary.distinct) == (rising[0], rising[-1], len(set(rising)))
@@ -44,21 +46,21 @@ class TestLengths:
         assert summary.bins[0].documents
         assert summary.bins[-1].documents
 
-    def test_largest(self, tmp_path: Path) -> None:
-        """The longest first, of equal ones the later; at most all."""
+    def test_the_largest_documents_come_first(self, tmp_path: Path) -> None:
+        """Of equal lengths the later document comes first; at most all are listed."""
         store = lengths_store(tmp_path / "s", [5, 9, 1, 9, 7])
         assert largest_documents(store, 3) == [3, 1, 4]
         assert largest_documents(store, 99) == [3, 1, 4, 0, 2]
 
-    def test_without_an_order_file(self, make_store: Callable[..., Path]) -> None:
-        """Nothing is scanned: there are no lengths."""
+    def test_without_a_length_index_there_are_no_lengths(self, make_store: Callable[..., Path]) -> None:
+        """No document is scanned."""
         store = open_store(make_store("s", [[1], [2, 3]]))
         summary = summarize_store(store)
         assert summary.lengths is None
         assert summary.largest == ()
 
-    def test_a_damaged_order_file(self, make_store: Callable[..., Path]) -> None:
-        """A number of no document is an error that names the file, before anything is looked up by it."""
+    def test_a_damaged_length_index_is_reported(self, make_store: Callable[..., Path]) -> None:
+        """A document number out of range is an error before it is used."""
         path = make_store("s", [[1], [2, 3]], length_index=True)
         data = bytearray((path / "length_index.bin").read_bytes())
         data[4:8] = b"\xff" * 4
@@ -68,44 +70,45 @@ class TestLengths:
 
 
 class TestSummary:
-    def test_of_a_store_that_has_everything(self, tmp_path: Path) -> None:
-        """Totals, inputs with most documents first, largest documents with id and origin, all versions."""
+    def test_a_complete_store(self, tmp_path: Path) -> None:
+        """Totals, inputs by number of documents, largest documents with id and origin, all versions."""
         first, second = documents_of(1, [3, 1, 40, 7]), documents_of(2, [2, 90, 30, 1, 1, 1])
         path = write(tmp_path / "s", first)
         grow(path, second)
         store = open_store(path)
         summary = summarize_store(store, 2)
         assert (summary.version, summary.versions) == (2, (1, 2))
-        assert (summary.num_documents, summary.num_tokens) == (10, 176)
+        assert (summary.manifest.num_documents, summary.manifest.num_tokens) == (10, 176)
         assert summary.num_bytes == sum(p.stat().st_size for p in map(path.joinpath, self.names(store)))
         assert [row.documents for row in summary.inputs] == [3, 3]
         assert summary.num_inputs == 4
         assert [(row.number, row.num_tokens) for row in summary.largest] == [(5, 90), (2, 40)]
         assert summary.largest[0].id == second[1].id
         assert summary.largest[0].origin == store.origin(5)
-        assert summarize_store(open_store(path, version=1)).num_documents == 4
+        assert summarize_store(open_store(path, version=1)).manifest.num_documents == 4
 
     @staticmethod
     def names(store: Store) -> list[str]:
         return [*store.manifest.files, *(shard.file for shard in store.shards())]
 
-    def test_of_a_store_that_has_nothing(self, make_store: Callable[..., Path]) -> None:
-        """What is not there is None, or empty."""
+    def test_a_minimal_store(self, make_store: Callable[..., Path]) -> None:
+        """Missing parts are None or empty."""
         summary = summarize_store(open_store(make_store("s", [[1, 2]])))
         assert (summary.inputs, summary.num_inputs, summary.in_loss) == ((), 0, None)
-        assert not any((summary.has_ids, summary.has_origins, summary.has_length_index, summary.has_masks))
+        assert summary.largest == ()
+        assert not summary.has_length_index
 
 
-class TestLearnedShare:
-    def test_exact(self, tmp_path: Path) -> None:
-        """Of every token of every shard."""
+class TestLossShare:
+    def test_the_share_is_exact(self, tmp_path: Path) -> None:
+        """It is the share of all tokens of all shards."""
         documents = random_masked(1, [9, 1, 70, 33, 8])
         in_loss = loss_share(open_store(write_masked(tmp_path / "s", documents, shard_bytes=60)))
         assert in_loss.exact
         assert in_loss.share == np.mean([bit for mask in documents.masks for bit in mask])
 
-    def test_a_sample_of_many(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of masks beyond what is counted a part spread evenly is, and it is told that this is no exact figure."""
+    def test_large_masks_are_sampled(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The share is estimated from an even sample, and is not marked as exact."""
         monkeypatch.setattr(store_summary, "_MASK_BYTES", 1 << 10)
         documents = random_masked(1, [300] * 200, density=0.3)
         in_loss = loss_share(open_store(write_masked(tmp_path / "s", documents, shard_bytes=60_000, at_once=50)))
@@ -115,7 +118,7 @@ class TestLearnedShare:
 
 
 def test_no_shard_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a store of any size: a summary needs the manifest, the length index and the list of inputs."""
+    """A summary needs only the manifest, the length index and the list of inputs."""
     path = write_store(tmp_path / "s", random_documents(1, 20, 30), length_index=True)
     monkeypatch.setattr(Store, "shard", None)
-    assert summarize_store(open_store(path)).num_documents == 20
+    assert summarize_store(open_store(path)).manifest.num_documents == 20

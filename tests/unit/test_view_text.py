@@ -1,4 +1,4 @@
-"""Text that may hold anything, made safe to show; ids that may be anything, decoded and cut at the tokens' borders."""
+"""Untrusted text made safe to print; any ids decoded and cut into tokens."""
 
 import unicodedata
 from pathlib import Path
@@ -21,19 +21,19 @@ JOINERS = "\u200c\u200d"
 
 class TestSafe:
     @given(ANY, st.booleans())
-    def test_nothing_left_that_a_terminal_acts_on(self, text: str, lines: bool) -> None:
-        """No control, format, surrogate, private or unknown character, and no line or paragraph separator."""
+    def test_safe_text_has_no_control_characters(self, text: str, lines: bool) -> None:
+        """Nor format, surrogate, private-use or unassigned characters, nor line and paragraph separators."""
         kept = JOINERS + "\n\t" if lines else JOINERS
         assert not [c for c in safe(text, lines) if unicodedata.category(c) in HARMFUL and c not in kept]
 
     @given(ANY)
-    def test_what_is_safe_stays(self, text: str) -> None:
-        """Escapes are visible characters: making text safe twice changes nothing more."""
+    def test_safe_text_does_not_change(self, text: str) -> None:
+        """Escapes are visible characters, so `safe` is idempotent."""
         assert safe(safe(text)) == safe(text)
 
     @pytest.mark.parametrize("text", [*TEXTS[:13], "a\u3000b\xa0c", "שלום", "ไทย", "e\u0301", "[red]x[/]", "a\\b"])
-    def test_letters_of_all_scripts_stay(self, text: str) -> None:
-        """Emoji with their joiners, combining marks, right-to-left letters, spaces, and what others take for markup."""
+    def test_letters_of_all_scripts_are_kept(self, text: str) -> None:
+        """Also emoji with joiners, combining marks, right-to-left letters, spaces, and text that looks like markup."""
         assert safe(text, lines=True) == text
 
     @pytest.mark.parametrize(
@@ -51,20 +51,20 @@ class TestSafe:
             ("a\nb\tc", r"a\nb\tc"),
         ],
     )
-    def test_what_is_not_is_escaped(self, text: str, shown: str) -> None:
-        """As Python writes it."""
+    def test_unsafe_characters_are_escaped(self, text: str, shown: str) -> None:
+        """With the escapes of Python."""
         assert safe(text) == shown
         assert safe("a\nb\tc\r", lines=True) == "a\nb\tc\\r"
 
-    def test_clip_says_what_it_leaves_out(self) -> None:
-        """A very long id is one short line."""
+    def test_clip_counts_the_omitted_characters(self) -> None:
+        """A very long id becomes one short line."""
         assert clip("x" * 10, 10) == "x" * 10
         assert clip("x" * 1_000_010, 10) == "xxxxxxxxxx... (1,000,000 more characters)"
 
 
 @pytest.fixture(scope="module")
 def decoders(tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Decoder]:
-    """Of every kind of tokenizer."""
+    """A decoder for every kind of tokenizer."""
     folder = tmp_path_factory.mktemp("kinds")
     (folder / "ranks").write_bytes(rank_lines(tokenizer_file))
     (folder / "model").write_bytes(sentencepiece_model())
@@ -74,7 +74,7 @@ def decoders(tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         "tiktoken": load_tokenizer(str(folder / "ranks"), pattern="gpt2", special_tokens=["<|endoftext|>=700"]),
         "sentencepiece": load_tokenizer(str(folder / "model")),
     }
-    return {kind: Decoder(tokenizer, tokenizer.vocab_size) for kind, tokenizer in made.items()}
+    return {kind: Decoder(tokenizer) for kind, tokenizer in made.items()}
 
 
 KINDS = ("bytes", "huggingface", "tiktoken", "sentencepiece")
@@ -82,8 +82,8 @@ KINDS = ("bytes", "huggingface", "tiktoken", "sentencepiece")
 
 class TestCut:
     @pytest.mark.parametrize("kind", KINDS)
-    def test_the_parts_are_the_text(self, decoders: dict[str, Decoder], kind: str) -> None:
-        """Joined they are what the tokenizer decodes; they follow one another; most are one token."""
+    def test_the_parts_join_to_the_text(self, decoders: dict[str, Decoder], kind: str) -> None:
+        """They are consecutive, and no character is cut."""
         decoder = decoders[kind]
         for text in TEXTS:
             ids, _ = decoder._tokenizer.encode_batch([text])
@@ -93,48 +93,29 @@ class TestCut:
             assert parts[-1][1] == ids.size
             assert all(BROKEN not in part for _, _, part in parts)
 
-    def test_tokens_that_share_a_character_come_together(self, decoders: dict[str, Decoder]) -> None:
-        """Of bytes those of one character are one part, all others a part each."""
+    def test_tokens_that_share_a_character_form_one_part(self, decoders: dict[str, Decoder]) -> None:
+        """With the byte tokenizer, all bytes of a character are one part."""
         ids = np.frombuffer("aß🦊b".encode(), np.uint8)
         assert list(decoders["bytes"].cut(ids)) == [(0, 1, "a"), (1, 3, "ß"), (3, 7, "🦊"), (7, 8, "b")]
 
     @given(data=st.lists(st.integers(0, 258), max_size=60))
     @example(data=[0xE4] * 40)
     @example(data=[0xF0, 0x9F, 0xA6])
-    def test_any_bytes(self, decoders: dict[str, Decoder], data: list[int]) -> None:
-        """What is no text is shown as such: every token stands in one part, and no part waits for ever."""
+    def test_invalid_bytes_are_cut_too(self, decoders: dict[str, Decoder], data: list[int]) -> None:
+        """Every token is in exactly one part, and no part has more than 8 tokens."""
         parts = list(decoders["bytes"].cut(np.array(data, np.uint16)))
         assert [place for start, stop, _ in parts for place in range(start, stop)] == list(range(len(data)))
         assert all(stop - start <= 8 for start, stop, _ in parts)
 
     @pytest.mark.parametrize("kind", KINDS)
-    def test_ids_the_tokenizer_does_not_know(self, decoders: dict[str, Decoder], kind: str) -> None:
-        """No error: the others keep their text."""
+    def test_unknown_ids_raise_no_error(self, decoders: dict[str, Decoder], kind: str) -> None:
+        """The other ids keep their text."""
         ids, _ = decoders[kind]._tokenizer.encode_batch(["a b"])
         text = decoders[kind].text(np.array([*ids.tolist(), 60_000, *ids.tolist()], np.uint32))
         assert text.count("a") == text.count("b") == 2
-        assert kind in ("huggingface", "tiktoken") or "<60000>" in text  # those leave them out
+        assert kind in ("huggingface", "tiktoken") or "<60000>" in text  # those omit them
 
-    def test_without_a_tokenizer(self) -> None:
-        """Ids alone."""
-        decoder = Decoder(None, 300, "its library is missing")
+    def test_without_a_tokenizer_ids_are_shown(self) -> None:
+        """Each id becomes `<id>`."""
+        decoder = Decoder(None, "its library is missing")
         assert list(decoder.cut(np.array([7, 8]))) == [(0, 1, "<7>"), (1, 2, "<8>")]
-        assert decoder.texts is None
-
-
-class TestTexts:
-    @pytest.mark.parametrize("kind", KINDS)
-    def test_texts_of_ids_joined_are_the_text(self, decoders: dict[str, Decoder], kind: str) -> None:
-        """Where no character is in parts: behind a letter, so that no space is lost."""
-        decoder = decoders[kind]
-        for text in (t for t in TEXTS if t.isascii()):
-            ids, _ = decoder._tokenizer.encode_batch([text])
-            joined = "".join(decoder.texts[id] or "" for id in ids.tolist())
-            assert joined.removeprefix(" ") == text.removeprefix(" ")
-
-    def test_parts_of_characters_are_told(self, decoders: dict[str, Decoder]) -> None:
-        """And special tokens have theirs."""
-        texts = decoders["bytes"].texts
-        assert texts[0xE4] == BROKEN
-        assert texts[ord("a")] == "a"
-        assert texts[256] == "<|endoftext|>"

@@ -1,4 +1,4 @@
-"""The `tokenstore` command: its subcommands, and errors -> messages and exit codes."""
+"""The `tokenstore` command: its subcommands, and how errors become messages and exit codes."""
 
 import itertools
 import signal
@@ -26,8 +26,8 @@ from tokenstore.views.text import safe
 
 FAILED, USAGE, BAD_RECORDS, DAMAGE = 1, 2, 3, 4
 EXIT_CODES = (
-    "Exit codes: 0 done; 1 failed; 2 wrong usage or configuration; 3 more bad records than allowed (build, append);"
-    " 4 damage found (verify); 130 interrupted, the same build or append resumes."
+    "Exit codes: 0 success; 1 failure; 2 wrong usage or configuration; 3 more bad records than allowed (build, append);"
+    " 4 damage found (verify); 130 interrupted (run the same build or append again to resume)."
 )
 
 COMMANDS: tuple[Callable[..., int], ...] = (build, append, index, verify, inspect, plan, trace, report)
@@ -40,7 +40,7 @@ def _new_app(name: str, text: str | None = None) -> cyclopts.App:
         version=tokenstore.__version__,
         help_format="markdown",
         help_epilogue=EXIT_CODES,
-        suppress_keyboard_interrupt=False,  # `run` says what an interruption means
+        suppress_keyboard_interrupt=False,  # `run` handles interrupts
     )
 
 
@@ -51,17 +51,17 @@ app.register_install_completion_command()
 
 
 def single(name: str) -> cyclopts.App:
-    """One command as a program of its own, as `python -m tools.build_store` is."""
+    """One command as a separate program, as in `python -m tools.build_store`."""
     made = _new_app(f"tokenstore {name}")
     made.default(next(command for command in COMMANDS if command.__name__ == name))
     return made
 
 
 def run(application: cyclopts.App, arguments: list[str] | None = None) -> int:
-    """Run a command line; return its exit code.
+    """Run a command line (default: sys.argv) and return its exit code.
 
-    An error is one line on standard error, as wide as it needs to be. With --json it is also an object on standard output:
-    {"error": {"kind", "message", "exit_code"}}.
+    An error is printed as one line on standard error, without wrapping. With --json it is also printed as an object on
+    standard output: {"error": {"kind", "message", "exit_code"}}.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
@@ -93,9 +93,9 @@ def _fail(arguments: list[str], kind: str, message: str, code: int) -> int:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C and a scheduler's SIGTERM are KeyboardInterrupt; Ctrl-C not where a shell has it ignored, as behind `&`."""
-    heard = [signal.SIGTERM] if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else [signal.SIGTERM, signal.SIGINT]
-    before = {number: signal.signal(number, _interrupt) for number in heard}
+    """Turn SIGTERM (from a scheduler) and Ctrl-C into KeyboardInterrupt; not Ctrl-C where a shell ignores it, after `&`."""
+    handled = [signal.SIGTERM] if signal.getsignal(signal.SIGINT) is signal.SIG_IGN else [signal.SIGTERM, signal.SIGINT]
+    before = {number: signal.signal(number, _interrupt) for number in handled}
     try:
         yield
     finally:
@@ -104,5 +104,5 @@ def _interruptible() -> Iterator[None]:
 
 
 def _interrupt(number: int, frame: object) -> None:
-    warnings.simplefilter("ignore", ResourceWarning)  # a file opened at this very moment is closed as the process ends
+    warnings.simplefilter("ignore", ResourceWarning)  # the process ends and closes its files
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Entry points of the commands. They import the rest late, so that Ctrl-C ends also the imports with one line."""
+"""Entry points of the commands. The rest is imported late, so that Ctrl-C during imports also prints one line."""
 
 import os
 import signal
@@ -13,23 +13,25 @@ def main() -> None:
 
 
 def run_command(name: str) -> None:
-    """One subcommand as a program of its own (`python -m tools.build_store`)."""
+    """Run one subcommand as a separate program (`python -m tools.build_store`)."""
     _start(name)
 
 
 def _start(name: str | None) -> None:
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as it is in a job behind `&`
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell ignores it for jobs after `&`
         signal.signal(signal.SIGINT, _leave)
     from tokenstore.commands import app
 
     code = app.run(app.app if name is None else app.single(name))
-    if code == INTERRUPTED:  # an interrupt inside exec() makes Python end itself by a signal, with no exit code
+    if (
+        code == INTERRUPTED
+    ):  # after an interrupt inside exec(), sys.exit would end Python by the signal, without an exit code
         sys.stdout.flush()
         os._exit(code)
     sys.exit(code)
 
 
 def _leave(number: int, frame: object) -> None:
-    """Nothing has begun. An exception would be printed, or swallowed, by the library that is being imported."""
+    """End at once: no work has begun, and an exception could be printed or swallowed by the library being imported."""
     os.write(2, b"interrupted\n")
     os._exit(INTERRUPTED)

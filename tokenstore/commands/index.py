@@ -24,9 +24,9 @@ def index(
     version: int | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
-    """Give stores the length index that packing whole documents needs. New stores have one; this is for those that do not.
+    """Add the length index to stores that lack one. Plans with packing best_fit or none need it; new stores have it.
 
-    It takes 4 bytes a document in the store's directory, and seconds; tokens are not read and the store's digest stays.
+    The index takes 4 bytes per document and a few seconds. No token is read, and the store's digest does not change.
 
     **Examples:**
 
@@ -38,14 +38,14 @@ def index(
     Parameters
     ----------
     stores
-        The stores' directories, which must be writable, as must those around them (for the lock, STORE.tokenstore).
+        The stores' directories. They and their parent directories must be writable (for the lock, STORE.tokenstore).
     version
-        Give it to this version of stores that have grown, instead of the newest.
+        Add it to this version of stores that documents were appended to. Default: the newest.
     as_json
-        Print what was done as one JSON object a line.
+        Print one JSON object per store, on one line: path, written, documents, lengths.
     """
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    for path in [path for path in stores if not is_work_folder(path)]:  # a shell's `stores/*` finds those too
+    for path in [path for path in stores if not is_work_folder(path)]:  # `stores/*` matches those too
         start = time.monotonic()
         with meter(f"indexing {path}", quiet=as_json) as shown:
             written = add_length_index(path, partial(_show, shown), version)
@@ -54,9 +54,9 @@ def index(
         if as_json:
             sys.stdout.write(json.dumps(row) + "\n")
             continue
-        done = f"written in {time.monotonic() - start:.1f} s" if written else "was there already"
+        done = f"written in {time.monotonic() - start:.1f} s" if written else "already exists"
         console.print(
-            f"{safe(str(path))}: {row['documents']:,} documents of {row['lengths']:,} lengths, length index {done}"
+            f"{safe(str(path))}: {row['documents']:,} documents of {row['lengths']:,} lengths; length index {done}"
         )
     return 0
 

@@ -7,23 +7,34 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Group, Parameter
+from rich.console import Console
+from rich.text import Text
 
 from tokenstore.commands.entry import INTERRUPTED
 from tokenstore.commands.progress_bar import meter
-from tokenstore.commands.screen import screen, span, write_json
-from tokenstore.commands.show_document import show_document, show_found
+from tokenstore.commands.screen import (
+    facts,
+    masked_runs,
+    origin_text,
+    parse_range,
+    screen,
+    token_rows,
+    tokens_text,
+    write_json,
+)
 from tokenstore.commands.show_store import show_store
 from tokenstore.errors import ConfigError
 from tokenstore.store import Store, open_store
 from tokenstore.views.decoding import Decoder
-from tokenstore.views.documents import Excerpt, document_of_id, excerpt_of, view_document
+from tokenstore.views.documents import DocumentView, Excerpt, document_of_id, excerpt_of, view_document
 from tokenstore.views.search_text import documents_with_text
 from tokenstore.views.search_tokens import Hit, documents_with_tokens
 from tokenstore.views.store_summary import summarize_store
+from tokenstore.views.text import clip, safe, span
 
 DOCUMENT = Group("A document", sort_key=1)
 SEARCH = Group("Search", sort_key=2)
-AROUND = 16  # tokens shown before and after what was found
+AROUND = 16  # tokens shown before and after a match
 
 
 def inspect(
@@ -43,10 +54,10 @@ def inspect(
     allow_links: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
-    """Look into a store: what it is; one of its documents, decoded; which documents hold a phrase or certain tokens.
+    """Summarize a store, show one of its documents, or search for documents.
 
-    In a document every other token has another colour, and tokens that are not trained on are dim. Characters that would
-    act on the terminal are shown as escapes such as \\x1b.
+    In a document, alternate tokens have different colours, and tokens that are not in the loss are dim. Control characters
+    are shown as escapes such as \\x1b.
 
     **Examples:**
 
@@ -64,38 +75,38 @@ def inspect(
     store
         The store's directory.
     document
-        Show the document of this number, from 0; -1 is the last one.
+        Show the document with this number, from 0; -1 is the last.
     id
-        Show the first document with this id, in a store built with --id-field.
+        Show the first document with this id. The store must have been built with --id-field.
     start
-        The first of its tokens to show.
+        First token of the document to show.
     max_tokens
-        How many of its tokens to show.
+        Number of tokens to show.
     tokens
         List the tokens with their ids.
     search
-        Find documents whose text holds this, special tokens included; upper and lower case differ.
+        Find documents whose text contains this phrase. Case-sensitive; the text includes special tokens.
     search_tokens
-        Find documents that hold these ids one after the other, as 464,2068.
+        Find documents that contain these consecutive token ids, as 464,2068.
     documents
-        Search only documents A:B, which end before document B.
+        Search only documents A to B - 1, as A:B.
     limit
-        End the search after this many documents.
+        Stop after this many matching documents.
     version
-        Look into this version of a store that has grown, instead of the newest.
+        Open this version of a store that documents were appended to. Default: the newest.
     allow_links
         A folder that symbolic links inside the store may lead to. Without it, links must stay inside the store.
     as_json
-        Print one JSON object; its keys are the attributes of the dataclasses in tokenstore.views.
+        Print one JSON object. Its keys are the attributes of the dataclasses in tokenstore.views.
     """
     _check_questions({"--document": document, "--id": id, "--search": search, "--search-tokens": search_tokens})
     if min(start, max_tokens, limit) < 0:
-        raise ConfigError("numbers: expected 0 or more for --start, --max-tokens and --limit, found less")
+        raise ConfigError("inspect: --start, --max-tokens and --limit must be 0 or more")
     with open_store(store, version=version, allow_links=allow_links) as opened:
         if document is not None or id is not None:
             _show_document(opened, document, id, range(start, start + max_tokens), tokens, as_json)
         elif search is not None or search_tokens is not None:
-            return _search(opened, search, search_tokens, span(documents, "documents"), limit, as_json)
+            return _search(opened, search, search_tokens, parse_range(documents, "documents"), limit, as_json)
         else:
             summary = summarize_store(opened)
             write_json(summary) if as_json else show_store(screen(), summary)
@@ -105,27 +116,27 @@ def inspect(
 def _check_questions(questions: dict[str, object]) -> None:
     given = [name for name, value in questions.items() if value is not None]
     if len(given) > 1:
-        raise ConfigError(f"inspect: expected one of {', '.join(questions)}, found {' and '.join(given)}")
+        raise ConfigError(f"inspect: {' and '.join(given)} cannot be combined; run the command once for each")
 
 
 def _show_document(
     store: Store, number: int | None, id: str | None, part: range, with_tokens: bool, as_json: bool
 ) -> None:
     if number is None:
-        with meter("looking for the id", quiet=as_json) as shown:
+        with meter("searching for the id", quiet=as_json) as shown:
             number = document_of_id(store, id or "", lambda done, total: shown.show(done, total, (done, "B")))
     decoder = Decoder.of(store)
     view = view_document(store, decoder, number, part.start, part.stop)
     if as_json:
         write_json({"path": str(store.path), "version": store.version, "document": view, "no_text": decoder.problem})
         return
-    show_document(screen(), view, decoder, with_tokens)
+    _print_document(screen(), view, decoder, with_tokens)
 
 
 def _search(
     store: Store, phrase: str | None, ids: str | None, documents: range | None, limit: int, as_json: bool
 ) -> int:
-    """Print what is found; return the exit code."""
+    """Print the matching documents; return the exit code."""
     decoder = Decoder.of(store)
     found: list[Hit] = []
     try:
@@ -134,23 +145,23 @@ def _search(
                 store, decoder, phrase, ids, documents, lambda done, total: shown.show(done, total, (done, " tokens"))
             )
             found.extend(islice(hits, limit))
-    except KeyboardInterrupt:  # what was found before is not lost
-        _tell_found(store, decoder, found, False, as_json)
+    except KeyboardInterrupt:  # print the matches so far
+        _show_hits(store, decoder, found, False, as_json)
         if not as_json:
             raise
         sys.stderr.write("interrupted\n")
-        return INTERRUPTED  # there is one object on standard output already
-    _tell_found(store, decoder, found, len(found) < limit, as_json)
+        return INTERRUPTED  # standard output has its one object already
+    _show_hits(store, decoder, found, len(found) < limit, as_json)
     return 0
 
 
-def _tell_found(store: Store, decoder: Decoder, found: list[Hit], complete: bool, as_json: bool) -> None:
+def _show_hits(store: Store, decoder: Decoder, found: list[Hit], complete: bool, as_json: bool) -> None:
     rows = [(hit, _around(store, decoder, hit)) for hit in found]
     if as_json:
-        listed = [_found(store, hit, excerpt) for hit, excerpt in rows]
-        write_json({"path": str(store.path), "version": store.version, "found": listed, "complete": complete})
+        found_rows = [_found(store, hit, excerpt) for hit, excerpt in rows]
+        write_json({"path": str(store.path), "version": store.version, "found": found_rows, "complete": complete})
     else:
-        show_found(screen(), store, rows, complete)
+        _print_hits(screen(), store, rows, complete)
 
 
 def _around(store: Store, decoder: Decoder, hit: Hit) -> Excerpt:
@@ -180,5 +191,53 @@ def _hits(
         return documents_with_text(store, decoder, phrase, documents, progress)
     parts = (ids or "").replace(",", " ").split()
     if not parts or not all(part.isdecimal() for part in parts):
-        raise ConfigError(f"search: expected ids such as 464,2068, found {ids!a}")
+        raise ConfigError(f"search-tokens: expected ids such as 464,2068, found {ids!a}")
     return documents_with_tokens(store, [int(part) for part in parts], documents, progress)
+
+
+def _print_document(console: Console, view: DocumentView, decoder: Decoder, with_tokens: bool) -> None:
+    """Print what the store knows about a document, and its tokens as text or as a table."""
+    facts(console, _document_facts(view, decoder))
+    console.print()
+    if with_tokens:
+        token_rows(console, view.excerpt.segments)
+    else:
+        console.print(tokens_text(console, view.excerpt.segments), soft_wrap=True)
+
+
+def _document_facts(view: DocumentView, decoder: Decoder) -> Iterator[tuple[str, str]]:
+    yield "document", f"{view.number}"
+    if view.id is not None:
+        yield "id", clip(view.id, 1000)
+    if view.origin is not None:
+        yield "origin", origin_text(view.origin)
+    excerpt = view.excerpt
+    shown = (
+        "all shown" if excerpt.stop - excerpt.start == view.num_tokens else f"{span(excerpt.start, excerpt.stop)} shown"
+    )
+    yield "tokens", f"{view.num_tokens:,}, {shown}"
+    if view.num_in_loss < view.num_tokens:
+        runs = masked_runs(excerpt.segments)
+        yield "in the loss", f"{view.num_in_loss:,}" + (f"; shown and not in the loss: {runs}" if runs else "")
+    if decoder.problem is not None:
+        yield "no text", safe(decoder.problem)
+
+
+def _print_hits(console: Console, store: Store, rows: list[tuple[Hit, Excerpt]], complete: bool) -> None:
+    """Print the documents found, each with the text around the match, and whether these are all."""
+    for hit, excerpt in rows:
+        known = "  ".join(
+            filter(None, (origin_text(store.origin(hit.document)), clip(store.id(hit.document) or "", 200)))
+        )
+        place = f"document {hit.document}, tokens {span(hit.start, hit.stop)}"
+        console.print(Text.assemble((place, "bold"), f"  {known}"), soft_wrap=True)
+        text = Text("  ")
+        for segment in excerpt.segments:
+            inside = segment.start < hit.stop and segment.stop > hit.start
+            text.append(clip(segment.text, 200), "bold reverse" if inside else "")
+        console.print(text, soft_wrap=True)
+    if complete:
+        console.print(f"{len(rows):,} documents found" if rows else "no document found")
+    else:
+        more = "there may be more; raise --limit, or continue with --documents"
+        console.print(f"{len(rows):,} documents found; {more}", soft_wrap=True)

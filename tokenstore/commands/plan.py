@@ -1,12 +1,24 @@
 """`tokenstore plan`, in a clone `python -m tools.inspect_plan`."""
 
+import json
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
+from rich.console import Console
+from rich.text import Text
 
+from tokenstore.commands.screen import bar, colour, facts, heading, listed, screen, table, write_json
 from tokenstore.errors import ConfigError
+from tokenstore.views.text import clip, percentage, safe, span
+
+if TYPE_CHECKING:  # these import numba, half a second that --help need not wait for
+    from tokenstore.views.plan_diff import PlanDifference
+    from tokenstore.views.plan_epochs import EpochSteps
+    from tokenstore.views.plan_ranks import PlanRanks
+    from tokenstore.views.plan_summary import PlanSummary, SourceRow, StageRow
 
 QUESTION = Group("Other questions", sort_key=1)
 
@@ -24,9 +36,9 @@ def plan(
     allow_links: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
-    """What a plan gives: per source weights, sequences, tokens, epochs, padding; its stages; likely mistakes.
+    """Summarize a plan: weights, sequences, tokens, epochs and padding per source, stages, and likely mistakes.
 
-    Everything is arithmetic: no step is replayed and no token read, at any size.
+    The summary is computed without replaying steps or reading tokens, so it takes seconds at any size.
 
     **Examples:**
 
@@ -40,34 +52,213 @@ def plan(
     Parameters
     ----------
     plan
-        The plan's file.
+        The plan file.
     steps
-        Summarize this many steps, from 0; default: all, or 10,000 of an endless plan.
+        Summarize steps [0, STEPS). Default: all; 10,000 for an endless plan.
     world_size
-        Print the share of a rank among this many.
+        Show how a step divides among this many data-parallel ranks.
     microbatch_size
-        Print how many microbatches of this size a rank gets in a step.
+        Show how many microbatches of this size a rank receives per step.
     epochs
-        Print how many steps this many epochs of --source take (default: of each source).
+        Show how many steps this many epochs take, for --source or for each source. 1.5 is one epoch and a half.
     source
-        The source for --epochs.
+        The source for --epochs. Default: each source.
     diff
-        Print the first step that differs from another plan, and what differs.
+        Show the first step at which another plan differs, and what differs.
     allow_links
         A folder that symbolic links inside the stores may lead to. Without it, links must stay inside their store.
     as_json
-        Print one JSON object; its keys are the attributes of the dataclasses in tokenstore.views.
+        Print one JSON object. Its keys are the attributes of the dataclasses in tokenstore.views.
     """
     if epochs is not None and diff is not None:
-        raise ConfigError("plan: expected --epochs or --diff, found both; ask one after the other")
+        raise ConfigError("plan: --epochs and --diff cannot be combined; run the command once for each")
     if source is not None and epochs is None:
-        raise ConfigError("source: expected it with --epochs, found it alone; add --epochs")
-    from tokenstore.commands import show_plan  # with it comes numba, half a second that no other command shall wait for
-
+        raise ConfigError("plan: --source is only valid with --epochs; add --epochs or omit --source")
     if diff is not None:
-        show_plan.show_difference(plan, diff, as_json, allow_links)
-    elif epochs is not None:
-        show_plan.show_epoch_steps(plan, epochs, source, as_json, allow_links)
+        show_difference(plan, diff, as_json, allow_links)
+        return 0
+    from tokenstore.views.plan_summary import load_plan
+
+    loaded, warned = load_plan(plan, allow_links)
+    if epochs is not None:
+        from tokenstore.views.plan_epochs import steps_of_epochs
+
+        names = [source] if source is not None else list(loaded.num_sequences)
+        rows = [steps_of_epochs(loaded, name, epochs) for name in names]
+        write_json({"epoch_steps": rows}) if as_json else _show_epoch_steps(screen(), rows)
+        return 0
+    from tokenstore.views.plan_ranks import ranks_of_plan
+    from tokenstore.views.plan_summary import summarize_plan
+
+    summary = summarize_plan(loaded, steps, warned)
+    ranks = ranks_of_plan(loaded, 1 if world_size is None else world_size, microbatch_size)
+    if as_json:
+        write_json({"plan": summary, "ranks": ranks})
     else:
-        show_plan.show_plan(plan, steps, world_size, microbatch_size, as_json, allow_links)
+        _show_summary(screen(), summary)
+        _show_ranks(screen(), ranks, in_detail=world_size is not None or microbatch_size is not None)
     return 0
+
+
+def show_difference(first: Path, second: Path, as_json: bool, allow_links: Path | None = None) -> None:
+    """Print the first step at which two plans differ, and what differs."""
+    from tokenstore.views.plan_diff import compare_plans
+    from tokenstore.views.plan_summary import load_plan
+
+    difference = compare_plans(load_plan(first, allow_links)[0], load_plan(second, allow_links)[0])
+    write_json(difference) if as_json else _show_difference(screen(), difference, first, second)
+
+
+# ---- the plan
+
+
+def _show_summary(console: Console, summary: "PlanSummary") -> None:
+    facts(console, _facts(summary))
+    heading(console, f"Sources after {summary.steps:,} steps")
+    rows = (_source_cells(row, number) for number, row in enumerate(summary.sources))
+    titles = ("source", "target", "actual", "token share", "sequences", "tokens", "epochs", "padding")
+    table(console, rows, *titles, right=range(1, 8))
+    _show_epochs(console, summary)
+    _show_stages(console, summary)
+    for text in summary.warnings:
+        console.print(Text.assemble(("warning: ", "bold yellow"), safe(text)), soft_wrap=True)
+    for text in summary.notes:
+        console.print(Text.assemble(("note: ", "bold"), safe(text)), soft_wrap=True)
+
+
+def _facts(summary: "PlanSummary") -> Iterator[tuple[str, str]]:
+    length = f"{summary.num_steps:,}" if summary.num_steps is not None else "endless"
+    skipped = f", {summary.skipped_steps:,} of them skipped" if summary.skipped_steps else ""
+    yield "steps", length + (f", {summary.steps:,} summarized" if summary.steps != summary.num_steps else "") + skipped
+    config = summary.config
+    yield "sequences", f"{summary.sequences:,} of {config.sequence_length:,} tokens, packing {config.packing}"
+    exact = "" if all(row.progress.tokens_exact for row in summary.sources) else "about "
+    yield "tokens", f"{exact}{summary.tokens:,}; padding {percentage(summary.padding)}"
+    yield "seed", f"{clip(str(config.seed), 40)}" + ("" if config.shuffle else ", shuffle off")
+    yield "fingerprint", summary.fingerprint
+
+
+def _source_cells(row: "SourceRow", number: int) -> tuple[str | Text, ...]:
+    progress = row.progress
+    return (
+        Text(clip(row.name, 60), colour(number)),
+        percentage(row.weight_target),
+        percentage(progress.realised_weight),
+        percentage(row.token_share),
+        f"{progress.sequences:,}",
+        ("" if progress.tokens_exact else "~") + f"{progress.tokens:,}",
+        f"{progress.epochs:,.3f}" + (f" of {row.max_epochs}" if row.max_epochs else ""),
+        percentage(progress.padding),
+    )
+
+
+def _show_epochs(console: Console, summary: "PlanSummary") -> None:
+    heading(console, "Epochs")
+    rows = []
+    for number, row in enumerate(summary.sources):
+        progress, steps = row.progress, [f"{start.step:,}" for start in row.epoch_starts]
+        starts = listed(steps, len(steps), row.num_epoch_starts) if steps else "never"
+        each = "-" if progress.steps_per_epoch is None else f"{progress.steps_per_epoch:,.1f}"
+        rows.append((Text(clip(row.name, 60), colour(number)), f"{progress.sequences_per_epoch:,}", each, starts))
+    table(console, rows, "source", "sequences per epoch", "steps per epoch", "starts in steps", right=(1, 2), folds=3)
+
+
+def _show_stages(console: Console, summary: "PlanSummary") -> None:
+    heading(console, "Stages")
+    colours = {row.name: colour(number) for number, row in enumerate(summary.sources)}
+    width = max(10, min(console.width - 44, 60))
+    ascii_only = console.options.ascii_only or not console.color_system
+    rows = (
+        (
+            span(stage.first_step, stage.stop_step),
+            f"{stage.global_batch_size:,}",
+            _mixture(stage, colours, width, ascii_only),
+        )
+        for stage in summary.stages
+    )
+    table(console, rows, "steps", "batch", "mixture", right=(1,), folds=2)
+    for dropped in summary.dropped:
+        console.print(f"source {clip(dropped.source, 60)} runs out at step {dropped.step:,}", soft_wrap=True)
+    if summary.skip_steps:
+        ranges = [span(start, stop) for start, stop in summary.skip_steps]
+        console.print(f"skipped: steps {listed(ranges, 8)}", soft_wrap=True)
+
+
+def _mixture(stage: "StageRow", colours: dict[str, str], width: int, ascii_only: bool) -> Text:
+    """Shares in words, and above them as a bar in the colours of the sources if the terminal has colours."""
+    words = ", ".join(f"{clip(name, 60)} {percentage(share)}" for name, share in stage.weights.items())
+    if ascii_only:
+        return Text(words)
+    text = Text()
+    for name, share in stage.weights.items():
+        text.append(bar(share, width), colours[name])
+    return text.append(f"\n{words}")
+
+
+# ---- ranks
+
+
+def _show_ranks(console: Console, ranks: "PlanRanks", in_detail: bool) -> None:
+    heading(console, "Ranks")
+    console.print(
+        "The content of a step does not depend on the world size or the microbatch size. Both may change between steps.",
+        soft_wrap=True,
+    )
+    for batch in ranks.batches if in_detail else ():
+        steps = listed([f"{step:,}" for step in batch.from_steps], 8)
+        size = f"a batch of {batch.global_batch_size:,} (from step {steps})"
+        if batch.microbatches_per_step is not None:
+            each = f"{batch.sequences_per_rank:,} sequences each, {batch.microbatches_per_step:,} microbatches per step"
+            console.print(f"{size} over {ranks.world_size:,} ranks: {each}", soft_wrap=True)
+        else:
+            sizes = f"{ranks.world_size:,} ranks x {ranks.microbatch_size or 1:,} sequences"
+            console.print(Text.assemble(("warning: ", "bold yellow"), f"{size} does not divide by {sizes}"))
+    microbatches = f" with microbatches of {ranks.microbatch_size:,}" if ranks.microbatch_size else ""
+    console.print(
+        f"world sizes that divide every batch{microbatches}: {listed(ranks.world_sizes) or 'none'}", soft_wrap=True
+    )
+    if in_detail:
+        console.print(
+            f"microbatch sizes for {ranks.world_size:,} ranks: {listed(ranks.microbatch_sizes) or 'none'}",
+            soft_wrap=True,
+        )
+
+
+# ---- other questions
+
+
+def _show_epoch_steps(console: Console, rows: list["EpochSteps"]) -> None:
+    for row in rows:
+        what = f"{row.epochs:g} epochs of {clip(row.source, 60)}"
+        if row.steps is not None:
+            console.print(Text.assemble(f"{what}: ", (f"{row.steps:,} steps", "bold")))
+            continue
+        end = f"not reached; the plan ends after {row.num_steps:,} steps, at {row.epochs_at_end or 0:.3f} epochs"
+        if row.num_steps is None:
+            end = "never reached in this plan"
+        if row.steps_if_endless is not None:
+            end += f"; without num_steps and max_epochs: {row.steps_if_endless:,} steps"
+        console.print(f"{what}: {end}", soft_wrap=True)
+
+
+def _show_difference(console: Console, difference: "PlanDifference", first: Path, second: Path) -> None:
+    names = (safe(str(first)), safe(str(second)))
+    if difference.same:
+        console.print("the plans are equal, including their ends; fingerprint " + difference.fingerprints[0])
+        return
+    if difference.first_step is not None:
+        console.print(Text.assemble("the plans differ from ", (f"step {difference.first_step:,}", "bold")))
+    elif difference.common_steps is None:
+        console.print("all steps are equal")
+    else:
+        ends = [
+            f"{name} {'is endless' if n is None else f'ends after {n:,}'}"
+            for name, n in zip(names, difference.num_steps, strict=True)
+        ]
+        console.print(f"the first {difference.common_steps:,} steps are equal; {', '.join(ends)}", soft_wrap=True)
+    rows = [(safe(row.field), _value(row.first), _value(row.second)) for row in difference.fields]
+    table(console, rows, "field", *names, folds=2)
+
+
+def _value(value: object) -> str:
+    return clip(json.dumps(value), 400)

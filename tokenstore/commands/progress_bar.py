@@ -1,4 +1,4 @@
-"""Progress of long work: a bar on a terminal, plain lines every few seconds when piped."""
+"""Progress of a command: a bar on a terminal; plain lines, one every ten seconds, if standard error is redirected."""
 
 import time
 from collections.abc import Iterator
@@ -13,14 +13,14 @@ _LINE_SECONDS = 10.0
 
 
 class Meter:
-    """Shows how far work is: `show(done, total, rates)`, rates being (amount, unit) for which a rate a second is shown."""
+    """Shows how much of some work is done, on standard error. Made by `meter`."""
 
     def __init__(self, console: Console, title: str, bar: Progress | None):
         self._console, self._title = console, title
         self._bar = (bar, bar.add_task(title, total=None, rates="")) if bar else None
         self._start = self._last = time.monotonic()
         self._first: tuple[int, ...] = ()
-        self._first_done = -1  # what an earlier run had done does not count for the speed of this one
+        self._first_done = -1  # of a resumed run: work done before it does not count for its speed
 
     def show(self, done: int, total: int, *amounts: tuple[int, str]) -> None:
         """Show progress and, for each (amount so far, unit), its rate per second."""
@@ -38,14 +38,19 @@ class Meter:
         elif now - self._last >= _LINE_SECONDS:
             self._last = now
             parts = [f"{100 * done // max(total, 1)} %"]
-            if done > self._first_done:  # before that neither a speed nor an end can be told
+            if done > self._first_done:  # before that, the speed is unknown
                 parts += [rates, f"{_clock((total - done) * seconds / (done - self._first_done))} left"]
             self._console.print(f"{self._title}: {', '.join(parts)}")
 
 
 @contextmanager
 def meter(title: str, quiet: bool = False) -> Iterator[Meter]:
-    """A Meter on standard error."""
+    """Show progress under a title while the block runs; nothing if `quiet`.
+
+    Example:
+        >>> with meter("verifying") as progress:
+        ...     progress.show(10, 100, (10, "B"))
+    """
     title = safe(title)
     console = Console(stderr=True, highlight=False, markup=False, quiet=quiet)
     if not console.is_terminal or quiet:

@@ -13,10 +13,9 @@ from tokenstore.paths import is_folder, is_there, mode_of
 from tokenstore.report.page import BEGINS
 from tokenstore.store import open_store
 from tokenstore.store.writing import write_atomically
-from tokenstore.views.numbers import size
-from tokenstore.views.text import safe
+from tokenstore.views.text import safe, size
 
-PLAN = Group("Of a plan", sort_key=1)
+PLAN = Group("Plans only", sort_key=1)
 
 
 def report(
@@ -36,9 +35,9 @@ def report(
     allow_links: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
-    """A store or a plan as one HTML file that needs nothing else: charts, tables, samples token by token.
+    """Write a report of a store or a plan as one HTML file: charts, tables, and samples token by token.
 
-    It can be mailed, kept beside a run, and read on a phone, in the dark, or by keyboard. It holds text of the store.
+    The file needs no network and no other file, so it can be mailed or kept with a run. It contains text of the store.
 
     **Examples:**
 
@@ -51,34 +50,34 @@ def report(
     Parameters
     ----------
     path
-        The store's directory, or the plan's file.
+        A store's directory, or a plan file.
     output
-        The page; default: NAME.report.html in the current folder. A page of this command is replaced.
+        The HTML file. Default: NAME.report.html in the current directory. An earlier report is replaced.
     samples
-        How many documents to show (6), or of a plan, how many sequences of a step (4); 0 for no text at all.
+        Number of sample documents of a store (default: 6) or sequences per step of a plan (default: 4); 0 for none.
     max_tokens
-        How many first tokens of a document to show (512), or of a piece of one (64).
+        Tokens to show from the start of each document (default: 512) or, in a plan, of each piece (default: 64).
     version
-        This version of a store that has grown, instead of the newest.
+        Open this version of a store that documents were appended to. Default: the newest.
     title
-        Title of the page; default: the name of the plan's file.
+        Title of the page. Default: the name of the plan file.
     steps
-        Summarize this many steps, from 0; default: all, or 10,000 of an endless plan.
+        Summarize steps [0, STEPS). Default: all; 10,000 for an endless plan.
     step
-        Show sequences of this step; may be repeated; default: the first, the middle and the last step.
+        Show sequences of this step. May be repeated. Default: the first, the middle and the last step.
     world_size
-        Print which of this many ranks gets which sequence.
+        Show which of this many data-parallel ranks receives each sequence.
     microbatch_size
-        Sequences per microbatch; default: all that a rank gets in a step.
+        Sequences per microbatch. Default: a rank's whole share of the step.
     overwrite
-        Replace an output that is no page of this command.
+        Replace the output even if it is another kind of file.
     allow_links
         A folder that symbolic links inside the stores may lead to. Without it, links must stay inside their store.
     as_json
-        Print what the page would show as one JSON object, and write no page.
+        Print the content of the report as one JSON object and write no file.
     """
     if min(samples or 0, max_tokens or 0) < 0:
-        raise ConfigError("numbers: expected 0 or more for --samples and --max-tokens, found less")
+        raise ConfigError("report: --samples and --max-tokens must be 0 or more")
     limits = _given(samples=samples, max_tokens=max_tokens)
     of_plan = _given(
         title=title,
@@ -107,12 +106,12 @@ def report(
 
 
 def _is_store(path: Path) -> bool:
-    """Whether `path` is that of a store and not of a plan."""
+    """Whether `path` is a folder, so a store and not a plan."""
     try:
         return is_folder(path)
     except OSError as error:
         raise ConfigError(
-            f"report: expected a store's folder or a plan's file, found {error.strerror} ({path}); check the path and its permissions"
+            f"report: cannot read {path}: {error.strerror}; give a store's folder or a plan file"
         ) from error
 
 
@@ -124,7 +123,9 @@ def _of_store(
     path: Path, version: int | None, allow_links: Path | None, limits: dict[str, int], of_plan: dict[str, Any]
 ) -> tuple[Any, Callable[[Any], str]]:
     if of_plan:
-        raise ConfigError(f"report: expected a plan's file for --steps, --step and the like, found a folder ({path})")
+        raise ConfigError(
+            f"report: {path} is a store; --title, --steps, --step and the sizes are only valid for a plan"
+        )
     from tokenstore.report.store_report import store_page, store_report
 
     with open_store(path, version=version, allow_links=allow_links) as store:
@@ -135,7 +136,7 @@ def _of_plan(
     path: Path, version: int | None, allow_links: Path | None, options: dict[str, Any]
 ) -> tuple[Any, Callable[[Any], str]]:
     if version is not None and is_there(path):
-        raise ConfigError(f"report: expected a store's folder for --version, found a file ({path})")
+        raise ConfigError(f"report: {path} is a plan; --version is only valid for a store")
     from tokenstore.report.plan_page import plan_page
     from tokenstore.report.plan_report import plan_report
     from tokenstore.views.plan_summary import load_plan
@@ -145,23 +146,21 @@ def _of_plan(
 
 
 def _check_output(output: Path, overwrite: bool) -> None:
-    """ConfigError for what is no file, and for a file that is no page of ours."""
+    """Refuse (ConfigError) an output that is no regular file, or a file that is not a report."""
     try:
         mode = mode_of(output)
-    except OSError:  # a name that cannot be; writing will say why
+    except OSError:  # an impossible name; the write reports it
         return
     if not mode:
         return
     if not S_ISREG(mode):
-        found = "a folder" if S_ISDIR(mode) else "something else"
-        raise ConfigError(f"output: expected a file, found {found} ({output}); name another output")
-    if not (overwrite or _begins_as_ours(output)):
-        raise ConfigError(
-            f"output: expected a page of this command, found another file ({output}); use --overwrite or another output"
-        )
+        found = "a folder" if S_ISDIR(mode) else "not a regular file"
+        raise ConfigError(f"output: {output} is {found}; choose another output")
+    if not (overwrite or _is_report(output)):
+        raise ConfigError(f"output: {output} exists and is not a report; use --overwrite or choose another output")
 
 
-def _begins_as_ours(output: Path) -> bool:
+def _is_report(output: Path) -> bool:
     try:
         with open(output, "rb") as file:
             return file.read(len(BEGINS)) == BEGINS.encode()
@@ -171,8 +170,8 @@ def _begins_as_ours(output: Path) -> bool:
 
 def _write(output: Path, text: bytes) -> None:
     try:
-        write_atomically(output.parent.resolve() / output.name, text)  # its folder may be a link: the user named it
+        write_atomically(
+            output.parent.resolve() / output.name, text
+        )  # links in the path that the user named are followed
     except OSError as error:
-        raise BuildError(
-            f"output: expected to write it, found {error.strerror or error} ({output}); name another output"
-        ) from error
+        raise BuildError(f"output: cannot write {output}: {error.strerror or error}; choose another output") from error

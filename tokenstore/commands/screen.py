@@ -1,15 +1,15 @@
-"""What the commands that show things share: the terminal, tables, bars, tokens in colours, JSON.
+"""Output of the commands: the terminal, tables, bars, coloured tokens, JSON.
 
-Whatever comes from a store is made safe for a terminal here, and never read as markup. What is piped has no colours, no
-fixed width and no bars that depend on one.
+Text from a store is made safe for a terminal here and is never read as markup. Piped output has no colours and no bars, and
+its width does not depend on a terminal.
 """
 
 import io
 import json
 import shutil
 import sys
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
 from rich.cells import cell_len
@@ -19,18 +19,17 @@ from rich.text import Text
 
 from tokenstore.errors import ConfigError
 from tokenstore.store import Origin
-from tokenstore.views import numbers
 from tokenstore.views.documents import Segment
-from tokenstore.views.text import clip, safe
+from tokenstore.views.text import clip, safe, span
 
-_FOLDED = 20  # columns left for a cell that goes on below itself
+_FOLDED = 20  # columns kept free for a cell that wraps
 PIPED_WIDTH = 200
 _COLOURS = ("cyan", "magenta", "green", "yellow", "blue", "red", "bright_cyan", "bright_magenta")
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def screen() -> Console:
-    """Standard output, on which nothing is markup; what its encoding lacks is written as escapes."""
+    """Standard output without markup. Characters that its encoding lacks are printed as escapes."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     console = Console(highlight=False, markup=False, emoji=False)
@@ -40,11 +39,11 @@ def screen() -> Console:
 
 
 def write_json(value: Any) -> None:
-    """One JSON object on a line, ASCII; a dataclass is its fields, a path a string."""
+    """Print one JSON object on one line, in ASCII. A dataclass becomes an object with its fields, a path a string."""
     try:
         sys.stdout.write(json.dumps(_plain(value), default=str) + "\n")
         sys.stdout.flush()
-    except BrokenPipeError:  # as rich does it for a reader that has seen enough
+    except BrokenPipeError:  # the reader closed the pipe, as `head` does
         Console().on_broken_pipe()
 
 
@@ -53,26 +52,28 @@ def _plain(value: Any) -> Any:
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(each) for each in value]
-    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+    if hasattr(value, "__dataclass_fields__"):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return value
 
 
-def span(text: str | None, what: str) -> range | None:
-    """`A:B` as a range; None for None."""
+def parse_range(text: str | None, what: str) -> range | None:
+    """`A:B` as a range; None for None. Raises: ConfigError: another form, or an empty range."""
     if text is None:
         return None
     first, colon, last = text.replace("_", "").replace(",", "").partition(":")
     if not colon or not first.isdecimal() or not last.isdecimal() or int(first) >= int(last):
-        raise ConfigError(f"{what}: expected A:B, from A up to but without B, found {text!a}")
+        raise ConfigError(f"{what}: expected A:B, the range from A to B - 1, found {text!a}")
     return range(int(first), int(last))
 
 
 def colour(number: int) -> str:
-    """Of a source."""
+    """The colour of source `number`."""
     return _COLOURS[number % len(_COLOURS)]
 
 
 def bar(share: float, width: int, ascii_only: bool = False) -> str:
-    """A bar of `width` columns at share 1; a share above 0 is never invisible."""
+    """A bar that is `width` columns wide at share 1. A share above 0 is always visible."""
     eighths = min(max(round(share * width * 8), 1 if share > 0 else 0), width * 8)
     if ascii_only:
         return "#" * -(-eighths // 8)
@@ -86,9 +87,14 @@ def table(
     right: Iterable[int] = (),
     folds: int | None = None,
 ) -> None:
-    """Print a table of safe cells; where it is too wide, every row as lines of `title value`.
+    """Print a table of safe cells. If it is too wide, print each row as lines of `title value` instead.
 
-    right: columns whose cells stand at the right. folds: the column whose cells may go on below themselves.
+    Args:
+        console: where to print.
+        rows: the cells, one per title.
+        titles: the column headers.
+        right: numbers of the right-aligned columns.
+        folds: number of the column that may wrap.
     """
     cells = [tuple(row) for row in rows]
     widths = [max(map(cell_width, column)) for column in zip(titles, *cells, strict=True)]
@@ -108,12 +114,12 @@ def table(
 
 
 def cell_width(cell: str | Text) -> int:
-    """Columns of a cell that is not folded."""
+    """Width of a cell in terminal columns, without wrapping."""
     return max(map(cell_len, str(cell).split("\n")), default=0)
 
 
 def facts(console: Console, rows: Iterable[tuple[str, str | Text]]) -> None:
-    """Print `name value` lines; a value that is too long goes on below itself."""
+    """Print `name value` lines. A long value wraps."""
     made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     made.add_column(style="bold", no_wrap=True)
     made.add_column(overflow="fold")
@@ -123,13 +129,13 @@ def facts(console: Console, rows: Iterable[tuple[str, str | Text]]) -> None:
 
 
 def heading(console: Console, text: str) -> None:
-    """A line that begins a part."""
+    """Print the heading of a section."""
     console.print()
     console.print(Text(text, "bold underline"))
 
 
 def tokens_text(console: Console, segments: Iterable[Segment], style: str = "", borders: bool = True) -> Text:
-    """Tokens as text: with `borders` every other one in another colour; those that are not in the loss dim."""
+    """Tokens as text. With `borders`, alternate tokens have another colour. Tokens that are not in the loss are dim."""
     text = Text()
     other = "cyan" if console.color_system and not console.no_color else "underline"
     for number, segment in enumerate(segments):
@@ -139,7 +145,7 @@ def tokens_text(console: Console, segments: Iterable[Segment], style: str = "", 
 
 
 def token_rows(console: Console, segments: Iterable[Segment]) -> None:
-    """Print a table of tokens: their places, ids, texts, and whether they are in the loss."""
+    """Print a table of tokens: number, ids, text, and whether they are in the loss."""
     rows = (
         (f"{s.start}", " ".join(map(str, s.ids)), _quoted(s.text) + ("" if all(s.in_loss) else " masked"))
         for s in segments
@@ -152,7 +158,7 @@ def _quoted(text: str) -> str:
 
 
 def masked_runs(segments: Iterable[Segment], most: int = 8) -> str:
-    """Where tokens are not trained on, as `0:12, 40:57`, for readers who see no dim text; empty where all are."""
+    """The tokens that are not in the loss, as `0:12, 40:57`, for output without dim text; empty if all are."""
     runs: list[list[int]] = []
     for segment in segments:
         for place, in_loss in enumerate(segment.in_loss, segment.start):
@@ -160,10 +166,15 @@ def masked_runs(segments: Iterable[Segment], most: int = 8) -> str:
                 runs[-1][1] = place + 1
             elif not in_loss:
                 runs.append([place, place + 1])
-    listed = ", ".join(numbers.span(start, stop) for start, stop in runs[:most])
-    return listed + (f" and {len(runs) - most:,} more" if len(runs) > most else "")
+    return listed([span(start, stop) for start, stop in runs], most)
+
+
+def listed(items: Sequence[object], most: int = 24, count: int | None = None) -> str:
+    """The first `most` items, separated by commas, and the number of the others; `count` items in all."""
+    more = (len(items) if count is None else count) - most
+    return ", ".join(map(str, items[:most])) + (f" and {more:,} more" if more > 0 else "")
 
 
 def origin_text(origin: Origin | None) -> str:
-    """`file:record`, empty where it is not known."""
+    """`file:record`; empty if the origin is not known."""
     return "" if origin is None else f"{clip(origin.file, 300)}:{origin.record}"

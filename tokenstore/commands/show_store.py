@@ -1,18 +1,18 @@
-"""A store in one screen: what `tokenstore inspect STORE` prints."""
+"""A store on one screen: what `tokenstore inspect STORE` prints."""
 
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
 
 from tokenstore.commands.screen import bar, facts, heading, origin_text, table
 from tokenstore.views.lengths import Lengths, percentile_name
-from tokenstore.views.numbers import size
 from tokenstore.views.store_summary import StoreSummary
-from tokenstore.views.text import clip, safe
+from tokenstore.views.text import clip, safe, size
 
-# options that say nothing of the content, or are seen elsewhere
-_DULL = (
+# options that do not affect the content, or that are shown elsewhere
+_HIDDEN = (
     "shard_bytes",
     "max_record_bytes",
     "text_field",
@@ -22,7 +22,7 @@ _DULL = (
     "origins",
     "chat_token_names",
 )
-_USUAL = {
+_DEFAULTS = {
     "special_text": "plain",
     "document_start": "none",
     "records": "text",
@@ -32,11 +32,11 @@ _USUAL = {
 
 
 def show_store(console: Console, summary: StoreSummary) -> None:
-    """Print what a store is: figures, inputs, lengths as bars, its largest documents."""
+    """Print a store: figures, inputs, a histogram of document lengths, and the largest documents."""
     console.print(Text(safe(summary.path), "bold"))
     facts(console, _facts(summary))
     if summary.num_inputs > 1 and summary.inputs[0].documents > 1:
-        heading(console, f"Inputs with most documents, of {summary.num_inputs:,}")
+        heading(console, f"Inputs with the most documents, of {summary.num_inputs:,}")
         table(
             console,
             ((f"{row.documents:,}", clip(row.file, 300)) for row in summary.inputs),
@@ -47,7 +47,7 @@ def show_store(console: Console, summary: StoreSummary) -> None:
         )
     if summary.lengths is None:
         heading(console, "Lengths")
-        console.print(f"not known without a length index; run `tokenstore index {safe(summary.path)}`", soft_wrap=True)
+        console.print(f"unknown without a length index; run `tokenstore index {safe(summary.path)}`", soft_wrap=True)
         return
     _show_lengths(console, summary.lengths)
     heading(console, "Largest documents")
@@ -59,51 +59,53 @@ def show_store(console: Console, summary: StoreSummary) -> None:
 
 
 def _facts(summary: StoreSummary) -> Iterator[tuple[str, str]]:
-    tokenizer, versions = summary.tokenizer, summary.versions
-    yield "tokens", f"{summary.num_tokens:,}"
-    yield "documents", f"{summary.num_documents:,}"
-    shards = "1 shard" if summary.num_shards == 1 else f"{summary.num_shards:,} shards"
-    yield "on disk", f"{size(summary.num_bytes)} in {shards} of {summary.dtype}"
+    manifest, versions = summary.manifest, summary.versions
+    tokenizer = manifest.tokenizer
+    yield "tokens", f"{manifest.num_tokens:,}"
+    yield "documents", f"{manifest.num_documents:,}"
+    shards = "1 shard" if len(manifest.shards) == 1 else f"{len(manifest.shards):,} shards"
+    yield "on disk", f"{size(summary.num_bytes)} in {shards} of {manifest.dtype}"
     yield "version", f"{summary.version}" + (f" of {', '.join(map(str, versions))}" if len(versions) > 1 else "")
     sha = f", sha256 {clip(tokenizer.sha256, 12).split('...')[0]}" if tokenizer.sha256 else ""
     engine = f"{tokenizer.engine} {tokenizer.engine_version}"
-    yield "tokenizer", f"{clip(tokenizer.kind, 60)}, {summary.vocab_size:,} ids{sha} ({clip(engine, 60)})"
-    name = summary.options.get("eos_token")
+    yield "tokenizer", f"{clip(tokenizer.kind, 60)}, {manifest.vocab_size:,} ids{sha} ({clip(engine, 60)})"
+    name = manifest.options.get("eos_token")
     named = f"{clip(repr(name), 60)} ({tokenizer.eos_id})" if isinstance(name, str) else f"{tokenizer.eos_id}"
     yield (
         "end of text",
-        f"{named}, the last token of every document" if summary.ends_with_eos else "none at documents' ends",
+        f"{named}, the last token of every document" if manifest.ends_with_eos else "not at the end of documents",
     )
     if summary.in_loss is not None:
         about = "" if summary.in_loss.exact else "about "
-        yield "loss masks", f"{about}{100 * summary.in_loss.share:.2f} % of the tokens are trained on"
-    has = {"length index": summary.has_length_index, "origins": summary.has_origins, "ids": summary.has_ids}
+        yield "loss masks", f"{about}{100 * summary.in_loss.share:.2f} % of the tokens are in the loss"
+    has = {"length index": summary.has_length_index, "origins": manifest.has_origins, "ids": manifest.has_ids}
+    has["masks"] = manifest.has_masks
     yield (
         "has",
-        ", ".join([name for name, there in has.items() if there] + ["masks"] * summary.has_masks) or "tokens only",
+        ", ".join(name for name, there in has.items() if there) or "tokens only",
     )
     if summary.num_inputs:
         yield "inputs", f"{summary.num_inputs:,}" if summary.num_inputs > 1 else clip(summary.inputs[0].file, 300)
-    if told := _options(summary):
-        yield "built with", told
-    if counts := {name: count for name, count in summary.counts.items() if count and name != "documents"}:
-        yield "counted", ", ".join(f"{clip(name, 60)} {count:,}" for name, count in sorted(counts.items()))
+    if options := _options(manifest.options):
+        yield "built with", options
+    if counts := {name: count for name, count in manifest.counts.items() if count and name != "documents"}:
+        yield "counts", ", ".join(f"{clip(name, 60)} {count:,}" for name, count in sorted(counts.items()))
     yield "digest", clip(summary.digest, 64)
-    yield "checked", "the manifest, sizes of all files, the ends of the index; the rest: tokenstore verify"
+    yield "checked", "the manifest and the file sizes; to check everything: tokenstore verify"
 
 
-def _options(summary: StoreSummary) -> str:
-    """The options that say something of the content, and are not as they mostly are."""
-    told = {
+def _options(options: dict[str, Any]) -> str:
+    """The options that affect the content and differ from their defaults."""
+    shown = {
         name: value
-        for name, value in sorted(summary.options.items())
-        if value not in (None, False, [], {}, 0, "") and name not in _DULL and _USUAL.get(name) != value
+        for name, value in sorted(options.items())
+        if value not in (None, False, [], {}, 0, "") and name not in _HIDDEN and _DEFAULTS.get(name) != value
     }
-    return ", ".join(f"{clip(name, 60)} {clip(str(value), 80)}" for name, value in told.items())
+    return ", ".join(f"{clip(name, 60)} {clip(str(value), 80)}" for name, value in shown.items())
 
 
 def _show_lengths(console: Console, lengths: Lengths) -> None:
-    heading(console, "Lengths of documents, in tokens")
+    heading(console, "Document lengths in tokens")
     most = max(row.documents for row in lengths.bins)
     total = sum(row.documents for row in lengths.bins)
     tokens = sum(row.tokens for row in lengths.bins)
@@ -122,13 +124,13 @@ def _show_lengths(console: Console, lengths: Lengths) -> None:
         rows = (row[:1] + row[2:3] + row[4:] for row in rows)
         table(console, rows, "tokens", "share", "", right=(0, 1))
     else:
-        table(console, rows, "tokens", "documents", "share", "of tokens", "", right=(0, 1, 2, 3))
-    told = ", ".join(f"{percentile_name(p)} {value:,}" for p, value in lengths.percentiles.items())
+        table(console, rows, "tokens", "documents", "share", "token share", "", right=(0, 1, 2, 3))
+    percentiles = ", ".join(f"{percentile_name(p)} {value:,}" for p, value in lengths.percentiles.items())
     facts(
         console,
         [
             ("shortest, mean, longest", f"{lengths.shortest:,}, {lengths.mean:,.1f}, {lengths.longest:,}"),
-            ("percentiles", told),
-            ("half of all tokens", f"in documents of at most {lengths.half_of_tokens:,}"),
+            ("percentiles", percentiles),
+            ("half of all tokens", f"in documents of at most {lengths.half_of_tokens:,} tokens"),
         ],
     )

@@ -1,12 +1,32 @@
 """`tokenstore trace`, in a clone `python -m tools.trace_step`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
+from rich.console import Console
+from rich.text import Text
 
-from tokenstore.commands.screen import span
+from tokenstore.commands.plan import show_difference
+from tokenstore.commands.screen import (
+    colour,
+    facts,
+    masked_runs,
+    origin_text,
+    parse_range,
+    screen,
+    table,
+    token_rows,
+    tokens_text,
+    write_json,
+)
 from tokenstore.errors import ConfigError
+from tokenstore.views.decoding import Decoder
+from tokenstore.views.text import clip, safe, span
+
+if TYPE_CHECKING:  # these import numba, half a second that --help need not wait for
+    from tokenstore.planning.plan import Plan
+    from tokenstore.views.trace import Appearance, TracedPiece, TracedRow, TracedStep
 
 STEP = Group("A step", sort_key=1)
 DOCUMENT = Group("A document", sort_key=2)
@@ -33,10 +53,10 @@ def trace(
     allow_links: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
-    """What the model sees in a step, and in which steps a document appears: by arithmetic, without replay.
+    """Show what the model sees in a step, or the steps in which a document appears. No step is replayed.
 
-    Pieces have the colour of their source; tokens that are not trained on are dim. Characters that would act on the
-    terminal are shown as escapes such as \\x1b.
+    Each piece of a document has the colour of its source; tokens that are not in the loss are dim. Control characters are
+    shown as escapes such as \\x1b.
 
     **Examples:**
 
@@ -52,51 +72,168 @@ def trace(
     Parameters
     ----------
     plan
-        The plan's file.
+        The plan file.
     step
         List the sequences of this step.
     rank
-        Only those of this rank.
+        List only the sequences of this rank. Default: of all ranks.
     row
-        Only this sequence, by its number in the step.
+        List only this row of the step, from 0.
     max_tokens
-        How many tokens of a piece to decode; 0 for none.
+        Decode at most this many tokens per piece; 0 for none.
     whole
-        Decode all of them.
+        Decode all tokens of each piece.
     tokens
         List the tokens with their ids.
     document
-        List the steps in which a document appears, as SOURCE:NUMBER or SOURCE:ID; SOURCE:id=17 for an id of digits.
+        List the steps in which this document appears: SOURCE:NUMBER or SOURCE:ID. If the id is a number, use SOURCE:id=ID.
     epoch
-        Only in this pass over the source, from 0.
+        List only steps of this epoch of the source, from 0.
     steps
-        Only in steps A:B, which end before step B.
+        List only steps A to B - 1, as A:B.
     limit
         List at most this many pieces.
     diff
-        Print the first step that differs in another plan, and what differs.
+        Show the first step at which another plan differs, and what differs.
     world_size
         Number of data-parallel ranks.
     microbatch_size
-        Sequences per microbatch; default: all that a rank gets in a step.
+        Sequences per microbatch. Default: a rank's whole share of the step.
     allow_links
         A folder that symbolic links inside the stores may lead to. Without it, links must stay inside their store.
     as_json
-        Print one JSON object; its keys are the attributes of the dataclasses in tokenstore.views.
+        Print one JSON object. Its keys are the attributes of the dataclasses in tokenstore.views.
     """
     if [step, document, diff].count(None) != 2:
-        raise ConfigError("trace: expected one of --step, --document and --diff, found none or several")
+        raise ConfigError("trace: expected exactly one of --step, --document and --diff")
     if min(max_tokens, limit) < 0:
-        raise ConfigError("numbers: expected 0 or more for --max-tokens and --limit, found less")
-    from tokenstore.commands import show_plan, show_trace  # with them comes numba, half a second others need not wait
-
-    split = (world_size, microbatch_size)
+        raise ConfigError("trace: --max-tokens and --limit must be 0 or more")
     if diff is not None:
-        show_plan.show_difference(plan, diff, as_json, allow_links)
-    elif step is not None:
-        shown = None if whole else max_tokens
-        show_trace.show_step(plan, step, rank, split, row, shown, tokens, as_json, allow_links)
+        show_difference(plan, diff, as_json, allow_links)
+        return 0
+    from tokenstore.views.plan_summary import load_plan
+
+    loaded, _ = load_plan(plan, allow_links)
+    sizes = (world_size, microbatch_size)
+    if step is not None:
+        _show_step(loaded, step, rank, sizes, row, None if whole else max_tokens, tokens, as_json)
     else:
-        bounds = (epoch, span(steps, "steps"))
-        show_trace.show_appearances(plan, document or "", bounds, limit, split, as_json, allow_links)
+        _show_appearances(loaded, document or "", epoch, parse_range(steps, "steps"), limit, sizes, as_json)
     return 0
+
+
+def _show_step(
+    plan: "Plan",
+    step: int,
+    rank: int | None,
+    sizes: tuple[int, int | None],
+    row: int | None,
+    max_tokens: int | None,
+    with_tokens: bool,
+    as_json: bool,
+) -> None:
+    """Print the sequences of a step. `sizes` are the world size and the microbatch size."""
+    from tokenstore.views.trace import trace_rows, trace_step
+
+    traced = trace_step(plan, step, *sizes)
+    decoder = Decoder.of(next(iter(plan.stores.values())))
+    rows = trace_rows(plan, decoder, step, rank, *sizes, row, max_tokens)
+    if as_json:
+        write_json({"step": traced, "rank": rank, "rows": list(rows), "no_text": decoder.problem})
+        return
+    console = screen()
+    colours = {name: colour(number) for number, name in enumerate(plan.num_sequences)}
+    _show_head(console, traced, rank, decoder, colours)
+    for each in rows:
+        _show_row(console, each, traced, colours, with_tokens)
+
+
+def _show_head(
+    console: Console, traced: "TracedStep", rank: int | None, decoder: Decoder, colours: dict[str, str]
+) -> None:
+    end = traced.cursor + traced.global_batch_size
+    facts(console, [("step", f"{traced.step:,}, sequences {span(traced.cursor, end)} of the run")])
+    text = Text()
+    for name, count in traced.sequences.items():
+        text.append(f"{clip(name, 60)} {count:,}  ", colours[name])
+    text.append(f"empty rows {traced.padding_rows:,}" if traced.padding_rows else "")
+    facts(console, [("sources", text)])
+    if traced.world_size > 1 or rank is not None:
+        facts(console, [("rank", f"{'all' if rank is None else rank} of {traced.world_size:,}")])
+    if decoder.problem is not None:
+        facts(console, [("no text", safe(decoder.problem))])
+
+
+def _show_row(
+    console: Console, row: "TracedRow", traced: "TracedStep", colours: dict[str, str], with_tokens: bool
+) -> None:
+    title = Text(f"\nrow {row.row}", "bold")
+    if traced.world_size > 1 or traced.microbatch_size < traced.global_batch_size:
+        title.append(f" (rank {row.rank}, microbatch {row.microbatch}, place {row.place})")
+    if row.source is None:
+        console.print(title.append(": empty"), soft_wrap=True)
+        return
+    title.append(": ").append(clip(row.source, 60), colours[row.source])
+    title.append(f", sequence {row.sequence:,}, epoch {row.epoch:,}, padding {row.padding:,}")
+    console.print(title, soft_wrap=True)
+    for piece in row.pieces:
+        _show_piece(console, piece, colours[row.source], with_tokens)
+
+
+def _show_piece(console: Console, piece: "TracedPiece", style: str, with_tokens: bool) -> None:
+    whole = piece.stop - piece.start == piece.num_tokens
+    part = (
+        f"{piece.num_tokens:,} tokens" if whole else f"tokens {span(piece.start, piece.stop)} of {piece.num_tokens:,}"
+    )
+    known = [clip(piece.id, 200)] if piece.id else []
+    known += [origin_text(piece.origin)] if piece.origin else []
+    head = Text.assemble((f"| {clip(piece.source, 60)}:{piece.document}", f"bold {style}"), f"  {part}")
+    console.print(head.append("".join(f"  {each}" for each in known)), soft_wrap=True)
+    excerpt = piece.excerpt
+    if runs := masked_runs(excerpt.segments):
+        console.print(Text(f"  not in the loss: {runs}", "dim"), soft_wrap=True)
+    if with_tokens:
+        token_rows(console, excerpt.segments)
+    elif excerpt.segments:
+        text = tokens_text(console, excerpt.segments, style, borders=False)
+        more = piece.stop - excerpt.stop
+        console.print(text.append(f" ... {more:,} more tokens" if more else "", "dim"), soft_wrap=True)
+
+
+def _show_appearances(
+    plan: "Plan",
+    name: str,
+    epoch: int | None,
+    steps: range | None,
+    limit: int,
+    sizes: tuple[int, int | None],
+    as_json: bool,
+) -> None:
+    """Print where a document appears. `sizes` are the world size and the microbatch size."""
+    from tokenstore.views.trace import appearances, document_named
+
+    source, number = document_named(plan, name)
+    found = list(appearances(plan, source, number, epoch, steps, limit + 1, *sizes))
+    complete, shown = len(found) <= limit, found[:limit]
+    if as_json:
+        write_json({"source": source, "document": number, "appearances": shown, "complete": complete})
+        return
+    console = screen()
+    store = plan.stores[source]
+    start, stop = store.boundaries()[number : number + 2].tolist()
+    facts(console, [("document", f"{clip(source, 60)}:{number}, {stop - start:,} tokens")])
+    if shown:
+        table(console, (_cells(each, sizes[0]) for each in shown), *_titles(sizes[0]), right=range(6))
+    else:
+        console.print("the document does not appear")
+    if not complete:
+        console.print("there are more; use --limit, --epoch or --steps to see them", soft_wrap=True)
+
+
+def _titles(world_size: int) -> tuple[str, ...]:
+    return ("step", "row", "epoch", "tokens", "rank")[: 5 if world_size > 1 else 4]
+
+
+def _cells(each: "Appearance", world_size: int) -> tuple[str, ...]:
+    cells = (f"{each.step:,}", f"{each.row}", f"{each.epoch:,}", span(each.start, each.stop), f"{each.rank}")
+    return cells[: 5 if world_size > 1 else 4]

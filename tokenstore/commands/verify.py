@@ -31,9 +31,9 @@ def verify(
     allow_links: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
-    """Check everything in a store: sizes, checksums, index, ids, document ends, loss masks. Exit code 4 on any finding.
+    """Check a store completely: file sizes, checksums, index, ids, document ends, loss masks. Exit code 4 if it is damaged.
 
-    With --retokenize some documents are also made again from the original inputs, by the reference tokenizer, and compared.
+    With --retokenize, a sample of the documents is also tokenized again from the original inputs and compared.
 
     **Examples:**
 
@@ -49,26 +49,26 @@ def verify(
     store
         The store's directory.
     version
-        Check this version of a store that has grown, instead of the newest.
+        Check this version of a store that documents were appended to. Default: the newest.
     retokenize
-        How many of the documents to make again: 1% is every hundredth. They are found by their origins.
+        Share of the documents to tokenize again with the reference tokenizer, as 1% or 0.01. The store must have origins.
     inputs
-        Files, folders and globs the store was made from, wherever they lie now.
+        Files, folders and globs that the store was built from, at their present paths. Required with --retokenize.
     filter
-        With --retokenize, the --filter the store was built with. Code runs only if you name it here, never because a store
-        says so.
+        With --retokenize, the --filter that the store was built with. Only code that you name here is run; the name in the
+        store is never used.
     map
-        With --retokenize, the --map the store was built with; likewise.
+        With --retokenize, the --map that the store was built with. The same rule applies.
     allow_links
         A folder that symbolic links inside the store may lead to. Without it, links must stay inside the store.
     as_json
-        Print the findings as one JSON object.
+        Print one JSON object: path, findings, unlisted.
     """
     share = _share(retokenize, inputs)
     if share is None and (filter, map) != (None, None):
-        raise ConfigError("retokenize: expected --filter and --map only with --retokenize; add it, or omit them")
+        raise ConfigError("verify: --filter and --map are only valid with --retokenize; add it, or omit them")
     done = total = 0
-    with contextlib.suppress(CorruptionError):  # damage is a finding; a path that holds no store is a mistake
+    with contextlib.suppress(CorruptionError):  # damage becomes a finding below; other errors end the command
         total = open_store(store, "lazy", version, allow_links).manifest.num_bytes
     with meter("verifying", quiet=as_json) as shown:
 
@@ -78,18 +78,18 @@ def verify(
             shown.show(done, total, (done, "B"))
 
         findings = verify_store(store, progress, version, allow_links)
-    if share is not None and not findings:  # what is damaged cannot be compared
+    if share is not None and not findings:  # a damaged store cannot be compared
         with meter("tokenizing again", quiet=as_json) as shown:
             read = 0
 
-            def read_on(num_bytes: int, num_total: int) -> None:
+            def count(num_bytes: int, num_total: int) -> None:
                 nonlocal read
                 read += num_bytes
                 shown.show(read, num_total, (read, "B of input"))
 
-            findings = tokenize_again(store, inputs, share, version, read_on, filter, map, allow_links)
+            findings = tokenize_again(store, inputs, share, version, count, filter, map, allow_links)
     unlisted: list[str] = []
-    with contextlib.suppress(TokenStoreError, OSError):  # a finding already
+    with contextlib.suppress(TokenStoreError, OSError):  # the damage is a finding already
         unlisted = unlisted_files(store, allow_links)
     if as_json:
         found = {"findings": [asdict(finding) for finding in findings], "unlisted": unlisted}
@@ -99,11 +99,11 @@ def verify(
         for finding in findings:
             console.print(safe(str(finding)))
         for name in unlisted:
-            console.print(f"note: {safe(name)} is not part of the store; an interrupted append leaves such files")
+            console.print(f"note: {safe(name)} is not part of the store; it may be left from an interrupted append")
         again = "" if share is None else f", {100 * share:g} % of the documents tokenized again"
         console.print(
             f"{safe(str(store))}: "
-            + (f"{len(findings)} findings" if findings else f"sound, {total:,} bytes checked{again}")
+            + (f"{len(findings)} findings" if findings else f"no damage found, {total:,} bytes checked{again}")
         )
     return 4 if findings else 0
 
@@ -112,7 +112,7 @@ def _share(text: str | None, inputs: list[str]) -> float | None:
     """`1%` or `0.01` as a share; None for None."""
     if (text is None) != (not inputs):
         raise ConfigError(
-            "retokenize: expected both --retokenize and --inputs, found one; give the share and the inputs"
+            "verify: --retokenize needs the original files, and --inputs needs --retokenize; use both or neither"
         )
     if text is None:
         return None

@@ -1,6 +1,6 @@
-"""Numbers -> the lines and ticks of a chart, in parts of its width and height. The template draws, CSS colours.
+"""Turns numbers into the lines and ticks of a chart. The template draws them; CSS colours them.
 
-A chart is an SVG that is stretched to any width, with its labels beside it as text, so that they stay readable on a phone.
+A chart is an SVG that stretches to any width. Its labels are text next to it, so that they stay readable on a phone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from math import floor, log10
 from typing import Any
 
-from tokenstore.views.numbers import percentage, short
-from tokenstore.views.text import safe
+from tokenstore.views.text import percentage, safe, short
 
-SIZE = 1000  # of the square a chart is drawn in, before it is stretched
-_LABEL = 7.0  # percent of a chart's height that the name of a line needs
-_NARROWEST = 2  # of a mark, in parts of SIZE
+SIZE = 1000  # units per side of the square in which a chart is drawn before it is stretched
+_LABEL = 7.0  # height of a line's name, in percent of the chart
+_NARROWEST = 2  # least width of a mark, in units of SIZE
 
 Ranges = Sequence[tuple[int, int]]
 
@@ -31,9 +30,11 @@ class Line:
     """A line of a chart.
 
     Attributes:
-        name, colour: of the line; the number of the colour.
-        path, target: what is and, dashed, what it should be ("" without).
-        label: height of its name beside the end of the line, in percent from the bottom; names do not overlap.
+        name: name of the line.
+        colour: number of its colour.
+        path: SVG path of the actual values.
+        target: SVG path of the target values, drawn dashed; "" if there are none.
+        label: height of the name at the end of the line, in percent from the bottom. Names do not overlap.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Mark:
-    """Skipped steps: where they begin, and how wide they are, in parts of SIZE."""
+    """A range of skipped steps: its left edge and its width, in units of SIZE."""
 
     left: int
     width: int
@@ -56,11 +57,11 @@ class Chart:
     """A chart of lines over steps.
 
     Attributes:
-        lines: in order.
-        x_ticks, y_ticks: from zero up.
-        skipped: marks of the steps that no rank is given.
-        points: what a reader is told at each place: {"steps", "names", "values", "targets"}; values[line][point] as text,
-            all of it safe.
+        lines: the lines, in order.
+        x_ticks: ticks of the step axis, from zero.
+        y_ticks: ticks of the value axis, from zero.
+        skipped: marks of skipped steps.
+        points: the values that the script shows: {"steps", "names", "values", "targets"}; values[line][point] is safe text.
     """
 
     lines: tuple[Line, ...]
@@ -79,22 +80,22 @@ def line_chart(
     percent: bool = False,
     skips: Ranges = (),
 ) -> Chart:
-    """A chart of `values` at `steps`, both axes beginning at zero.
+    """A chart of `values` at `steps`. Both axes begin at zero.
 
     Args:
-        steps: rising, the first above 0.
-        values: by name, one for each step, at least 0.
-        colours: by name.
-        targets: the same names, dashed.
-        stairs: a value holds since the step before; else lines begin at the origin.
+        steps: ascending, the first above 0.
+        values: for each name, one value per step, at least 0.
+        colours: number of the colour for each name.
+        targets: target values for the same names, drawn dashed.
+        stairs: a value applies since the previous step; otherwise lines begin at the origin.
         percent: values are shares, shown as percentages.
         skips: [start, stop) ranges of steps to mark.
     """
-    asked = targets or {}
-    top = max((value for row in [*values.values(), *asked.values()] for value in row), default=0.0) or 1.0
+    wanted = targets or {}
+    top = max((value for row in [*values.values(), *wanted.values()] for value in row), default=0.0) or 1.0
     height = min(1.05 * top, 1.0) if percent else 1.05 * top
 
-    def told(row: Sequence[float]) -> list[str]:
+    def texts(row: Sequence[float]) -> list[str]:
         return [percentage(value) if percent else _number(value) for value in row]
 
     def path(row: Sequence[float]) -> str:
@@ -103,7 +104,7 @@ def line_chart(
     labels = label_places([100 * row[-1] / height for row in values.values()])
     return Chart(
         lines=tuple(
-            Line(name, colours[name], path(row), path(asked[name]) if asked else "", label)
+            Line(name, colours[name], path(row), path(wanted[name]) if wanted else "", label)
             for (name, row), label in zip(values.items(), labels, strict=True)
         ),
         x_ticks=ticks(steps[-1], whole=True),
@@ -112,8 +113,8 @@ def line_chart(
         points={
             "steps": list(steps),
             "names": [safe(name) for name in values],
-            "values": [told(row) for row in values.values()],
-            "targets": [told(row) for row in asked.values()],
+            "values": [texts(row) for row in values.values()],
+            "targets": [texts(row) for row in wanted.values()],
         },
     )
 
@@ -124,15 +125,15 @@ def _mark(start: int, stop: int, last: int) -> Mark:
 
 
 def label_places(ends: Sequence[float]) -> list[float]:
-    """Heights of labels as near to `ends` (percent) as they can be without overlapping; at most 100 / _LABEL of them fit."""
+    """Heights for labels in percent, as near to `ends` as possible without overlap. At most 100 / _LABEL labels fit."""
     order = sorted(range(len(ends)), key=lambda i: (ends[i], -i))
     places = list(ends)
     low = 0.0
-    for i in order:  # up from the bottom, each above the one before
+    for i in order:  # upwards: each label above the previous one
         places[i] = low = max(ends[i], low)
         low += _LABEL
     high = 100.0
-    for i in reversed(order):  # and down again, where they would leave the chart
+    for i in reversed(order):  # downwards: move labels back that would leave the chart
         places[i] = high = min(places[i], high)
         high -= _LABEL
     return places
@@ -143,7 +144,7 @@ def _number(value: float) -> str:
 
 
 def _path(steps: Sequence[int], shares: Sequence[float], stairs: bool) -> str:
-    """A path through (step, share of the height), in whole units, without points that change nothing."""
+    """An SVG path through (step, share of the height), in whole units. Redundant points are omitted."""
     xs = [round(SIZE * step / steps[-1]) for step in steps]
     ys = [SIZE - round(SIZE * share) for share in shares]
     if not stairs:
@@ -156,7 +157,7 @@ def _path(steps: Sequence[int], shares: Sequence[float], stairs: bool) -> str:
 
 
 def ticks(most: float, wanted: int = 5, percent: bool = False, whole: bool = False) -> tuple[Tick, ...]:
-    """About `wanted` round numbers, whole ones if told so, from 0 to at most `most`, which is at 100 %."""
+    """Ticks at about `wanted` round numbers from 0 to at most `most`, which is at 100 %; only integers if `whole`."""
     rough = max(most / wanted, 1) if whole else most / wanted
     scale = 10.0 ** floor(log10(rough))
     step = next(nice * scale for nice in (1, 2, 5, 10) if nice * scale >= rough * (1 - 1e-9))

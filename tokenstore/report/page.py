@@ -1,4 +1,4 @@
-"""The templates -> a page, and what makes any text safe in it."""
+"""Renders the templates. Any text in a page is made safe here."""
 
 import base64
 import hashlib
@@ -10,19 +10,18 @@ from typing import Any
 from tokenstore import __version__
 from tokenstore.report.charts import SIZE
 from tokenstore.views.lengths import percentile_name
-from tokenstore.views.numbers import percentage, size, span
-from tokenstore.views.text import safe
+from tokenstore.views.text import percentage, safe, size, span
 
-BEGINS = "<!doctype html>\n<!-- a page of `tokenstore report` -->"  # by which one is known that may be replaced
+BEGINS = "<!doctype html>\n<!-- a page of `tokenstore report` -->"  # marks a file that `report` may replace
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of assets/ with `values`, see `render_source`."""
+    """Render a template of assets/ with `values`; see `render_source`."""
     return render_source(_asset(template), **values)
 
 
 def render_source(source: str, **values: Any) -> str:
-    """The text of a template with `values`. Every str in it becomes `safe` and is escaped, whatever it holds."""
+    """Render the text of a template with `values`. Every str among them is made `safe` and escaped, whatever it contains."""
     script = _asset("script.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page: str = (
@@ -52,7 +51,7 @@ def _environment() -> Any:
 
 
 def _percent(share: float) -> str:
-    return percentage(share).replace(" ", "\u00a0")  # the sign stays beside the number
+    return percentage(share).replace(" ", "\u00a0")  # no line break before the sign
 
 
 @cache

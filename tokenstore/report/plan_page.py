@@ -1,4 +1,4 @@
-"""The page of a plan: its charts, and the colours of its sources."""
+"""The HTML page of a plan: its charts and the colours of its sources."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,18 +8,18 @@ from tokenstore.report.page import render
 from tokenstore.report.plan_report import PlanReport
 from tokenstore.views.plan_curves import MixturePoint
 
-LINES = 8  # sources with a line and a colour of their own, those with most sequences; the others are one
+LINES = 8  # sources with a line and a colour each, those with the most sequences; one line is for the others
 
 
 def plan_page(report: PlanReport) -> str:
-    """The page of it, as HTML."""
-    sources = sorted(report.plan.sources, key=lambda row: (-row.sequences, row.name))
+    """Render the report of a plan as HTML."""
+    sources = sorted(report.plan.sources, key=lambda row: (-row.progress.sequences, row.name))
     colours = {row.name: min(number, LINES) for number, row in enumerate(sources)}
     return render(
         "plan.html",
         report=report,
         plan=report.plan,
-        config=json.dumps(report.config, indent=2, ensure_ascii=False),  # what page.render escapes in it, YAML reads
+        config=json.dumps(report.config, indent=2, ensure_ascii=False),  # YAML reads the escapes that page.render adds
         sources=sources,
         colours=colours,
         stages=[(stage, _shares(stage.weights, colours)) for stage in report.plan.stages],
@@ -54,7 +54,7 @@ def _lines(
     label: str,
     together: Callable[[Iterable[float]], float],
 ) -> dict[str, list[float]]:
-    """A field over points of each source with a colour of its own, and of the others `together`, under a name of their own."""
+    """Values of a field over `points`: one row per coloured source, and one row for the others, combined by `together`."""
     others = [name for name, colour in colours.items() if colour == LINES]
     rows = {name: [getattr(p, field)[name] for p in points] for name in colours if colours[name] < LINES}
     if others:
@@ -66,7 +66,7 @@ def _lines(
 
 
 def _shares(weights: Mapping[str, float], colours: dict[str, int]) -> list[tuple[str, int, float]]:
-    """(name, colour, share) of each source that has one, those without a colour of their own together."""
+    """(name, colour, share) for each source with a share above 0; sources without a colour are added up."""
     alone = [(name, colours[name], share) for name, share in weights.items() if share > 0 and colours[name] < LINES]
     others = {name: share for name, share in weights.items() if share > 0 and colours[name] == LINES}
     return alone + ([(_named([*others], "{} others"), LINES, sum(others.values()))] if others else [])

@@ -1,4 +1,4 @@
-"""What a page of a plan shows: what it gives of every source, when, how full its sequences are, some of them by tokens."""
+"""The content of a plan's page: its sources over time, packing, and some sequences token by token."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -9,18 +9,18 @@ from tokenstore.views.decoding import Decoder
 from tokenstore.views.documents import excerpt_of
 from tokenstore.views.lengths import Lengths, summarize_lengths
 from tokenstore.views.plan_curves import MixturePoint, mixture_over_steps
-from tokenstore.views.plan_split import PlanSplit, split_plan
+from tokenstore.views.plan_ranks import PlanRanks, ranks_of_plan
 from tokenstore.views.plan_summary import PlanSummary, summarize_plan
 from tokenstore.views.trace import TracedPiece, TracedRow, TracedStep, trace_rows, trace_step
 
-_POINTS = 10, 200  # of a chart, at least and at most
-_SHARED = 64  # sequences between two of them from which shares can be told, if there are enough
-_PIECES = 16  # of a sequence whose text is shown
+_POINTS = 10, 200  # least and most points of a chart
+_PER_POINT = 64  # sequences between two points, if the plan has enough: fewer give noisy shares
+_PIECES = 16  # pieces per sequence whose text is shown
 
 
 @dataclass(frozen=True)
 class StoreRow:
-    """A store of the plan. `lengths` is None without a length index."""
+    """A store of a plan. `lengths` is None without a length index."""
 
     name: str
     path: str
@@ -33,7 +33,7 @@ class StoreRow:
 
 @dataclass(frozen=True)
 class SampledStep:
-    """A step and some of its sequences; of each, the text of its first pieces only."""
+    """A step and some of its sequences, with the text of their first pieces."""
 
     step: TracedStep
     rows: tuple[TracedRow, ...]
@@ -41,22 +41,25 @@ class SampledStep:
 
 @dataclass(frozen=True)
 class PlanReport:
-    """What the page shows.
+    """The content of a plan's page.
 
     Attributes:
-        title: of the page; file: name of the plan's file, None for a plan made in Python.
-        plan, split, mixture: as the views of these names have it.
-        stores: of the plan, by name.
+        title: title of the page.
+        file: name of the plan file; None for a plan made in Python.
+        plan: summary of the plan.
+        ranks: how its batches divide among ranks.
+        mixture: shares and epochs over the steps.
+        stores: the stores of the plan, by name.
         samples: steps with some of their sequences.
-        config: the plan with the versions of its stores. Its paths are the names of the stores' folders: where they are
-            depends on the machine.
-        no_text: why samples have no text; None where they have.
+        config: the plan with the versions of its stores. Its paths are only the names of the stores' folders, since their
+            location depends on the machine.
+        no_text: why the samples have no text; None if they have.
     """
 
     title: str
     file: str | None
     plan: PlanSummary
-    split: PlanSplit
+    ranks: PlanRanks
     mixture: tuple[MixturePoint, ...]
     stores: tuple[StoreRow, ...]
     samples: tuple[SampledStep, ...]
@@ -76,29 +79,33 @@ def plan_report(
     title: str | None = None,
     file: str | None = None,
 ) -> PlanReport:
-    """Look at steps [0, steps) of a plan.
+    """Summarize steps [0, steps) of a plan and decode some sequences.
 
     Args:
         plan: a plan.
-        steps: left out: all, or the first 10,000 of an endless plan.
-        sampled: steps to show sequences of; left out: the first, the middle and the last one that are not skipped.
-        samples: how many sequences of each, at most all.
-        max_tokens: how many of the first tokens of a piece to show.
-        world_size, microbatch_size: how steps are given to ranks.
-        warned: what making the plan warned of.
-        title: of the page; omitted: the name of the file, or else the plan's fingerprint.
-        file: name of the plan's file.
+        steps: at least 1; default: all, or 10,000 of an endless plan.
+        sampled: steps whose sequences are shown; default: the first, the middle and the last that are not skipped.
+        samples: sequences per sampled step, at most all.
+        max_tokens: tokens to show from the start of each piece.
+        world_size: number of data-parallel ranks.
+        microbatch_size: sequences per microbatch; default: a rank's whole share of the step.
+        warned: the warnings that `load_plan` returned.
+        title: title of the page; default: the name of the file, or else the plan's fingerprint.
+        file: name of the plan file.
 
-    Raises: ConfigError: steps, or a split, that the plan does not have.
+    Raises: ConfigError: the plan does not have these steps, or the sizes do not divide a step evenly.
+
+    Example:
+        >>> Path("run.html").write_text(plan_page(plan_report(plan, title="Run 17")))
     """
     summary = summarize_plan(plan, steps, warned)
     decoder = Decoder.of(next(iter(plan.stores.values())))
     if sampled is None:
         sampled = tuple(sorted(set(_first_middle_last(plan, summary.steps))))
-    split = (world_size, microbatch_size)
-    divided = split_plan(plan, *split)
+    sizes = (world_size, microbatch_size)
+    ranks = ranks_of_plan(plan, *sizes)
     shown = tuple(
-        SampledStep(trace_step(plan, step, *split), _rows(plan, decoder, step, split, samples, max_tokens))
+        SampledStep(trace_step(plan, step, *sizes), _rows(plan, decoder, step, sizes, samples, max_tokens))
         for step in (sampled if samples else ())
     )
     stores = tuple(
@@ -109,22 +116,22 @@ def plan_report(
         title=title or file or f"Plan {summary.fingerprint[:12]}",
         file=file,
         plan=summary,
-        split=divided,
+        ranks=ranks,
         mixture=mixture_over_steps(plan, summary.steps, _num_points(summary.sequences)),
         stores=stores,
         samples=shown,
-        config=_settled(plan),
+        config=_portable(plan),
         no_text=decoder.problem,
     )
 
 
 def _num_points(sequences: int) -> int:
     fewest, most = _POINTS
-    return min(max(sequences // _SHARED, fewest), most)
+    return min(max(sequences // _PER_POINT, fewest), most)
 
 
 def _first_middle_last(plan: Plan, steps: int) -> Iterator[int]:
-    """In place of a skipped step the next one that is not, or else the one before."""
+    """The first, the middle and the last step; for a skipped one the next step that is not, or else the previous one."""
     for step in (0, steps // 2, steps - 1):
         after = before = step
         for start, stop in plan.schedule.skip_steps:
@@ -135,21 +142,22 @@ def _first_middle_last(plan: Plan, steps: int) -> Iterator[int]:
             yield after if after < steps else before
 
 
-def _settled(plan: Plan) -> dict[str, Any]:
+def _portable(plan: Plan) -> dict[str, Any]:
+    """The configuration with versions, and without the folders that the stores are in."""
     config = plan.config.as_json()
     for name, store in plan.stores.items():
-        config["sources"][name].update(path=store.path.name, version=store.version)  # it may grow
+        config["sources"][name].update(path=store.path.name, version=store.version)  # the store may grow
     return config
 
 
 def _rows(
-    plan: Plan, decoder: Decoder, step: int, split: tuple[int, int | None], samples: int, max_tokens: int
+    plan: Plan, decoder: Decoder, step: int, sizes: tuple[int, int | None], samples: int, max_tokens: int
 ) -> tuple[TracedRow, ...]:
-    """The first sequence of each of `samples` even parts of a step, with the text of its first pieces."""
+    """`samples` evenly spaced sequences of a step, with the text of their first pieces."""
     size = plan.global_batch_size(step)
     samples = min(samples, size)
     numbers = [size * i // samples for i in range(samples)]
-    rows = (next(trace_rows(plan, decoder, step, None, *split, row, max_tokens=0)) for row in numbers)
+    rows = (next(trace_rows(plan, decoder, step, None, *sizes, row, max_tokens=0)) for row in numbers)
     return tuple(
         replace(
             row, pieces=(*(_read(plan, decoder, p, max_tokens) for p in row.pieces[:_PIECES]), *row.pieces[_PIECES:])

@@ -1,4 +1,4 @@
-"""A store as a page: what it is, how long its documents are, and some of them, token by token."""
+"""The page of a store: its summary, document lengths, and some documents token by token."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,18 @@ from tokenstore.views.decoding import Decoder
 from tokenstore.views.documents import DocumentView, view_document
 from tokenstore.views.store_summary import StoreSummary, summarize_store
 
-_MOST_LISTED = 20  # inputs, and largest documents
+_MOST_LISTED = 20  # inputs and largest documents to list
 
 
 @dataclass(frozen=True)
 class StoreReport:
-    """What the page shows. `samples` are evenly spread; `no_text`: why they have no text, None where they have."""
+    """The content of a store's page.
+
+    Attributes:
+        store: summary of the store.
+        samples: evenly spaced documents.
+        no_text: why the samples have no text; None if they have.
+    """
 
     store: StoreSummary
     samples: tuple[DocumentView, ...]
@@ -21,13 +27,16 @@ class StoreReport:
 
 
 def store_report(store: Store, samples: int = 6, max_tokens: int = 512) -> StoreReport:
-    """Look at a store.
+    """Summarize a store and decode some documents.
 
     Args:
         store: an open store.
-        samples: how many documents to show, evenly spread over the store.
-        max_tokens: how many of the first tokens of each.
-    Raises: CorruptionError: what is read is damaged.
+        samples: number of documents to show, evenly spaced over the store.
+        max_tokens: tokens to show from the start of each.
+    Raises: CorruptionError: a file that is read is damaged.
+
+    Example:
+        >>> Path("web.html").write_text(store_page(store_report(open_store("stores/web"))))
     """
     decoder = Decoder.of(store)
     count = min(samples, len(store))
@@ -37,5 +46,5 @@ def store_report(store: Store, samples: int = 6, max_tokens: int = 512) -> Store
 
 
 def store_page(report: StoreReport) -> str:
-    """The page of it, as HTML."""
+    """Render the report of a store as HTML."""
     return render("store.html", report=report, store=report.store)

@@ -1,4 +1,4 @@
-"""A document of a store, or a part of it: where it came from, its text token by token, which tokens are in the loss."""
+"""A document of a store or a part of it: its origin, its text token by token, and which tokens are in the loss."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from tokenstore.format.input_lines import Origin
 from tokenstore.store import Store
 from tokenstore.views.decoding import Decoder
 
-_BLOCK = 1 << 24  # bytes of ids looked through at once
+_BLOCK = 1 << 24  # bytes of ids searched at once
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Tokens [start, stop) of a document whose text cannot be told apart: one, or the parts of one character.
+    """Tokens [start, stop) of a document that have one text: a single token, or the parts of one character.
 
     Attributes:
-        ids: of the tokens.
-        text: of all of them; may hold anything.
-        in_loss: of each token, whether it is in the loss.
+        ids: the token ids.
+        text: their text; may contain anything.
+        in_loss: for each token, whether it is in the loss.
     """
 
     start: int
@@ -32,7 +32,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Tokens [start, stop) of a document, and their text as a whole, which may hold anything."""
+    """Tokens [start, stop) of a document and their text, which may contain anything."""
 
     start: int
     stop: int
@@ -45,10 +45,11 @@ class DocumentView:
     """A document and an excerpt of it.
 
     Attributes:
-        number: in the store, from 0.
-        id: the id the store has for it, None in a store without ids.
-        origin: its input file and the number of its record, from 1; None in a store that does not say.
-        num_tokens, num_in_loss: of the whole document.
+        number: its number in the store, from 0.
+        id: its string id; None if the store has no ids.
+        origin: its input file and record number, from 1; None if the store has no origins.
+        num_tokens: tokens of the whole document.
+        num_in_loss: how many of them are in the loss.
     """
 
     number: int
@@ -60,15 +61,18 @@ class DocumentView:
 
 
 def view_document(store: Store, decoder: Decoder, number: int, start: int = 0, stop: int | None = None) -> DocumentView:
-    """Document `number`, counted from the end where negative, with its tokens [start, stop) decoded.
+    """Document `number` with its tokens [start, stop) decoded; -1 is the last document.
 
     Raises:
         ConfigError: the store has no such document.
-        CorruptionError: what is read of it is damaged.
+        CorruptionError: the document is damaged.
+
+    Example:
+        >>> view_document(store, Decoder.of(store), 17, stop=50).excerpt.text
     """
     if not -len(store) <= number < len(store):
         raise ConfigError(
-            f"document: expected one of {len(store):,} (0 is the first, -1 the last), found {number} ({store.path})"
+            f"document: the store has {len(store):,} documents, found {number} ({store.path}); 0 is the first, -1 the last"
         )
     number %= len(store)
     mask = store.loss_mask(number)
@@ -77,8 +81,8 @@ def view_document(store: Store, decoder: Decoder, number: int, start: int = 0, s
 
 
 def excerpt_of(store: Store, decoder: Decoder, number: int, start: int, stop: int) -> Excerpt:
-    """Tokens [start, stop) of a document, cut at its ends."""
-    if stop <= start:  # where and how long is known without a look at the tokens
+    """Tokens [start, stop) of a document, limited to its length."""
+    if stop <= start:  # nothing to read
         return Excerpt(start, start, "", ())
     tokens = store[number]
     start, stop = min(max(start, 0), tokens.size), min(stop, tokens.size)
@@ -92,17 +96,17 @@ def excerpt_of(store: Store, decoder: Decoder, number: int, start: int, stop: in
 
 
 def document_of_id(store: Store, id: str, progress: Callable[[int, int], None] = lambda done, total: None) -> int:
-    """The first document with this id, by a look through all ids; `progress` is told (bytes done, of all).
+    """The number of the first document with this id. Searches all ids; `progress` is called with (bytes done, bytes in all).
 
-    Raises: ConfigError: the store has no ids, or not this one.
+    Raises: ConfigError: the store has no ids, or no document has this one.
     """
     if not store.has_ids:
         raise ConfigError(
-            f"id: expected a store with ids, found one without ({store.path}); build it with --id-field, or give the number"
+            f"id: the store has no ids ({store.path}); use the document's number, or build the store with --id-field"
         )
     number = next(_documents_of(store, id.encode("utf-8", "surrogatepass"), progress), None)
     if number is None:
-        raise ConfigError(f"id: expected one that a document has, found {id!a} ({store.path})")
+        raise ConfigError(f"id: no document has the id {id!a} ({store.path})")
     return number
 
 

@@ -1,4 +1,4 @@
-"""Lengths of a store's documents from the runs of its length index: no document is looked at."""
+"""Document lengths of a store, from the runs of its length index: no document is read."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ PERCENTILES = (1, 5, 25, 50, 75, 95, 99)
 
 @dataclass(frozen=True)
 class LengthBin:
-    """Documents of low..high tokens: how many, and their tokens together."""
+    """Documents of low to high tokens, both included: their number and their tokens."""
 
     low: int
     high: int
@@ -26,11 +26,13 @@ class Lengths:
     """Lengths of documents, in tokens.
 
     Attributes:
-        shortest, longest, mean: over documents.
-        percentiles: {"50": n}: at least 50 % of the documents have at most n tokens.
-        half_of_tokens: at least half of all tokens stand in documents of at most so many.
-        distinct: how many lengths occur.
-        bins: by powers of two, from the first to the last that is not empty.
+        shortest: length of the shortest document.
+        longest: length of the longest document.
+        mean: mean length.
+        percentiles: {"50": n} means that at least 50 % of the documents have at most n tokens.
+        half_of_tokens: documents of at most this length hold at least half of all tokens.
+        distinct: number of distinct lengths.
+        bins: powers of two, from the first to the last that is not empty.
     """
 
     shortest: int
@@ -43,23 +45,23 @@ class Lengths:
 
 
 def percentile_name(percent: str) -> str:
-    """What a percentile is called: median, p95."""
+    """The name of a percentile: "50" is the median, "95" is p95."""
     return "median" if percent == "50" else f"p{percent}"
 
 
 def summarize_lengths(store: Store) -> Lengths | None:
-    """Of a store with a length index; None for one without. Exact; O(distinct lengths)."""
+    """Exact document lengths in O(distinct lengths); None if the store has no length index."""
     if not store.has_length_index:
         return None
     lengths, starts = store.runs().T
     upto = np.append(starts[1:], len(store))
     tokens = np.cumsum(lengths * np.diff(upto, prepend=0))
-    ranks = {p: -(-len(store) * p // 100) for p in PERCENTILES}  # the document that many are no longer than
+    counts = {p: -(-len(store) * p // 100) for p in PERCENTILES}  # the least number of documents that is p percent
     return Lengths(
         shortest=int(lengths[0]),
         longest=int(lengths[-1]),
         mean=store.num_tokens / len(store),
-        percentiles={str(p): int(lengths[np.searchsorted(upto, rank)]) for p, rank in ranks.items()},
+        percentiles={str(p): int(lengths[np.searchsorted(upto, count)]) for p, count in counts.items()},
         half_of_tokens=int(lengths[np.searchsorted(tokens, -(-store.num_tokens // 2))]),
         distinct=len(lengths),
         bins=_bins(lengths, upto, tokens),
@@ -67,7 +69,7 @@ def summarize_lengths(store: Store) -> Lengths | None:
 
 
 def _bins(lengths: np.ndarray, upto: np.ndarray, tokens: np.ndarray) -> tuple[LengthBin, ...]:
-    """From running totals of documents and tokens, which begin with the shortest length."""
+    """lengths, upto, tokens: int64[distinct]; the last two are running totals of documents and of tokens."""
     powers = range(int(lengths[0]).bit_length() - 1, int(lengths[-1]).bit_length())
     ends = [int(np.searchsorted(lengths, 2 << power)) for power in powers]
     documents = np.diff([int(upto[end - 1]) for end in ends], prepend=0).tolist()
@@ -77,7 +79,7 @@ def _bins(lengths: np.ndarray, upto: np.ndarray, tokens: np.ndarray) -> tuple[Le
 
 
 def largest_documents(store: Store, count: int) -> list[int]:
-    """Numbers of the longest documents, the longest first; of equal ones the later first. [] without a length index."""
+    """Numbers of the `count` longest documents, longest first, and later first among equals; [] without a length index."""
     if not store.has_length_index:
         return []
     numbers: list[int] = store.length_index()[-count:][::-1].tolist()

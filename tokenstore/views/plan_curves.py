@@ -1,4 +1,4 @@
-"""Mixture and epochs over a run, at some of its steps: what a chart shows."""
+"""Mixture and epochs at points of a run, for charts."""
 
 from dataclasses import dataclass
 
@@ -7,14 +7,15 @@ from tokenstore.planning.plan import Plan
 
 @dataclass(frozen=True)
 class MixturePoint:
-    """Steps up to `step` and since the point before: sequences of each source, share since then, epochs in all.
+    """A run after steps [0, step). Every dict has the source names as keys.
 
     Attributes:
-        step: steps [0, step) have been given.
-        sequences, epochs: by source, in all.
-        shares: by source, of the sequences since the point before.
-        token_shares: by source, of their tokens: those of an average sequence of the source for each.
-        weights: by source, the target of the stage that ends here.
+        step: the number of steps.
+        sequences: sequences so far.
+        epochs: epochs so far.
+        shares: share of the sequences since the previous point.
+        token_shares: share of their tokens, with the average tokens per sequence of each source.
+        weights: target share in the stage of the last step.
     """
 
     step: int
@@ -26,7 +27,11 @@ class MixturePoint:
 
 
 def mixture_over_steps(plan: Plan, steps: int, points: int = 100) -> tuple[MixturePoint, ...]:
-    """At most about `points` even steps up to `steps`, and at the first step of every stage."""
+    """The mixture at about `points` evenly spaced steps up to `steps`, and at the first step of every stage.
+
+    Example:
+        >>> [point.shares["web"] for point in mixture_over_steps(plan, 1000, points=10)]
+    """
     schedule = plan.schedule
     even = {steps * i // points for i in range(1, points + 1)}
     stages = {stage.from_step for stage in schedule.stages if 0 < stage.from_step < steps}

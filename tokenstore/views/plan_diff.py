@@ -1,4 +1,4 @@
-"""From which step on two plans differ, and in what: their pasts (P10), compared where they part."""
+"""The first step at which two plans differ, and what differs: their histories (P10), compared by bisection."""
 
 import json
 from dataclasses import dataclass
@@ -10,9 +10,9 @@ from tokenstore.planning.plan import Plan
 
 @dataclass(frozen=True)
 class FieldDifference:
-    """A field: what it is in the first plan and in the second; None: not there.
+    """A field that differs, with its value in the first and in the second plan; None if it is missing.
 
-    Named as `sources.web.digest` or `stages.from 8000.weights.web`, a weight being a share such as 3/5.
+    Examples of field names: `sources.web.digest`, `stages.from 8000.weights.web`. A weight is a share such as 3/5.
     """
 
     field: str
@@ -22,14 +22,15 @@ class FieldDifference:
 
 @dataclass(frozen=True)
 class PlanDifference:
-    """Two plans beside one another.
+    """A comparison of two plans.
 
     Attributes:
-        same: whether they are one plan, their ends included.
-        first_step: the first step that is not known to hold the same in both; None where no step that both have differs.
-        common_steps: steps [0, common_steps) are the same in both; None: all of two endless plans.
-        fields: in what their pasts differ there; of plans that differ in their end only, in that.
-        num_steps, fingerprints: of the first and of the second.
+        same: whether the plans are equal, including their ends.
+        first_step: the first step that may differ; None if all steps that both plans have are equal.
+        common_steps: steps [0, common_steps) are equal; None: all steps of two endless plans.
+        fields: what differs in the histories at that step; if only the ends differ, that difference.
+        num_steps: steps of the first and of the second plan; None for an endless plan.
+        fingerprints: of the first and of the second plan.
     """
 
     same: bool
@@ -41,15 +42,19 @@ class PlanDifference:
 
 
 def compare_plans(first: Plan, second: Plan) -> PlanDifference:
-    """Without replay: O(log(steps)) pasts of each."""
+    """Compare two plans. Computes O(log(steps)) histories of each and replays no step.
+
+    Example:
+        >>> compare_plans(Plan("a.yaml"), Plan("b.yaml")).first_step
+    """
     ends = (first.num_steps, second.num_steps)
     prints = (first.fingerprint, second.fingerprint)
     common = min((end for end in ends if end is not None), default=None)
-    last = max(_settled(first), _settled(second)) if common is None else common
+    last = max(_last_change(first), _last_change(second)) if common is None else common
     if first.history(last) == second.history(last):
         fields = () if prints[0] == prints[1] else _fields(first.history(None), second.history(None))
         return PlanDifference(prints[0] == prints[1], None, common, fields, ends, prints)
-    same, other = -1, last  # pasts of `same` steps are equal, of `other` they are not
+    same, other = -1, last  # histories of `same` steps are equal, of `other` steps they differ
     while other - same > 1:
         middle = (same + other) // 2
         same, other = (middle, other) if first.history(middle) == second.history(middle) else (same, middle)
@@ -57,8 +62,8 @@ def compare_plans(first: Plan, second: Plan) -> PlanDifference:
     return PlanDifference(False, step, step, _fields(first.history(other), second.history(other)), ends, prints)
 
 
-def _settled(plan: Plan) -> int:
-    """A step behind which nothing new comes into the history of an endless plan."""
+def _last_change(plan: Plan) -> int:
+    """A step after which the history of an endless plan no longer changes."""
     schedule = plan.schedule
     starts = [stage.from_step for stage in schedule.stages] + [stop for _, stop in schedule.skip_steps]
     return max([*starts, *(schedule.step_of(cursor) for cursor, _ in schedule.drops)]) + 1
@@ -69,7 +74,7 @@ def _fields(first: str, second: str) -> tuple[FieldDifference, ...]:
 
 
 def _readable(history: str) -> dict[str, Any]:
-    """A history with its stages by their first step, and weights as shares such as 3/5 in place of integers."""
+    """A history with stages as a dict by first step, and weights as shares such as 3/5."""
     fields = json.loads(history)
     stages = {}
     for stage in fields["stages"]:

@@ -1,4 +1,4 @@
-"""Epochs of a source against steps of a plan, by arithmetic."""
+"""How many steps of a plan a number of epochs takes, by arithmetic."""
 
 import warnings
 from dataclasses import dataclass, replace
@@ -13,14 +13,16 @@ from tokenstore.planning.plan import Plan
 
 @dataclass(frozen=True)
 class EpochSteps:
-    """How many steps some epochs of a source are.
+    """How many steps a number of epochs of a source takes.
 
     Attributes:
-        source, epochs: what was asked; epochs as a number.
-        steps: the fewest steps after which so many have been given; None where this plan ends before.
-        num_steps, epochs_at_end: of the plan; None where it is endless.
-        steps_if_endless: the same in a plan that goes on with its last weights and has no max_epochs; None where the
-            source is not given for ever.
+        source: name of the source.
+        epochs: number of epochs.
+        steps: the fewest steps that contain these epochs; None if the plan never contains them.
+        num_steps: steps of the plan; None if it is endless.
+        epochs_at_end: epochs of the source at the end of the plan; None if it is endless.
+        steps_if_endless: `steps` of the same plan without num_steps and max_epochs, which continues with its last
+            weights; None if those do not include the source.
     """
 
     source: str
@@ -32,9 +34,12 @@ class EpochSteps:
 
 
 def steps_of_epochs(plan: Plan, source: str, epochs: Decimal) -> EpochSteps:
-    """Steps of `epochs` passes, any number above 0, over a source; skipped steps count as used.
+    """The steps that `epochs` passes over a source take, for any number above 0. Skipped steps count as used.
 
-    Raises: ConfigError: no such source, or no such number.
+    Raises: ConfigError: the plan has no such source, or the number is not above 0.
+
+    Example:
+        >>> steps_of_epochs(plan, "code", Decimal("1.5")).steps
     """
     if source not in plan.num_sequences:
         raise ConfigError(f"source: expected one of {', '.join(plan.num_sequences)}, found {source!r}")

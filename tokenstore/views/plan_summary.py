@@ -1,4 +1,4 @@
-"""A plan up to a step: what it gives of every source, its stages, and what is worth knowing before a run."""
+"""A plan up to a step: its sources, its stages, and warnings to read before a run."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -11,14 +11,14 @@ from tokenstore.errors import ConfigError
 from tokenstore.planning import PlanConfig
 from tokenstore.planning.feasibility import MANY_EPOCHS, ManyEpochsWarning
 from tokenstore.planning.plan import Plan
-from tokenstore.planning.progress import PieceLengths, SourceProgress
+from tokenstore.planning.progress import SourceProgress
 
-ENDLESS_STEPS = 10_000  # what of an endless plan is looked at, if nothing else is asked
+ENDLESS_STEPS = 10_000  # steps of an endless plan that are summarized by default
 
 
 @dataclass(frozen=True)
 class EpochStart:
-    """The step in which a pass over a source begins; epochs count from 0."""
+    """An epoch of a source, from 0, and the step in which it begins."""
 
     epoch: int
     step: int
@@ -26,32 +26,24 @@ class EpochStart:
 
 @dataclass(frozen=True)
 class SourceRow:
-    """A source after `steps` steps; of skipped steps too.
+    """A source of a plan after some steps. Skipped steps count as used.
 
     Attributes:
-        name: in the plan. A pool is one source.
-        stores: paths of its stores, with their versions as path@version.
-        weight_target, weight_actual: shares of the sequences of all these steps.
-        token_share: share of the tokens of all these steps.
-        sequences, tokens, tokens_exact, padding, epochs, sequences_per_epoch, steps_per_epoch, pieces: as
-            `sampling.progress.SourceProgress`.
+        name: its name in the plan. A pool is one source.
+        stores: its stores, as path@version.
+        progress: sequences, tokens, epochs and padding after these steps.
+        weight_target: target share of the sequences of all these steps. The actual share is progress.realised_weight.
+        token_share: actual share of the tokens of all these steps.
         max_epochs: None: no limit.
-        num_epoch_starts, epoch_starts: how many passes begin, the first one included, and the first of them.
+        num_epoch_starts: number of epochs that begin, including the first.
+        epoch_starts: the first of them.
     """
 
     name: str
     stores: tuple[str, ...]
+    progress: SourceProgress
     weight_target: float
-    weight_actual: float
     token_share: float
-    sequences: int
-    tokens: int
-    tokens_exact: bool
-    padding: float
-    epochs: float
-    sequences_per_epoch: int
-    steps_per_epoch: float | None
-    pieces: PieceLengths | None
     max_epochs: int | None
     num_epoch_starts: int
     epoch_starts: tuple[EpochStart, ...]
@@ -59,7 +51,7 @@ class SourceRow:
 
 @dataclass(frozen=True)
 class StageRow:
-    """Steps [first_step, stop_step) of one set of weights, as shares; stop_step None: without end."""
+    """Steps [first_step, stop_step) with one set of weights, as shares. stop_step is None if the stage never ends."""
 
     first_step: int
     stop_step: int | None
@@ -69,7 +61,7 @@ class StageRow:
 
 @dataclass(frozen=True)
 class Dropped:
-    """A source that runs out in `step`, the others going on without it."""
+    """A source that runs out in `step`; the others continue without it."""
 
     source: str
     step: int
@@ -77,24 +69,27 @@ class Dropped:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """What a plan is.
+    """Steps [0, steps) of a plan.
 
     Attributes:
-        fingerprint, sequence_length, packing, seed, shuffle: of the plan.
-        num_steps: of the plan; None: endless.
-        steps: how many are looked at: [0, steps).
-        sequences, tokens, padding: of these steps, over all sources; share of positions without a token, of given rows.
-        skipped_steps: how many of these are given to no rank; skip_steps: all that the plan has, as [start, stop).
+        config: the plan's configuration.
+        fingerprint: identity of the plan, hex.
+        num_steps: steps of the plan; None: endless.
+        steps: number of steps in this summary.
+        sequences: sequences of these steps, over all sources.
+        tokens: tokens of these sequences.
+        padding: share of their positions that hold no token.
+        skipped_steps: number of these steps that no rank receives.
+        skip_steps: all ranges of skipped steps of the plan, as [start, stop).
         sources: by name.
-        stages: that begin in these steps; dropped: sources that run out in them.
-        warnings: likely mistakes; notes: what is as it should be, and good to know.
+        stages: stages that begin in these steps.
+        dropped: sources that run out in these steps.
+        warnings: likely mistakes.
+        notes: informational, nothing to fix.
     """
 
+    config: PlanConfig
     fingerprint: str
-    sequence_length: int
-    packing: str
-    seed: int
-    shuffle: bool
     num_steps: int | None
     steps: int
     sequences: int
@@ -123,34 +118,34 @@ def load_plan(path: Path, allow_links: Path | None = None) -> tuple[Plan, tuple[
 def summarize_plan(
     plan: Plan, steps: int | None = None, warned: tuple[str, ...] = (), most_epochs: int = 8
 ) -> PlanSummary:
-    """A summary of steps [0, steps); left out: of all, or of the first 10,000 of an endless plan.
+    """Summarize steps [0, steps) by arithmetic, without replaying a step or reading a token.
 
     Args:
         plan: a plan.
-        steps: at least 1.
-        warned: what making the plan warned of.
-        most_epochs: epochs of a source whose first steps are listed.
-    Raises: ConfigError: more steps than the plan has, or none.
+        steps: at least 1; default: all, or 10,000 of an endless plan.
+        warned: the warnings that `load_plan` returned.
+        most_epochs: number of epochs per source whose first steps are listed.
+    Raises: ConfigError: `steps` is below 1, or above the plan's steps.
+
+    Example:
+        >>> {row.name: row.progress.epochs for row in summarize_plan(plan, 1000).sources}
     """
     steps = (ENDLESS_STEPS if plan.num_steps is None else plan.num_steps) if steps is None else steps
     if steps < 1 or (plan.num_steps is not None and steps > plan.num_steps):
-        most = "" if plan.num_steps is None else f"at most {plan.num_steps:,}, as the plan has, "
-        raise ConfigError(f"steps: expected {most}and at least 1, found {steps}; change num_steps in the plan for more")
+        most = "1 or more" if plan.num_steps is None else f"1 to {plan.num_steps:,}, the steps of the plan"
+        raise ConfigError(f"steps: expected {most}, found {steps}")
     try:
         progress = plan.progress(steps)
-    except ValueError as error:  # of an endless plan, more steps than can be counted
+    except ValueError as error:  # more steps of an endless plan than can be counted
         raise ConfigError(str(error)) from error
     stages = tuple(_stages(plan, steps))
     sources = tuple(_sources(plan, progress, steps, stages, most_epochs))
     schedule = plan.schedule
-    sequences = sum(row.sequences for row in sources)
-    tokens = sum(row.tokens for row in sources)
+    sequences = sum(row.sequences for row in progress.values())
+    tokens = sum(row.tokens for row in progress.values())
     return PlanSummary(
+        config=plan.config,
         fingerprint=plan.fingerprint,
-        sequence_length=plan.config.sequence_length,
-        packing=plan.config.packing,
-        seed=plan.config.seed,
-        shuffle=plan.config.shuffle,
         num_steps=plan.num_steps,
         steps=steps,
         sequences=sequences,
@@ -185,25 +180,16 @@ def _sources(
     plan: Plan, progress: Mapping[str, SourceProgress], steps: int, stages: tuple[StageRow, ...], most_epochs: int
 ) -> Iterator[SourceRow]:
     sizes = [(min(stage.stop_step or steps, steps) - stage.first_step) * stage.global_batch_size for stage in stages]
-    total = max(sum(row.sequences for row in progress.values()), 1)
     tokens = max(sum(row.tokens for row in progress.values()), 1)
     for source in plan.sources:
         row = progress[source.name]
-        asked = sum(size * stage.weights.get(source.name, 0) for size, stage in zip(sizes, stages, strict=True))
+        target = sum(size * stage.weights.get(source.name, 0) for size, stage in zip(sizes, stages, strict=True))
         yield SourceRow(
             name=source.name,
             stores=tuple(f"{member.store.path}@{member.store.version}" for member in source.members),
-            weight_target=asked / sum(sizes),
-            weight_actual=row.sequences / total,
+            progress=row,
+            weight_target=target / sum(sizes),
             token_share=row.tokens / tokens,
-            sequences=row.sequences,
-            tokens=row.tokens,
-            tokens_exact=row.tokens_exact,
-            padding=row.padding,
-            epochs=row.epochs,
-            sequences_per_epoch=row.sequences_per_epoch,
-            steps_per_epoch=row.steps_per_epoch,
-            pieces=row.pieces,
             max_epochs=plan.config.sources[source.name].max_epochs,
             num_epoch_starts=-(-row.sequences // row.sequences_per_epoch),
             epoch_starts=tuple(islice(epoch_starts(plan, source.name, steps), most_epochs)),
@@ -211,7 +197,7 @@ def _sources(
 
 
 def epoch_starts(plan: Plan, source: str, steps: int) -> Iterator[EpochStart]:
-    """Every pass over a source that begins in steps [0, steps), lazily."""
+    """Yield every epoch of a source that begins in steps [0, steps)."""
     for epoch in count():
         step = plan.epoch_start(source, epoch)
         if step is None or step >= steps:
@@ -221,18 +207,16 @@ def epoch_starts(plan: Plan, source: str, steps: int) -> Iterator[EpochStart]:
 
 def _warnings(plan: Plan, sources: tuple[SourceRow, ...], steps: int) -> Iterator[str]:
     for row in sources:
-        if not row.sequences:
-            yield f"source {row.name} never appears in these {steps:,} steps; give it a weight, or leave it out"
-        if row.epochs > MANY_EPOCHS:
-            yield (
-                f"source {row.name} is repeated {row.epochs:.1f} times; lower its weight, use fewer steps,"
-                " or set max_epochs"
-            )
-    unended = [name for name, store in plan.stores.items() if not store.manifest.ends_with_eos]
-    if unended:
+        epochs = row.progress.epochs
+        if not epochs:
+            yield f"source {row.name} does not appear in these {steps:,} steps; give it a weight or remove it"
+        if epochs > MANY_EPOCHS:
+            yield f"source {row.name} is repeated {epochs:.1f} times; lower its weight, use fewer steps, or set max_epochs"
+    without_eos = [name for name, store in plan.stores.items() if not store.manifest.ends_with_eos]
+    if without_eos:
         yield (
-            f"documents of {', '.join(unended)} do not end with an end-of-text token, so a model cannot learn where"
-            " a text ends"
+            f"documents of {', '.join(without_eos)} do not end with an end-of-text token, so a model cannot learn to stop;"
+            " build them without --no-eos"
         )
 
 
@@ -244,9 +228,9 @@ def _notes(plan: Plan) -> Iterator[str]:
     ]:
         total = sum(given.values(), Decimal(0))
         if given and total != 1:
-            yield f"{place}: the weights add up to {total.normalize():f}, not 1; what counts is their share of that"
-    if not weights:
-        yield "sources: no weights are given, so all sources end their epochs together"
+            yield f"{place}: the weights add up to {total.normalize():f}, not 1; each source gets its share of that sum"
+    if not weights and config.temperature in (None, 1):
+        yield "sources: no weights are set, so sources are weighted by size and end their epochs together"
     if not config.shuffle:
         yield "shuffle is off: every epoch has the same order"
     if plan.schedule.skip_steps:

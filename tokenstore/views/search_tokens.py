@@ -1,4 +1,4 @@
-"""Documents that hold certain tokens one after the other: a look through the mapped shards at the speed of memory."""
+"""Documents that contain a run of token ids: a scan of the mapped shards at memory speed."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import numpy as np
 from tokenstore.errors import ConfigError
 from tokenstore.store import Store
 
-_BLOCK = 1 << 22  # tokens looked at together
-_SAMPLE = 1 << 16  # of them, to see which of the wanted tokens is rarest
-_HITS = 1 << 12  # places whose documents are looked up together
+_BLOCK = 1 << 22  # tokens scanned together
+_SAMPLE = 1 << 16  # tokens of a block that are counted to find the rarest of the ids
+_HITS = 1 << 12  # matches whose documents are looked up together
 
 
 @dataclass(frozen=True)
 class Hit:
-    """The first place in a document: its tokens [start, stop)."""
+    """The first match in a document: its tokens [start, stop)."""
 
     document: int
     start: int
@@ -24,18 +24,23 @@ class Hit:
 
 @dataclass(frozen=True)
 class Parts:
-    """Where the tokens of some documents lie: (shard, its first token in the stream, low, high), and how many they are."""
+    """Where the tokens of a range of documents are.
+
+    Attributes:
+        shards: (shard number, its first token in the stream, low, high): tokens [low, high) of that shard.
+        num_tokens: tokens of all these documents.
+    """
 
     shards: tuple[tuple[int, int, int, int], ...]
     num_tokens: int
 
 
 def parts_of(store: Store, documents: range | None) -> Parts:
-    """Of these documents, or of all. Raises: ConfigError: documents that are not there."""
+    """The parts of these documents; None: of all. Raises: ConfigError: the store does not have them."""
     documents = range(len(store)) if documents is None else documents
     if not 0 <= documents.start < documents.stop <= len(store):
         raise ConfigError(
-            f"documents: expected some of 0:{len(store)}, found {documents.start}:{documents.stop} ({store.path})"
+            f"documents: expected a range within 0:{len(store)}, found {documents.start}:{documents.stop} ({store.path})"
         )
     low, high = (int(store.boundaries()[n]) for n in (documents.start, documents.stop))
     shards = tuple(
@@ -52,18 +57,21 @@ def documents_with_tokens(
     documents: range | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Iterator[Hit]:
-    """Every document that holds `wanted` without a gap, in order, lazily; never a place that begins in another document.
+    """Yield every document that contains `wanted` as consecutive tokens, in order, with the first match in each. Lazy.
 
     Args:
-        store: an opened store.
-        wanted: ids, one or more.
-        documents: look only at these; left out: at all.
-        progress: told (tokens done, tokens to look at).
-    Raises: ConfigError: no ids, ids that no store of this vocabulary holds, or documents that are not there.
+        store: an open store.
+        wanted: one or more token ids.
+        documents: search only these documents; default: all.
+        progress: called with (tokens done, tokens to search).
+    Raises: ConfigError: no ids, ids outside the vocabulary, or documents that the store does not have.
+
+    Example:
+        >>> [hit.document for hit in documents_with_tokens(store, [464, 2068])]
     """
     if not wanted or not all(0 <= id < store.vocab_size for id in wanted):
         raise ConfigError(
-            f"search: expected ids below {store.vocab_size}, found {list(wanted)[:20]} ({store.path}); give some of them"
+            f"search: expected one or more ids below {store.vocab_size}, found {list(wanted)[:20]} ({store.path})"
         )
     return _hits(store, np.array(wanted, store.dtype), parts_of(store, documents), progress)
 
@@ -90,7 +98,7 @@ def _hits(store: Store, wanted: np.ndarray, parts: Parts, progress: Callable[[in
 
 
 def _places(block: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """int64[n], where in `block` all of `wanted` begins, rising. The rarest of its tokens is looked for first."""
+    """int64[n], ascending: where `wanted` begins in `block`. The rarest of its tokens is searched for first."""
     count = block.size - wanted.size + 1
     if count <= 0:
         return np.empty(0, np.int64)

@@ -1,24 +1,23 @@
-"""A store in one screen."""
+"""A store on one screen."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from tokenstore.format.input_lines import Origin
 from tokenstore.format.layout import INPUTS_NAME
-from tokenstore.format.manifest import TokenizerEntry
+from tokenstore.format.manifest import Manifest
 from tokenstore.store import Store, versions
 from tokenstore.store.input_list import Inputs
 from tokenstore.views.lengths import Lengths, largest_documents, summarize_lengths
 
-_MASK_BYTES = 1 << 26  # of masks that are counted; of more, so many spread evenly
+_MASK_BYTES = 1 << 26  # bytes of masks that are counted; of larger masks, an evenly spread sample of this size
 _MASK_BLOCKS = 64
 
 
 @dataclass(frozen=True)
 class InputRow:
-    """An input file and how many documents came from it."""
+    """An input file and the number of documents that came from it."""
 
     file: str
     documents: int
@@ -26,7 +25,7 @@ class InputRow:
 
 @dataclass(frozen=True)
 class LargeDocument:
-    """One of the longest documents. `id` and `origin` are None in a store that does not have them."""
+    """One of the longest documents. `id` and `origin` are None if the store has none."""
 
     number: int
     num_tokens: int
@@ -36,7 +35,7 @@ class LargeDocument:
 
 @dataclass(frozen=True)
 class LossShare:
-    """Share of the tokens that are in the loss; `exact` where all masks were counted, else from an even sample."""
+    """Share of the tokens that are in the loss. If not `exact`, it is estimated from an even sample of the masks."""
 
     share: float
     exact: bool
@@ -44,17 +43,20 @@ class LossShare:
 
 @dataclass(frozen=True)
 class StoreSummary:
-    """What a store is.
+    """A store.
 
     Attributes:
-        path, version, versions, digest: where and which; `versions` are all that it has.
-        num_tokens, num_documents, num_shards, num_bytes: totals; bytes of all files but the manifest.
-        dtype, vocab_size, ends_with_eos, tokenizer: of its tokens.
-        has_order, has_origins, has_ids, has_masks: which optional files it has.
-        options, counts, library_versions: how it was built, of how much, by what.
-        num_inputs, inputs: input files, and those with most documents.
+        path: its directory.
+        version: the version that was opened.
+        versions: all versions that the store has.
+        digest: identity of the content, hex.
+        num_bytes: bytes of all files except the manifest.
+        manifest: totals, tokenizer, options, counts and files, as the store has them.
+        has_length_index: whether it has a length index.
+        num_inputs: number of input files.
+        inputs: the input files with the most documents.
         lengths: None without a length index.
-        largest: the longest documents, the longest first; [] without a length index.
+        largest: the longest documents, longest first; empty without a length index.
         in_loss: None without masks.
     """
 
@@ -62,21 +64,9 @@ class StoreSummary:
     version: int
     versions: tuple[int, ...]
     digest: str
-    num_tokens: int
-    num_documents: int
-    num_shards: int
     num_bytes: int
-    dtype: str
-    vocab_size: int
-    ends_with_eos: bool
-    tokenizer: TokenizerEntry
+    manifest: Manifest
     has_length_index: bool
-    has_origins: bool
-    has_ids: bool
-    has_masks: bool
-    options: dict[str, Any]
-    counts: dict[str, int]
-    library_versions: dict[str, str]
     num_inputs: int
     inputs: tuple[InputRow, ...]
     lengths: Lengths | None
@@ -85,32 +75,24 @@ class StoreSummary:
 
 
 def summarize_store(store: Store, most: int = 5) -> StoreSummary:
-    """A summary with at most so many inputs and large documents. Costs O(inputs + distinct lengths), reads no shard.
+    """Summarize a store, with at most `most` inputs and `most` large documents.
 
-    Raises: CorruptionError: what it reads is damaged.
+    Costs O(inputs + distinct lengths), and counts at most 64 MiB of loss masks. Reads no shard.
+
+    Raises: CorruptionError: a file that is read is damaged.
+
+    Example:
+        >>> summarize_store(open_store("stores/web")).manifest.num_tokens
     """
-    manifest = store.manifest
     inputs = store.inputs() if store.has_file(INPUTS_NAME) and store.entry(INPUTS_NAME).num_bytes else None
     return StoreSummary(
         path=str(store.path),
         version=store.version,
         versions=tuple(versions(store.path, store.allow_links)),
         digest=store.digest,
-        num_tokens=store.num_tokens,
-        num_documents=len(store),
-        num_shards=len(manifest.shards),
-        num_bytes=manifest.num_bytes,
-        dtype=manifest.dtype,
-        vocab_size=manifest.vocab_size,
-        ends_with_eos=manifest.ends_with_eos,
-        tokenizer=manifest.tokenizer,
+        num_bytes=store.manifest.num_bytes,
+        manifest=store.manifest,
         has_length_index=store.has_length_index,
-        has_origins=store.has_origins,
-        has_ids=store.has_ids,
-        has_masks=manifest.has_masks,
-        options=manifest.options,
-        counts=manifest.counts,
-        library_versions=manifest.library_versions,
         num_inputs=len(inputs or ()),
         inputs=_most(inputs, most) if inputs else (),
         lengths=summarize_lengths(store),
@@ -131,7 +113,7 @@ def _large(store: Store, number: int) -> LargeDocument:
 
 
 def loss_share(store: Store) -> LossShare | None:
-    """Of the loss masks, by counting at most 64 MiB of them; None in a store without."""
+    """The share of tokens in the loss, from at most 64 MiB of masks; None if the store has no masks."""
     if not store.manifest.has_masks:
         return None
     in_loss = tokens = 0

@@ -1,15 +1,16 @@
-"""Text that may hold anything -> text a terminal shows as it is: nothing moves the cursor, hides, or turns around."""
+"""Untrusted text and numbers, in the form in which people read them."""
 
+from math import log10
 from unicodedata import category
 
-_JOINERS = "\u200c\u200d"  # needed to write Persian, Hindi and many emoji; they move nothing
+_JOINERS = "\u200c\u200d"  # Persian, Hindi and many emoji need them; they do not move other text
 
 
 def safe(text: str, lines: bool = False) -> str:
-    r"""`text` with everything a terminal might act on as a visible escape such as \x1b, \u202e, \ud800.
+    r"""`text` with everything a terminal might act on as a visible escape such as \x1b, \u202e or \ud800.
 
-    Escaped are control, format (bidirectional overrides, zero widths, tags) and private characters, lone surrogates, line
-    and paragraph separators, and code points that are no character. Letters of all scripts, emoji and spaces stay.
+    Escaped are control, format (bidirectional overrides, zero widths, tags) and private-use characters, lone surrogates,
+    line and paragraph separators, and unassigned code points. Letters of all scripts, emoji and spaces are kept.
 
     Args:
         text: any str.
@@ -26,7 +27,40 @@ def _escape(character: str) -> str:
 
 
 def clip(text: str, most: int) -> str:
-    """The first `most` characters, and how many more there are; fit to be shown in one line."""
+    """The first `most` characters and the number of the others, safe to print on one line."""
     if len(text) <= most:
         return safe(text)
     return f"{safe(text[:most])}... ({len(text) - most:,} more characters)"
+
+
+def percentage(share: float) -> str:
+    """A share with two decimals, or with more if it would read as zero: 0.25 is "25.00 %"."""
+    if 0 < share < 1e-6:
+        return "<0.0001 %"
+    return f"{100 * share:.2f} %" if share >= 0.0005 or share == 0 else f"{100 * share:.2g} %"
+
+
+def size(num_bytes: float) -> str:
+    """A number of bytes in decimal units: 1_500_000 is "1.5 MB"."""
+    if num_bytes < 1000:
+        return f"{num_bytes} byte{'s' if num_bytes != 1 else ''}"
+    for unit in ("kB", "MB", "GB"):
+        num_bytes /= 1000
+        if num_bytes < 999.5:  # a larger number would print as 1000
+            return f"{num_bytes:.3g} {unit}"
+    return f"{num_bytes / 1000:,.3g} TB" if num_bytes < 999_500 else f"{num_bytes / 1000:,.0f} TB"
+
+
+def short(value: float, digits: int = 0) -> str:
+    """A number for an axis: 0.5 (with `digits` decimals), 2,000, 20 k, 1.5 M, 2e-06."""
+    if 0 < abs(value) < 1e-4:
+        return f"{value:.2g}"
+    if abs(value) < 10_000:
+        return f"{value:,.{digits if value else 0}f}"
+    power = min(int(log10(abs(value)) + 1e-9) // 3, 5)
+    return f"{value / 1000**power:.4g} {' kMGTP'[power]}"
+
+
+def span(first: int, stop: int | None) -> str:
+    """The range [first, stop) as `first:stop`, as in --steps A:B and in Python slices; an open end is empty."""
+    return f"{first:,}:" + ("" if stop is None else f"{stop:,}")

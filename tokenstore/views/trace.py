@@ -1,4 +1,4 @@
-"""What a step holds: every sequence, its pieces, where they are from, their text. And every step a document comes by in."""
+"""The contents of a step: its sequences, their pieces, origins and text. And every step in which a document appears."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,13 +14,17 @@ from tokenstore.views.documents import Excerpt, document_of_id, excerpt_of
 
 @dataclass(frozen=True)
 class TracedPiece:
-    """Tokens [start, stop) of a document, as they stand in a sequence.
+    """Tokens [start, stop) of a document, as a part of a sequence.
 
     Attributes:
-        source, document: whose, and its number in the store.
-        id, origin: None in a store that does not have them.
-        start, stop, num_tokens: of the piece, and of the whole document.
-        excerpt: its first tokens, decoded.
+        source: name of the source, in a pool of the member.
+        document: number of the document in its store.
+        id: None if the store has no ids.
+        origin: None if the store has no origins.
+        start: first token of the piece.
+        stop: end of the piece.
+        num_tokens: tokens of the whole document.
+        excerpt: the first tokens of the piece, decoded.
     """
 
     source: str
@@ -38,12 +42,15 @@ class TracedRow:
     """A sequence of a step.
 
     Attributes:
-        row: in the step, from 0.
-        rank, microbatch, place: who is given it, in which of its microbatches, and where in that.
-        source: the source it is of, a pool's name for a pool; None for a row behind the end of the run.
-        sequence, epoch: its number in the source over the whole run, and the pass that is; None for padding.
-        pieces: in order.
-        padding: positions behind them.
+        row: its number in the step, from 0.
+        rank: the rank that receives it.
+        microbatch: number of the microbatch of that rank.
+        place: its index in the microbatch.
+        source: name of the source or pool; None for an empty row after the end of the run.
+        sequence: its number in the source, counted over the whole run; None for an empty row.
+        epoch: the epoch of the source; None for an empty row.
+        pieces: the pieces of documents, in order.
+        padding: number of positions after them.
     """
 
     row: int
@@ -59,7 +66,17 @@ class TracedRow:
 
 @dataclass(frozen=True)
 class TracedStep:
-    """A step: which sequences of the run, [cursor, cursor + global_batch_size), and how many of them of each source."""
+    """A step of a run.
+
+    Attributes:
+        step: its number.
+        cursor: number of its first sequence in the run.
+        global_batch_size: number of sequences.
+        world_size: number of data-parallel ranks.
+        microbatch_size: sequences per microbatch.
+        sequences: number of sequences of each source.
+        padding_rows: number of empty rows.
+    """
 
     step: int
     cursor: int
@@ -72,7 +89,7 @@ class TracedStep:
 
 @dataclass(frozen=True)
 class Appearance:
-    """Where a piece of a document comes by: tokens [start, stop) in row `row` of `step`, given to `rank`, in `epoch`."""
+    """A piece of a document in a run: tokens [start, stop) are in row `row` of `step`, on rank `rank`, in epoch `epoch`."""
 
     epoch: int
     step: int
@@ -83,11 +100,11 @@ class Appearance:
 
 
 def trace_step(plan: Plan, step: int, world_size: int = 1, microbatch_size: int | None = None) -> TracedStep:
-    """What a step is made of, its text apart.
+    """Describe a step without its rows.
 
-    Raises: ConfigError: a step the plan does not have or skips, or a split that leaves ranks unequal.
+    Raises: ConfigError: the plan does not have the step or skips it, or the sizes do not divide it evenly.
     """
-    size = _checked_split(plan, step, world_size, microbatch_size)
+    size = _microbatch_size(plan, step, world_size, microbatch_size)
     batch_size = plan.global_batch_size(step)
     numbers = plan.sampler().locate(step, 0, batch_size)[:, 0]
     names = tuple(plan.num_sequences)
@@ -106,22 +123,27 @@ def trace_rows(
     row: int | None = None,
     max_tokens: int | None = 48,
 ) -> Iterator[TracedRow]:
-    """The sequences of a step, lazily, in the order in which they stand in it.
+    """Yield the sequences of a step, in order.
 
     Args:
         plan: a plan.
-        decoder: of its stores, which are of one tokenizer.
+        decoder: the decoder of its stores, which all have one tokenizer.
         step: 0 <= step < num_steps, not skipped.
-        rank: only what this rank is given; left out: all.
-        world_size, microbatch_size: how a step is given; a microbatch size left out is a rank's whole share.
-        row: only this one of the step.
-        max_tokens: of a piece that are decoded; None: all.
-    Raises: ConfigError: a step, rank, row or split the plan does not have.
+        rank: yield only rows of this rank; default: of all.
+        world_size: number of data-parallel ranks.
+        microbatch_size: sequences per microbatch; default: a rank's whole share of the step.
+        row: yield only this row of the step.
+        max_tokens: tokens to decode per piece; None: all.
+    Raises: ConfigError: the plan does not have the step, rank or row, or the sizes do not divide the step evenly.
+
+    Example:
+        >>> for row in trace_rows(plan, decoder, step=48123):
+        ...     print(row.source, [piece.document for piece in row.pieces])
     """
-    size = _checked_split(plan, step, world_size, microbatch_size, rank or 0)
+    size = _microbatch_size(plan, step, world_size, microbatch_size, rank or 0)
     batch_size = plan.global_batch_size(step)
     if row is not None and not 0 <= row < batch_size:
-        raise ConfigError(f"row: expected one of the step's {batch_size}, found {row}")
+        raise ConfigError(f"row: expected 0 to {batch_size - 1}, the rows of step {step}, found {row}")
     return _rows(plan, decoder, step, rank, world_size, size, row, max_tokens)
 
 
@@ -141,7 +163,7 @@ def _rows(
         microbatch, mine = divmod(first // size, world_size)
         if (rank is not None and mine != rank) or (row is not None and not first <= row < first + size):
             continue
-        # as of one rank, were every microbatch given to a rank of its own
+        # Microbatch i of the step is what rank i would receive if there were as many ranks as microbatches.
         sequences = plan.documents(step, first // size, batch_size // size)
         for place in range(size) if row is None else (row - first,):
             pieces = tuple(_piece(plan, decoder, piece, max_tokens) for piece in sequences[place])
@@ -151,7 +173,7 @@ def _rows(
 
 
 def _sequence(plan: Plan, number: int, sequence: int) -> tuple[str, int, int] | tuple[None, None, None]:
-    """(source, sequence, epoch) of a located row."""
+    """(source, sequence, epoch) of a located row; all None if it is empty."""
     if number < 0:
         return None, None, None
     name = tuple(plan.num_sequences)[number]
@@ -177,28 +199,37 @@ def appearances(
     world_size: int = 1,
     microbatch_size: int | None = None,
 ) -> Iterator[Appearance]:
-    """Where a document comes by, in order of step, at most `limit` pieces.
+    """Yield where a document appears, in order of step: at most `limit` pieces.
 
-    Raises: ConfigError: a source, document, epoch or split the plan does not have.
+    Args:
+        plan: a plan.
+        source: name of the source, or of a member of a pool.
+        document: number of the document in its store.
+        epoch: only this epoch; default: all.
+        steps: only these steps; default: all.
+        limit: at most this many pieces; None: all.
+        world_size: number of data-parallel ranks.
+        microbatch_size: sequences per microbatch; default: a rank's whole share of a step.
+    Raises: ConfigError: the plan does not have the source, document or epoch, or the sizes do not divide a step evenly.
     """
     try:
         found = plan.find(source, document, epoch, steps)
     except (ValueError, IndexError) as error:
         raise ConfigError(str(error)) from error
     for each in islice(found, limit):
-        size = _checked_split(plan, each.step, world_size, microbatch_size)
+        size = _microbatch_size(plan, each.step, world_size, microbatch_size)
         yield Appearance(each.epoch, each.step, each.row, each.row // size % world_size, each.start, each.stop)
 
 
 def document_named(plan: Plan, name: str) -> tuple[str, int]:
-    """(source, number) of `SOURCE:NUMBER`, or of `SOURCE:ID`, which is looked for in all ids of the store.
+    """(source, document number) for `SOURCE:NUMBER` or `SOURCE:ID`. An id is searched for among all ids of the store.
 
-    Raises: ConfigError: no such source or document.
+    Raises: ConfigError: there is no such source or id.
     """
     source = max((each for each in plan.stores if name.startswith(f"{each}:")), key=len, default=None)
     if source is None:
         raise ConfigError(
-            f"document: expected SOURCE:NUMBER or SOURCE:ID with one of the sources {', '.join(plan.stores)}, found {name!a}"
+            f"document: expected SOURCE:NUMBER or SOURCE:ID, with a source of {', '.join(plan.stores)}, found {name!a}"
         )
     rest = name.removeprefix(f"{source}:")
     if rest.isascii() and rest.isdigit():
@@ -206,7 +237,8 @@ def document_named(plan: Plan, name: str) -> tuple[str, int]:
     return source, document_of_id(plan.stores[source], rest.removeprefix("id="))
 
 
-def _checked_split(plan: Plan, step: int, world_size: int, microbatch_size: int | None, rank: int = 0) -> int:
+def _microbatch_size(plan: Plan, step: int, world_size: int, microbatch_size: int | None, rank: int = 0) -> int:
+    """The microbatch size in sequences, checked for this step."""
     try:
         plan.check_step(step)
         return check_split(plan.global_batch_size(step), rank, world_size, microbatch_size)

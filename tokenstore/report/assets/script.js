@@ -1,34 +1,34 @@
 "use strict";
-// Tells more of the token or the point of a chart that is pointed at, or reached by the arrow keys. Without it nothing is lost
-// but that: all numbers also stand in tables.
+// Shows details of the token or chart point under the pointer or selected by the arrow keys. Without the script only these
+// details are missing: all numbers are also in tables.
 (() => {
-  const told = document.getElementById("told");
+  const detail = document.getElementById("detail");
 
-  let teller; // what told last: only it takes back what is told
+  let owner; // the element whose details are shown: only it may hide them
 
-  const tell = (who, parts) => {
-    if (!parts.length && who !== teller) return;
-    teller = who;
-    told.replaceChildren(...parts.map((part, i) => {
+  const describe = (who, parts) => {
+    if (!parts.length && who !== owner) return;
+    owner = who;
+    detail.replaceChildren(...parts.map((part, i) => {
       const span = document.createElement("span");
       span.textContent = i + 1 < parts.length ? `${part},` : part;
       return span;
     }).flatMap((span) => [span, " "]));
-    told.hidden = parts.length === 0;
+    detail.hidden = parts.length === 0;
   };
 
-  // Where a key moves to; undefined for keys that do not, or are meant for the browser
+  // The index that a key moves to; undefined for other keys and for browser shortcuts
   const moved = (event, at, last) => event.altKey || event.ctrlKey || event.metaKey ? undefined : ({
     ArrowLeft: Math.max(at - 1, 0), ArrowRight: Math.min(at + 1, last), Home: 0, End: last,
   })[event.key];
 
-  // A finger that is lifted has not left for another place: what it showed stays until another place is touched
+  // Lifting a finger is not leaving: details stay until another place is touched
   const onLeave = (place, focused, forget) => {
     place.addEventListener("pointerleave", (event) => event.pointerType !== "touch" && forget());
     focused.addEventListener("blur", forget);
   };
 
-  // The number in its document of each token of a box; one may be several that share a character
+  // The number, in its document, of the first token of each element; tokens that share a character are one element
   const startsOf = (box) => {
     let next = Number(box.dataset.start);
     return Array.from(box.children, (token) => {
@@ -48,14 +48,14 @@
       tokens[at]?.classList.remove("at");
       at = next;
       const token = tokens[at];
-      if (!token) return tell(box, []);
+      if (!token) return describe(box, []);
       token.classList.add("at");
       const ids = token.dataset.i.split(" ");
-      tell(box, [
+      describe(box, [
         ids.length > 1 ? `tokens ${starts[at]}:${starts[at] + ids.length}` : `token ${starts[at]}`,
         `id ${ids.join(", ")}`,
         JSON.stringify(token.textContent),
-        ...(token.classList.contains("dim") ? ["not trained on"] : []),
+        ...(token.classList.contains("dim") ? ["not in the loss"] : []),
       ]);
     };
 
@@ -84,9 +84,9 @@
     const show = (next) => {
       at = next;
       cursor.hidden = at < 0;
-      if (at < 0) return tell(plot, []);
+      if (at < 0) return describe(plot, []);
       cursor.style.left = `${100 * points.steps[at] / last}%`;
-      tell(plot, [
+      describe(plot, [
         `step ${points.steps[at].toLocaleString("en")}`,
         ...points.names.map((name, i) => `${name} ${points.values[i][at]}`
           + (points.targets.length ? ` (target ${points.targets[i][at]})` : "")),
