@@ -97,7 +97,7 @@ class Manifest:
         """The name in this version of a file that depends on all documents, for example `boundaries-v2.bin`."""
         return versioned(name, self.version)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Identity of the content (FMT-5): tokens, masks, boundaries, tokenizer, vocabulary and shard sizes."""
         content = {

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import asdict, fields
+from functools import cache
 from typing import Any, NoReturn
 
 from tokenstore.errors import CorruptionError, FormatError
@@ -141,6 +142,11 @@ def _is_nested_at_most(value: Any, levels: int) -> bool:
 _SIZED = {LENGTH_INDEX_NAME: can_hold_length_index, ORIGINS_NAME: can_hold_origins, IDS_NAME: can_hold_ids}
 
 
+@cache
+def _names_of(cls: type) -> frozenset[str]:
+    return frozenset(field.name for field in fields(cls))
+
+
 class _Checker:
     """Validates one manifest. Each error names the file and the field."""
 
@@ -156,7 +162,7 @@ class _Checker:
     def record(self, cls: type, value: Any, field: str) -> dict[str, Any]:
         if not isinstance(value, dict):
             self.fail(field, "an object", type(value).__name__)
-        names = {f.name for f in fields(cls)}
+        names = _names_of(cls)
         if set(value) != names:
             self.fail(field, f"the fields {sorted(names)}", sorted(value))
         return value

@@ -77,7 +77,8 @@ def bins_of(packing: Packing) -> Bins:
 def num_best_fit(classes: LengthClasses) -> int:
     """Sequences an epoch of `best_fit`, the same for every epoch."""
     pieces = classes.num_pieces
-    entries = _entries(classes, 1, 0, classes.length + 1, np.uint64(0), 0)
+    lengths = np.flatnonzero(classes.counts)[::-1]
+    entries = np.stack([lengths, np.zeros_like(lengths), classes.counts[lengths]], axis=1)  # each class whole
     groups = _pack(entries, classes.length + 1, classes.length, pieces, _ALL_JOIN)
     bins = int(groups[0, TAKEN])
     least = -(-classes.num_tokens // classes.length)

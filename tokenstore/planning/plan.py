@@ -230,7 +230,15 @@ class Plan:
 
     def _renew(self) -> None:
         """A lock and a sampler that no other thread has used."""
-        self._lock, self._sampler = threading.Lock(), self.sampler()
+        self._lock = threading.Lock()
+        self._own_sampler: Sampler | None = None
+
+    @property
+    def _sampler(self) -> Sampler:
+        """The plan's own sampler, for the thread that holds the lock. A loader has another, and never needs this one."""
+        if self._own_sampler is None:
+            self._own_sampler = self.sampler()
+        return self._own_sampler
 
     def sampler(self) -> Sampler:
         """A new Sampler over this plan, for use by one thread."""
