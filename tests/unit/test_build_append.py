@@ -160,7 +160,7 @@ def test_a_build_of_all_inputs_recognises_an_appended_store(build: Build, tmp_pa
     store = build(a).path
     append_store(store, [str(b)])
     assert build(a, b).was_there
-    with pytest.raises(tokenstore.errors.ConfigError, match=r"inputs\[1\] was .* is nothing.*tokenstore append"):
+    with pytest.raises(tokenstore.errors.ConfigError, match=r"inputs\[1\] was .* is null.*tokenstore append"):
         build(a)
     assert build(a, overwrite=True).num_documents == 8
     assert versions(store) == [1]
