@@ -247,14 +247,14 @@ def test_hashes_that_differ_in_one_bit_are_not_equal(tmp_path: Path, monkeypatch
 
     for bucket in (1, 2, 1 << 21):
         monkeypatch.setattr(dedup, "_BUCKET_DOCUMENTS", bucket)
-        with dedup.starts([Held(), Held()], tmp_path / "scratch") as first:
+        with dedup.first_occurrences([Held(), Held()], tmp_path / "scratch") as first:
             assert first.tolist() == [True] * 6 + [False] * 12
         assert not (tmp_path / "scratch").exists()
 
 
 def test_dedup_without_documents(tmp_path: Path) -> None:
     """There is no additional error."""
-    with dedup.starts([], tmp_path / "scratch") as first:
+    with dedup.first_occurrences([], tmp_path / "scratch") as first:
         assert first.tolist() == []
     source = write_records(tmp_path / "in.jsonl", [{"text": ""}])
     with pytest.raises(BuildError, match="expected at least one, found none"):

@@ -93,7 +93,7 @@ def test_other_endings_in_a_folder_are_skipped_and_counted(tree: Callable[..., P
     data = tree("a.txt", "b.py", "c.py", "LICENSE", "d.gz", "e.tar.gz", "f.txt.bz2", "g.TXT.GZ")
     found = find_inputs((str(data),))
     assert [f.name for f in found.files] == ["a.txt", "g.TXT.GZ"]
-    assert found.passed_over == {".py": 2, "no ending": 1, ".gz": 2, ".bz2": 1}
+    assert found.skipped == {".py": 2, "no ending": 1, ".gz": 2, ".bz2": 1}
 
 
 def test_text_endings_are_read_like_txt(tree: Callable[..., Path]) -> None:
@@ -101,7 +101,7 @@ def test_text_endings_are_read_like_txt(tree: Callable[..., Path]) -> None:
     data = tree("a.py", "b.PY", "c.py.gz", "d.md", "e.txt")
     found = find_inputs((str(data),), (".Py",))
     assert [(f.name, f.format) for f in found.files] == [(n, ".txt") for n in ("a.py", "b.PY", "c.py.gz", "e.txt")]
-    assert found.passed_over == {".md": 1}
+    assert found.skipped == {".md": 1}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def test_the_estimate_is_near_and_nothing_is_written(folder: Path) -> None:
     assert sorted(folder.parent.iterdir()) == [folder]
     assert [row[:2] for row in preview.files] == [(".jsonl", 1), (".jsonl.gz", 1), (".txt", 40)]
     assert sum(size for _, _, size in preview.files) == preview.num_bytes
-    assert preview.passed_over == {".png": 1}
+    assert preview.skipped == {".png": 1}
     assert (preview.dtype, preview.vocab_size, preview.num_bad) == ("uint16", 259, 0)
     result = build_store(options)
     assert result.num_tokens / 1.1 < preview.num_tokens < result.num_tokens * 1.1

@@ -134,7 +134,7 @@ def test_a_saved_dataset_is_its_listed_files(tmp_path: Path) -> None:
     (folder / "dataset_info.json").write_text("{}")
     found = find_inputs((str(folder),))
     assert [file.name for file in found.files] == [each["filename"] for each in files]
-    assert found.passed_over == {".arrow": 1, ".json": 2}
+    assert found.skipped == {".arrow": 1, ".json": 2}
     (folder / "state.json").write_text("[")
     with pytest.raises(
         ConfigError, match=r"state\.json is not the state of a saved data set .*fix it, or name the \.arrow files"

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from tokenstore.builder.dedup import starts
+from tokenstore.builder.dedup import first_occurrences
 from tokenstore.builder.documents.encode import has_masks
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import Block, Part
@@ -128,7 +128,7 @@ def assemble(
         first = None
         if options.dedup == "exact":
             parts = _all(parts, options)
-            first = stack.enter_context(starts(parts, scratch))
+            first = stack.enter_context(first_occurrences(parts, scratch))
         splits = splits_of(options)
         done = 0
         for unit, part in zip(units, parts, strict=True):

@@ -19,7 +19,7 @@ _ENTRY = np.dtype([("content", "<u8", 2), ("document", "<i8")])
 
 
 @contextlib.contextmanager
-def starts(parts: Sequence[Part], folder: Path) -> Iterator[np.ndarray]:
+def first_occurrences(parts: Sequence[Part], folder: Path) -> Iterator[np.ndarray]:
     """Which documents are the first with their content: bool[documents of all parts].
 
     The array is a file in `folder`, which is created for it and removed at the end.

@@ -73,7 +73,7 @@ class Job:
         options: with `mask_field` set where it was found in the first record.
         output: the store's path, absolute, links resolved.
         files: the inputs, in order.
-        passed_over: how many files with other endings were skipped, by ending.
+        skipped: how many files with other endings were skipped, by ending.
         tokenizer: loaded.
         entry: the tokenizer recorded in the store that an append extends; None in a build.
         recipe: what decides the store's bytes; see `recipe.recipe_of`.
@@ -83,7 +83,7 @@ class Job:
     options: BuildOptions
     output: Path
     files: Sequence[InputFile]
-    passed_over: dict[str, int]
+    skipped: dict[str, int]
     tokenizer: Tokenizer
     entry: TokenizerEntry | None
     recipe: dict[str, Any]
@@ -172,7 +172,7 @@ def prepare(options: BuildOptions, output: Path, entry: TokenizerEntry | None, n
     named = Path(options.output).absolute()
     written = [path for each in (output, named) for path in (each, Work(each).folder)]  # never inputs
     inputs = find_inputs(options.inputs, options.text_endings, written)
-    _note_passed_over(inputs, note)
+    _note_skipped(inputs, note)
     if entry is None:  # an append uses what the build found
         options = with_mask_field(options, inputs.files)
     tokenizer = open_tokenizer(options, entry)
@@ -187,14 +187,14 @@ def prepare(options: BuildOptions, output: Path, entry: TokenizerEntry | None, n
         if doubts:
             note(doubts)
     recipe = recipe_of(options, tokenizer, inputs.files)
-    return Job(options, output, inputs.files, inputs.passed_over, tokenizer, entry, recipe)
+    return Job(options, output, inputs.files, inputs.skipped, tokenizer, entry, recipe)
 
 
-def _note_passed_over(inputs: Inputs, note: Note) -> None:
-    if inputs.passed_over:
-        most = sorted(inputs.passed_over.items(), key=lambda item: (-item[1], item[0]))
+def _note_skipped(inputs: Inputs, note: Note) -> None:
+    if inputs.skipped:
+        most = sorted(inputs.skipped.items(), key=lambda item: (-item[1], item[0]))
         shown = ", ".join(f"{number} {ending}" for ending, number in most[:5]) + (", ..." if len(most) > 5 else "")
-        note(f"skipped {counted(sum(inputs.passed_over.values()), 'file')} with other endings ({shown})")
+        note(f"skipped {counted(sum(inputs.skipped.values()), 'file')} with other endings ({shown})")
     if inputs.num_hidden:
         note(
             f"skipped {counted(inputs.num_hidden, 'hidden file or folder', 'hidden files or folders')}, whose names begin"

@@ -23,7 +23,7 @@ class BuildPreview:
 
     Attributes:
         files: (ending, number of files, bytes on disk) for each ending of the inputs.
-        passed_over: number of files in folders that are not inputs, by ending.
+        skipped: number of files in folders that are not inputs, by ending.
         num_bytes: of all inputs, on disk.
         num_units: units of work; a killed build loses at most one per worker.
         tokenizer: kind, engine and version.
@@ -41,7 +41,7 @@ class BuildPreview:
     """
 
     files: tuple[tuple[str, int, int], ...]
-    passed_over: dict[str, int]
+    skipped: dict[str, int]
     num_bytes: int
     num_units: int
     tokenizer: str
@@ -89,7 +89,7 @@ def preview_build(options: BuildOptions) -> BuildPreview:
     store_bytes += documents * 8 * options.origins + mask_bytes(tokens) * has_masks(options)
     return BuildPreview(
         files=tuple((ending, kinds[ending], sizes[ending]) for ending in sorted(kinds)),
-        passed_over=job.passed_over,
+        skipped=job.skipped,
         num_bytes=num_bytes,
         num_units=len(units),
         tokenizer=f"{tokenizer.kind} ({tokenizer.engine} {tokenizer.engine_version})",

@@ -13,7 +13,7 @@ def print_preview(preview: BuildPreview, as_json: bool) -> None:
     if as_json:
         write_json(preview)
         return
-    over = ", ".join(f"{number} {ending}" for ending, number in sorted(preview.passed_over.items()))
+    over = ", ".join(f"{number} {ending}" for ending, number in sorted(preview.skipped.items()))
     rows = [(ending, f"{counted(number, 'file')}, {_size(size)}") for ending, number, size in preview.files]
     rows += [("skipped", f"other endings: {over}")] if over else []
     rows += [

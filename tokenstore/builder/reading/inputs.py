@@ -47,13 +47,13 @@ class Inputs:
 
     Attributes:
         files: in order.
-        passed_over: number of files with other endings in the folders named, by ending.
+        skipped: number of files with other endings in the folders named, by ending.
         num_hidden: number of files and folders there whose names begin with a dot.
         num_repeated: how many times a file was named again; it is read once.
     """
 
     files: tuple[InputFile, ...]
-    passed_over: dict[str, int]
+    skipped: dict[str, int]
     num_hidden: int = 0
     num_repeated: int = 0
 
@@ -81,12 +81,12 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
     )
     known = f"{', '.join(formats)}, or one of these followed by {' or '.join(COMPRESSIONS)}"
     found: dict[Path, None] = {}
-    passed_over: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     num_named = 0
     wrong: list[str] = []
     try:
         for argument in arguments:
-            paths = _named_by(argument, formats, written, passed_over)
+            paths = _named_by(argument, formats, written, skipped)
             wrong += [fault for path in paths if (fault := _fault(path, formats, known))]
             if not paths:
                 wrong.append(_nothing(argument, known))
@@ -96,9 +96,9 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
         if not found and not wrong:
             wrong.append(f"input: {', '.join(arguments)} holds only files that the build itself wrote; name others")
         if not wrong:
-            num_hidden = passed_over.pop(_HIDDEN, 0)
+            num_hidden = skipped.pop(_HIDDEN, 0)
             files = tuple(_describe(list(found), formats))
-            return Inputs(files, dict(passed_over), num_hidden, num_named - len(found))
+            return Inputs(files, dict(skipped), num_hidden, num_named - len(found))
     except OSError as error:
         place = str(error.filename or ", ".join(arguments))[:_SHOWN]
         wrong.append(f"input: {place} cannot be read ({error.strerror}); check its name and permissions")
@@ -114,30 +114,30 @@ def _nothing(argument: str, known: str) -> str:
     return f"input: {argument} does not exist; check the path"
 
 
-def _named_by(argument: str, formats: dict[str, str], written: Sequence[Path], passed_over: Counter[str]) -> list[Path]:
+def _named_by(argument: str, formats: dict[str, str], written: Sequence[Path], skipped: Counter[str]) -> list[Path]:
     """The paths an argument names; not all of them need be files."""
     path = Path(argument)
     if is_folder(path):
-        return _of_folder(path, formats, written, passed_over)
+        return _of_folder(path, formats, written, skipped)
     if is_there(path) or path.is_symlink():
         return [path]
     return _sorted(p for p in map(Path, glob.glob(argument, recursive=True)) if not is_folder(p))
 
 
-def _of_folder(folder: Path, formats: dict[str, str], written: Sequence[Path], passed_over: Counter[str]) -> list[Path]:
+def _of_folder(folder: Path, formats: dict[str, str], written: Sequence[Path], skipped: Counter[str]) -> list[Path]:
     wanted: list[Path] = []
     lost: list[Path] = []
-    for path in _walk(folder, written, passed_over):
+    for path in _walk(folder, written, skipped):
         if path.name == _STATE:
             lost += _lost(path)
         if _is_wanted(path, formats):
             wanted.append(path)
         else:
-            passed_over[path.suffix or "no ending"] += 1
+            skipped[path.suffix or "no ending"] += 1
     return wanted + lost
 
 
-def _walk(folder: Path, written: Sequence[Path], passed_over: Counter[str]) -> Iterator[Path]:
+def _walk(folder: Path, written: Sequence[Path], skipped: Counter[str]) -> Iterator[Path]:
     """All paths below a folder that are not folders, sorted by their parts; without hidden ones and those in `written`.
 
     Links to folders are not followed, as one may lead back here.
@@ -146,13 +146,13 @@ def _walk(folder: Path, written: Sequence[Path], passed_over: Counter[str]) -> I
     own = {path.name for path in written if path.parent == place}  # deeper ones are found when their folder is walked
     for name, is_a_folder, is_link in entries_of(folder):
         if name.startswith("."):
-            passed_over[_HIDDEN] += 1
+            skipped[_HIDDEN] += 1
         elif name in own:
             continue
         elif is_a_folder:
-            yield from _walk(folder / name, written, passed_over)
+            yield from _walk(folder / name, written, skipped)
         elif is_link and is_folder(folder / name):
-            passed_over["link to a folder"] += 1
+            skipped["link to a folder"] += 1
         else:
             yield folder / name
 
