@@ -1,6 +1,6 @@
-"""Write tests/golden/order_v1/*.json from the plain-int twins in tests/support/twins/order.py and tests/support/twins/packing.py.
+"""Write tests/golden/order_v1/*.json from the twins in tests/support/twins/order.py and tests/support/twins/packing.py.
 
-A change there is a new ORDER_VERSION.
+The twins use plain Python integers. If the files change, the order has a new ORDER_VERSION.
 """
 
 import json
@@ -35,7 +35,7 @@ CONTINUED: tuple[_Case, ...] = (
     ([[0, {"a": 5, "b": 1, "c": 1}], [11, None]], {"c": 3}, "stop"),
 )
 REPEATS = ((1, 1), (1, 2), (2, 3), (7, 5), (3, 1), (1, 7), (12_345, 10_000))
-MANY = {v: 100_000 // v for v in range(1, 65)}  # of 64 tokens a bin: from 100,000 pieces on N has less slack
+MANY = {v: 100_000 // v for v in range(1, 65)}  # bins of 64 tokens: from 100,000 pieces on, N has less slack
 SPREAD = {
     1: 70,
     2: 31,
@@ -145,7 +145,7 @@ def windows() -> list[Any]:
 
 
 def repeats() -> list[Any]:
-    """[p, q, documents, [[epoch, position of each rank, null where it is empty], ...]]."""
+    """[p, q, documents, [[epoch, position of each copy, null if it is empty], ...]]."""
     rows = []
     for p, q in REPEATS:
         for count in (1, 5, 12):
@@ -188,7 +188,7 @@ def packed() -> list[Any]:
 
 
 def main() -> None:
-    """Write every file."""
+    """Write all files."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     of_order = (keys, permutations, interleaves, streams, continued_streams, windows)
     of_packing = (repeats, sequence_numbers, packings, packed)

@@ -1,4 +1,4 @@
-"""The main job in one command: build two stores, train, kill -9, resume from one integer in another world size."""
+"""Build two stores, train, kill -9, and resume from one integer with another world size."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ KILL_AFTER = 34
 
 
 def build(folder: Path) -> None:
-    """Two stores: the standard library's code, and its docstrings."""
+    """Build two stores: the code of the standard library, and its docstrings."""
     files = standard_library_files()
     prose = folder / "prose.jsonl"
     count = write_prose(files, prose)
@@ -45,7 +45,7 @@ def build(folder: Path) -> None:
         findings = tokenstore.verify(result.path)
         print(
             f"    {name:5} {result.num_documents:6,} documents {result.num_tokens:10,} tokens as {result.dtype},"
-            f" verified: {findings if findings else 'sound'}"
+            f" verified: {findings if findings else 'no damage'}"
         )
 
 
@@ -61,14 +61,14 @@ def start(folder: Path, name: str, ranks: int, *options: str) -> list[subprocess
 
 
 def finish(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Wait for all of them; fail if one failed."""
+    """Wait for all processes; exit if one failed."""
     for process in processes:
         if process.wait() != 0:
             raise SystemExit(f"the training process failed with code {process.returncode}")
 
 
 def read_log(folder: Path, name: str, ranks: int) -> dict[int, dict[str, Any]]:
-    """{step: {"loss", "rows"}}, the rows of all ranks together; a step done twice counts as done last."""
+    """{step: {"loss", "rows"}} with the rows of all ranks. Of a repeated step, the last run counts."""
     steps: dict[int, dict[str, Any]] = {}
     for rank in range(ranks):
         seen = {}
@@ -82,7 +82,7 @@ def read_log(folder: Path, name: str, ranks: int) -> dict[int, dict[str, Any]]:
 
 
 def kill_midway(folder: Path) -> int:
-    """Train, and kill -9 the process after some steps; return the last step it did."""
+    """Train, and kill -9 the process after some steps; return its last step."""
     (process,) = start(folder, "killed", 1)
     log = folder / "killed.0"
     while process.poll() is None and (not log.exists() or log.read_text().count("\n") <= KILL_AFTER):
@@ -95,7 +95,7 @@ def kill_midway(folder: Path) -> int:
 def show_losses(
     whole: dict[int, dict[str, Any]], killed: dict[int, dict[str, Any]], resumed: dict[int, dict[str, Any]]
 ) -> None:
-    """A table of the three loss curves, and a drawing of the first."""
+    """Print a table of the three losses, with a bar chart of the first."""
     top = max(row["loss"] for row in whole.values())
     print("    step   uninterrupted   killed    resumed   (loss)")
     for step in sorted({*range(0, len(whole), 6), *(s for s in whole if abs(s - min(resumed)) < 2), len(whole) - 1}):
@@ -104,26 +104,28 @@ def show_losses(
 
 
 def check(folder: Path) -> None:
-    """The batches of the resumed run are those of the uninterrupted one, row by row; so is the loss, but for rounding."""
+    """Check that the batches of the resumed and the uninterrupted run are equal, and their losses except for rounding."""
     whole, killed = read_log(folder, "whole", 1), read_log(folder, "killed", 1)
     resumed = read_log(folder, "resumed", 2)
     show_losses(whole, killed, resumed)
     rows_same = all(row["rows"] == whole[step]["rows"] for run in (killed, resumed) for step, row in run.items())
     complete = set(killed) | set(resumed) == set(whole)
     worst = max(abs(row["loss"] - whole[step]["loss"]) for step, row in resumed.items())
-    print(f"\n    every row of every batch the same as uninterrupted: {'yes' if rows_same and complete else 'NO'}")
+    print(
+        f"\n    every row of every batch equals that of the uninterrupted run: {'yes' if rows_same and complete else 'NO'}"
+    )
     print(f"    largest difference in loss after resuming with 2 processes: {worst:.1e} (the order of float sums)")
     if not (rows_same and complete and worst < 1e-2):
         raise SystemExit("the runs differ")
 
 
 def mixture(folder: Path) -> None:
-    """What the model has seen, by arithmetic."""
+    """Print what the model has seen, computed from the plan."""
     plan = tokenstore.Plan(tokenstore.PlanConfig.load(folder / "plan.yaml"))
     for name, seen in plan.progress(plan.last_start).items():
         print(
             f"    {name:5} {seen.sequences:4} sequences, {seen.tokens:7,} tokens, {seen.epochs:.4f} epochs,"
-            f" weight {seen.weight:.3f} asked, {seen.realised_weight:.3f} had"
+            f" weight: target {seen.weight:.3f}, actual {seen.realised_weight:.3f}"
         )
     piece = plan.documents(40)[0][0]
     print(f"    step 40, row 0 begins with {piece.source} document {piece.document}, tokens {piece.start}:{piece.stop}")
@@ -131,7 +133,7 @@ def mixture(folder: Path) -> None:
 
 @contextmanager
 def chapter(title: str) -> Iterator[None]:
-    """Print a title, and the seconds it took."""
+    """Print a title, run the block, and print its seconds."""
     print(f"{title}")
     begin = time.monotonic()
     yield
@@ -139,16 +141,18 @@ def chapter(title: str) -> Iterator[None]:
 
 
 def main() -> None:
-    """Tell the story."""
+    """Run the demo."""
     parser = argparse.ArgumentParser(prog="python -m tools.demo", description=__doc__)
     parser.add_argument(
-        "--folder", type=Path, help="keep stores, plan, logs and checkpoints here (must be empty or new)"
+        "--folder",
+        type=Path,
+        help="keep stores, plan, logs and checkpoints in this empty or new folder (default: a temporary one)",
     )
     arguments = parser.parse_args()
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="tokenstore-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
-        parser.error(f"--folder: expected an empty or new folder, found files in {folder}")
+        parser.error(f"--folder: {folder} is not empty; choose another folder")
     (folder / "plan.yaml").write_text(yaml.safe_dump(PLAN, sort_keys=False))
     try:
         with chapter("1. Build two stores from real text"):
@@ -158,7 +162,7 @@ def main() -> None:
         with chapter(f"3. Train again, and kill -9 the process after step {KILL_AFTER}"):
             last = kill_midway(folder)
             print(
-                f"    killed after step {last}; its last checkpoint holds step {last + 1 - (last + 1) % CHECKPOINT_EVERY}"
+                f"    killed after step {last}; its last checkpoint is for step {last + 1 - (last + 1) % CHECKPOINT_EVERY}"
             )
         with chapter("4. Resume from that step alone, with 2 processes instead of 1"):
             shutil.copy(folder / "killed.pt", folder / "resumed.pt")

@@ -9,12 +9,12 @@ _MOST_BYTES = 6_000_000
 
 
 def standard_library_files() -> list[Path]:
-    """The library's own modules, without its tests and without installed packages, some megabytes of them."""
+    """Some megabytes of the library's modules, without tests and installed packages."""
     root = Path(sysconfig.get_path("stdlib"))
-    left_out = {"site-packages", "test", "tests", "idlelib", "lib2to3"}
+    excluded = {"site-packages", "test", "tests", "idlelib", "lib2to3"}
     files, size = [], 0
     for path in sorted(root.rglob("*.py")):
-        if not left_out & set(path.relative_to(root).parts) and size < _MOST_BYTES and _is_utf8(path):
+        if not excluded & set(path.relative_to(root).parts) and size < _MOST_BYTES and _is_utf8(path):
             files.append(path)
             size += path.stat().st_size
     return files

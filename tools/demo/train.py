@@ -1,6 +1,6 @@
-"""Train on a plan, in one process or under torch.distributed; what a checkpoint holds of the data is one integer.
+"""Train on a plan, in one process or under torch.distributed. The data part of a checkpoint is one integer.
 
-Run by `python -m tools.demo`; by hand: python -m tools.demo.train plan.yaml checkpoint.pt log.jsonl --resume
+Run by `python -m tools.demo`, or by hand: python -m tools.demo.train plan.yaml checkpoint.pt log.jsonl --resume
 """
 
 import argparse
@@ -25,7 +25,7 @@ def digest_rows(ids: torch.Tensor) -> list[str]:
 
 
 def train(plan_file: Path, checkpoint: Path, log: Path, resume: bool) -> None:
-    """Train from step 0, or from the step in the checkpoint; write a line a step and rank to `log`.rank."""
+    """Train from step 0, or from the step in the checkpoint; write one line per step and rank to `log`.rank."""
     rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     plan = tokenstore.Plan(tokenstore.PlanConfig.load(plan_file))
     vocabulary = next(iter(plan.stores.values())).vocab_size
@@ -52,7 +52,7 @@ def train(plan_file: Path, checkpoint: Path, log: Path, resume: bool) -> None:
 
 
 def _update(model: GPT, optimizer: torch.optim.Optimizer, batch: tokenstore.Batch, world_size: int) -> float:
-    """One step; the loss and the gradients are means over the tokens of all ranks."""
+    """Make one step. The loss and the gradients are means over the tokens of all ranks."""
     targets = batch["targets"]
     logits = model(batch["input_ids"], torch.arange(targets.shape[1]), causal)
     loss = functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
@@ -71,12 +71,12 @@ def _update(model: GPT, optimizer: torch.optim.Optimizer, batch: tokenstore.Batc
 
 
 def main() -> None:
-    """Parse the command line; join the other processes if there are any."""
+    """Parse the command line and join the other processes, if any."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("plan", type=Path)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("log", type=Path)
-    parser.add_argument("--resume", action="store_true", help="go on from the step in the checkpoint")
+    parser.add_argument("--resume", action="store_true", help="continue from the step in the checkpoint")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:

@@ -2,7 +2,7 @@
 
     python -m tools.examples.data RUN
 
-A tenth of the prose is kept out of training, for evaluate.py.
+A tenth of the prose is not in the training store; evaluate.py uses it.
 """
 
 import argparse
@@ -26,14 +26,14 @@ PLAN = {
 EVALUATION = {
     "sequence_length": 128,
     "global_batch_size": 8,
-    "packing": "none",  # a document a row, a long one in several
+    "packing": "none",  # one document per row; a long one takes several rows
     "num_steps": "all_exhausted",  # every source once; the last step is filled with empty rows
     "sources": {"prose": {"path": "stores/prose/validation"}},
 }
 
 
 def build(folder: Path, num_steps: int) -> None:
-    """Build the stores, and write plan.yaml and evaluation.yaml beside them."""
+    """Build the stores and write plan.yaml and evaluation.yaml next to them."""
     folder.mkdir(parents=True, exist_ok=True)
     prose = folder / "prose.jsonl"
     write_prose(sorted(MODULES.rglob("*.py")), prose)
@@ -54,8 +54,8 @@ def build(folder: Path, num_steps: int) -> None:
 def main() -> None:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where stores and plans go")
-    parser.add_argument("--steps", type=int, default=60, help="steps of the training plan")
+    parser.add_argument("folder", type=Path, help="folder for the stores and plans")
+    parser.add_argument("--steps", type=int, default=60, help="steps of the training plan (default: 60)")
     arguments = parser.parse_args()
     build(arguments.folder, arguments.steps)
     print(f"stores, plan.yaml and evaluation.yaml are in {arguments.folder}")

@@ -1,13 +1,13 @@
-"""A small GPT for packed rows, and the ways to keep the documents of a row apart.
+"""A small GPT for packed rows, and three ways to isolate the documents of a row.
 
-A row holds several documents. None may look at another, and each counts its positions from 0: then the model sees every
-document as if it were alone. The loader says where documents are; what is made of it is handed to the model as `attend`:
+A row holds several documents. No document may attend to another, and positions count from 0 in each. Then the model sees every
+document as if it were alone. The loader reports where documents are; one of these functions turns this into `attend`:
 
-    by_mask(document_ids)                one mask, for any device; costs L x L a row
-    by_flex(document_ids)                FlexAttention: skips what the mask leaves out; its backward needs a GPU
-    by_pieces(cu_seqlens, max_seqlen)    a call a document; on a GPU in half precision one call of a kernel for all
+    by_mask(document_ids)                one mask, for any device; costs L x L per row
+    by_flex(document_ids)                FlexAttention: skips masked blocks; its backward needs a GPU
+    by_pieces(cu_seqlens, max_seqlen)    one call per document; on a GPU in half precision one kernel call for all
 
-Rows of padding and the padding behind documents are documents of their own, so no row is without anything to look at.
+Empty rows, and the padding after documents, count as documents, so every position has something to attend to.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]  # q
 
 
 def by_mask(document_ids: torch.Tensor) -> Attend:
-    """document_ids: int64[B, L] of the batch."""
+    """Attention by document. document_ids: int64[B, L] of the batch."""
     mask = (document_ids[:, :, None] == document_ids[:, None, :]).tril()[:, None]
     return lambda q, k, v: functional.scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
 
 def by_flex(document_ids: torch.Tensor) -> Attend:
-    """document_ids: int64[B, L] of the batch."""
+    """Attention by document. document_ids: int64[B, L] of the batch."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     def sees(b: torch.Tensor, _head: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
@@ -43,17 +43,17 @@ def by_flex(document_ids: torch.Tensor) -> Attend:
 def _flex(compiled: bool) -> Callable[..., torch.Tensor]:
     from torch.nn.attention.flex_attention import flex_attention
 
-    attention: Any = flex_attention  # annotated as if it always gave the log-sum-exp too
+    attention: Any = flex_attention  # its annotation always includes the log-sum-exp
     return torch.compile(attention) if compiled else attention
 
 
 def by_pieces(cu_seqlens: torch.Tensor, max_seqlen: int) -> Attend:
-    """cu_seqlens: int32[n + 1], max_seqlen: of the batch."""
+    """Attention by document. cu_seqlens: int32[n + 1] of the batch; max_seqlen: the longest piece."""
     sizes = cu_seqlens.diff().tolist()
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         shape = q.transpose(1, 2).shape  # [B, L, heads, D]
-        q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # the rows end to end
+        q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))  # [B x L, heads, D]: the rows joined
         if q.is_cuda and q.dtype in (torch.float16, torch.bfloat16):
             from torch.nn.attention.varlen import varlen_attn
 
@@ -68,12 +68,12 @@ def by_pieces(cu_seqlens: torch.Tensor, max_seqlen: int) -> Attend:
 
 
 def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Of rows that are one document each, or that need not be kept apart."""
+    """Attention in rows of one document each, or without isolation."""
     return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each behind a norm."""
+    """Attention and a feed-forward layer, each after a norm."""
 
     def __init__(self, width: int, heads: int):
         super().__init__()
@@ -83,7 +83,7 @@ class Block(nn.Module):
         self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """x: float[B, L, width]."""
+        """Apply the block to x: float[B, L, width]."""
         q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.qkv(self.norms[0](x)).chunk(3, -1))
         x = x + self.out(attend(q, k, v).transpose(1, 2).flatten(-2))
         result: torch.Tensor = x + self.feed(self.norms[1](x))
@@ -91,7 +91,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """The same weights each time; `length` is the longest a document may be in a row."""
+    """A GPT with the same initial weights each time. `length` is the longest document in a row."""
 
     def __init__(self, vocabulary: int, length: int, width: int = 64, heads: int = 4, layers: int = 2):
         torch.manual_seed(0)
@@ -101,7 +101,7 @@ class GPT(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
 
     def forward(self, ids: torch.Tensor, position_ids: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """Ids int64[B, L] and positions, as many or int64[L] -> logits of what follows, float[B, L, vocabulary]."""
+        """Logits of the next tokens, float[B, L, vocabulary], for ids int64[B, L] and positions int64[B, L] or int64[L]."""
         x = self.tokens(ids) + self.positions(position_ids)
         for block in self.blocks:
             x = block(x, attend)

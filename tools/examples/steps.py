@@ -1,4 +1,4 @@
-"""What the examples share: the command line, the process group, the loss, the end of a step."""
+"""Shared by the examples: the command line, the process group, the loss, the end of a step."""
 
 import argparse
 import json
@@ -23,10 +23,12 @@ Batch = dict[str, torch.Tensor]
 
 
 def main(description: str, work: Callable[[Path, torch.device, int | None], None]) -> None:
-    """Parse an example's command line, join the other processes if there are any, and do `work`."""
+    """Parse an example's command line, join the other processes, if any, and call `work`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where tools.examples.data put stores and plans")
-    parser.add_argument("--microbatch", type=int, help="sequences at once a process; left out: all its share of a step")
+    parser.add_argument("folder", type=Path, help="the folder that tools.examples.data filled")
+    parser.add_argument(
+        "--microbatch", type=int, help="sequences per microbatch and process (default: its whole share of a step)"
+    )
     arguments = parser.parse_args()
     with process_group() as device:
         work(arguments.folder, device, arguments.microbatch)
@@ -34,7 +36,7 @@ def main(description: str, work: Callable[[Path, torch.device, int | None], None
 
 @contextmanager
 def process_group() -> Iterator[torch.device]:
-    """Join the processes that torchrun started, or be the only one; the device of this one."""
+    """Join the processes that torchrun started, if any; yield the device of this process."""
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0))) if on_gpu else torch.device("cpu")
     if on_gpu:
@@ -51,19 +53,19 @@ def process_group() -> Iterator[torch.device]:
 
 
 def make_model(plan: Plan) -> GPT:
-    """A model that fits the plan; it must know every token of its stores."""
+    """A model for the sequence length of the plan and the vocabularies of its stores."""
     vocabulary = max(store.vocab_size for store in plan.stores.values())
     return GPT(vocabulary, plan.config.sequence_length)
 
 
 def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """The sum of the losses of a batch's targets; the mean is over the whole step, of all ranks, and comes last."""
+    """The sum of the losses over a batch's targets. The mean over all ranks is taken at the end of the step."""
     logits = model(batch["input_ids"], batch["position_ids"], by_mask(batch["document_ids"]))
     return functional.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten(), reduction="sum")
 
 
 def checksum(batch: Batch) -> int:
-    """A number for the rows of a batch, in whatever order: the sum over a step is the same for every world size."""
+    """A checksum of the rows of a batch in any order. Its sum over a step does not depend on the world size."""
     return sum(zlib.crc32(row.numpy()) for row in batch["input_ids"])
 
 
@@ -74,12 +76,12 @@ class StepSums:
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # exact for integers below 2**53
 
     def add(self, loss: torch.Tensor, batch: Batch) -> None:
-        """Count a microbatch; its tensors are still on the CPU."""
+        """Add a microbatch, whose tensors are on the CPU."""
         counts = torch.tensor([(batch["targets"] != -100).sum(), checksum(batch)], dtype=torch.float64)
         self._sums += torch.cat([loss.detach().double().reshape(1), counts.to(loss.device)])
 
     def finish(self) -> tuple[float, int, int]:
-        """Of all ranks together: loss a target, targets, checksum; and begin again."""
+        """Over all ranks: mean loss per target, number of targets, checksum. Resets the sums."""
         dist.all_reduce(self._sums)
         loss, targets, rows = self._sums.tolist()
         self._sums.zero_()
@@ -87,9 +89,10 @@ class StepSums:
 
 
 def update(model: nn.Module, optimizer: torch.optim.Optimizer, num_targets: int) -> None:
-    """A step of the optimizer. DDP and FSDP leave the mean over ranks of summed losses: make it the mean over targets.
+    """Make a step of the optimizer.
 
-    Ranks and microbatches hold unequal numbers of targets, so a mean of their means would weigh tokens unequally.
+    DDP and FSDP average the gradients of summed losses over ranks; this converts them to the mean over targets. Ranks and
+    microbatches have unequal numbers of targets, so a mean of their means would weigh tokens unequally.
     """
     for parameter in model.parameters():
         if parameter.grad is not None:
@@ -99,6 +102,6 @@ def update(model: nn.Module, optimizer: torch.optim.Optimizer, num_targets: int)
 
 
 def report(step: int, loss: float, rows: int, metrics: dict[str, Any]) -> None:
-    """One line of JSON, by rank 0."""
+    """Print one line of JSON, on rank 0 only."""
     if dist.get_rank() == 0:
         print(json.dumps({"step": step, "loss": loss, "rows": rows, **metrics}), flush=True)

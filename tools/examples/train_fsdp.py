@@ -4,9 +4,9 @@
     torchrun --nproc-per-node 2 -m tools.examples.train_fsdp RUN --microbatch 2
     python -m tools.examples.train_fsdp RUN
 
-Every process holds a part of the weights, and saves its part; a checkpoint is loaded into any number of processes. The
-loader's part of it is the same on every rank. Where a mesh has more dimensions, for tensor or pipeline parallelism say,
-`DataRank.from_mesh` finds those over which the data is split: the others must be given the same batches.
+Every process holds and saves a part of the weights. A checkpoint can be loaded into any number of processes; the loader's
+state in it is the same on every rank. If a mesh has more dimensions, for tensor or pipeline parallelism for example,
+`DataRank.from_mesh` finds the data-parallel ones: ranks along the others must load the same batches.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ from tools.examples.steps import CHECKPOINT_EVERY, FIELDS, StepSums, loss_sum, m
 
 
 class Training(Stateful):
-    """Model and optimizer as torch.distributed.checkpoint asks for them; a TokenLoader is Stateful by itself."""
+    """Model and optimizer in the form that torch.distributed.checkpoint needs. A TokenLoader is Stateful already."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer):
         self.model, self.optimizer = model, optimizer
@@ -43,12 +43,12 @@ class Training(Stateful):
 
 
 def newest(folder: Path) -> Path | None:
-    """The last whole checkpoint: .metadata is written when all ranks are done."""
+    """The last complete checkpoint: .metadata is written when all ranks are done."""
     return max((path.parent for path in folder.glob("step-*/.metadata")), default=None)
 
 
 def shard(model: GPT, mesh: DeviceMesh) -> FSDPModule:
-    """Shard in place: each block's weights are gathered when it is used, the others' with the whole."""
+    """Shard in place: the weights of a block are gathered when it is used, all others with the whole model."""
     for block in model.blocks:
         fully_shard(block, mesh=mesh)
     return fully_shard(model, mesh=mesh)
@@ -71,7 +71,7 @@ def train(folder: Path, device: torch.device, microbatch: int | None) -> None:
     for batch in loader:
         sharded.set_requires_gradient_sync(
             loader.step_ended
-        )  # exchange gradients at the last microbatch of a step only
+        )  # exchange gradients only at the last microbatch of a step
         loss = loss_sum(model, {name: tensor.to(device) for name, tensor in batch.items()})
         loss.backward()
         sums.add(loss, batch)

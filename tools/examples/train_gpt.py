@@ -1,15 +1,15 @@
-"""Train a small GPT with plain PyTorch, on any number of processes. Killed at any moment, the same command goes on.
+"""Train a small GPT with plain PyTorch, on any number of processes. If it is killed, the same command resumes it.
 
     python -m tools.examples.data RUN
     python -m tools.examples.train_gpt RUN
     torchrun --nproc-per-node 2 -m tools.examples.train_gpt RUN --microbatch 2
 
-A step is the same 8 sequences on 1, 2, 4 or 8 processes, in microbatches of any size that divides a process's share. So
-a run may go on with other numbers than it was killed with: its losses are those of a run that was never killed, but for
-the order in which floats are added. Each step prints a line of JSON; `rows` is a checksum of the step's sequences.
+A step has the same 8 sequences on 1, 2, 4 or 8 processes, in microbatches of any size that divides a process's share. So a
+run may resume with other numbers: its losses equal those of an uninterrupted run, except for the order in which floats are
+added. Each step prints a line of JSON; `rows` is a checksum of the step's sequences.
 
-torchrun --max-restarts 3 goes on by itself; set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for it, or the new processes may find
-the addresses of the dead ones (pytorch/pytorch#135712).
+torchrun --max-restarts 3 restarts by itself. Set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1, or the new processes may find the
+addresses of the dead ones (pytorch/pytorch#135712).
 """
 
 from contextlib import nullcontext
@@ -27,14 +27,14 @@ from tools.examples.steps import CHECKPOINT_EVERY, FIELDS, StepSums, loss_sum, m
 
 
 def save(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: TokenLoader[Any]) -> None:
-    """Write a checkpoint that is there as a whole or not at all."""
+    """Write a checkpoint atomically."""
     state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "loader": loader.state_dict()}
     torch.save(state, path.with_suffix(".tmp"))
     path.with_suffix(".tmp").replace(path)
 
 
 def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader: TokenLoader[Any]) -> None:
-    """Go on from a checkpoint. The loader refuses it if the plan before its step was another."""
+    """Continue from a checkpoint. The loader refuses one from a run with another history."""
     saved = torch.load(path, map_location="cpu", weights_only=True)
     model.load_state_dict(saved["model"])
     optimizer.load_state_dict(saved["optimizer"])

@@ -1,10 +1,10 @@
-"""Fine-tuning on conversations: build, pack, and learn the answers only.
+"""Fine-tune on conversations: build, pack, and train on the answers only.
 
     python -m tools.examples.train_sft RUN
 
-The build writes every conversation by a chat template and stores which tokens the assistant says. Whole conversations
-are packed into rows; `targets` is -100 but where the next token is in the loss, and `position_ids` and `cu_seqlens`
-keep the conversations of a row apart. A row is shown with what is in the loss of it in [brackets], one line a conversation.
+The build formats every conversation with a chat template and stores which tokens belong to the assistant. Whole conversations
+are packed into rows. `targets` is -100 unless the next token is in the loss; `position_ids` and `cu_seqlens` isolate the
+conversations of a row. The script prints a row, one line per conversation, with the tokens in the loss in [brackets].
 """
 
 import argparse
@@ -27,7 +27,7 @@ FIELDS = ("input_ids", "targets", "position_ids", "document_ids", "cu_seqlens", 
 
 
 def conversations() -> Iterator[dict[str, Any]]:
-    """Sums, some of them in two turns."""
+    """Conversations about sums, some of them with two turns."""
     for left in range(30):
         for right in range(30):
             turns = [("user", f"{left} + {right}?"), ("assistant", f"{left + right}")]
@@ -37,7 +37,7 @@ def conversations() -> Iterator[dict[str, Any]]:
 
 
 def build(folder: Path) -> Path:
-    """The conversations as a store. The bytes tokenizer needs no file; yours comes with a template of its own."""
+    """Build the conversations. The bytes tokenizer needs no file; a real one brings its own chat template."""
     folder.mkdir(parents=True, exist_ok=True)
     records = folder / "sums.jsonl"
     records.write_text("".join(json.dumps(each) + "\n" for each in conversations()))
@@ -53,10 +53,10 @@ def build(folder: Path) -> Path:
 
 
 def marked(store: tokenstore.Store, batch: dict[str, Any], row: int) -> Iterator[str]:
-    """The conversations of a row, each as its text with what is in the loss of it in brackets."""
+    """The conversations of a row as text, with the tokens in the loss in brackets."""
     ids, documents = batch["input_ids"][row], batch["document_ids"][row]
     in_loss = torch.zeros_like(ids, dtype=torch.bool)
-    in_loss[1:] = batch["targets"][row][:-1] != -100  # a target is the token that stands one further
+    in_loss[1:] = batch["targets"][row][:-1] != -100  # the target of a position is the next token
     for number in range(int(documents.max()) + 1):  # padding is -1
         inside = documents == number
         parts = groupby(zip(in_loss[inside].tolist(), ids[inside].tolist(), strict=True), itemgetter(0))
@@ -65,7 +65,7 @@ def marked(store: tokenstore.Store, batch: dict[str, Any], row: int) -> Iterator
 
 
 def train(plan: tokenstore.Plan) -> Iterator[tuple[int, float]]:
-    """Train to the end of the plan; each step with its loss, the mean over what is in the loss."""
+    """Train to the end of the plan; yield each step with its mean loss over the targets."""
     vocabulary = max(store.vocab_size for store in plan.stores.values())
     model = GPT(vocabulary, plan.config.sequence_length)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -80,10 +80,10 @@ def train(plan: tokenstore.Plan) -> Iterator[tuple[int, float]]:
 
 
 def main() -> None:
-    """Build, show, train."""
+    """Build, print a row, train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where the store goes")
-    parser.add_argument("--steps", type=int, default=40, help="steps to train")
+    parser.add_argument("folder", type=Path, help="folder for the store")
+    parser.add_argument("--steps", type=int, default=40, help="steps to train (default: 40)")
     arguments = parser.parse_args()
     path = build(arguments.folder)
     plan = tokenstore.Plan.of(path, sequence_length=256, global_batch_size=8, num_steps=arguments.steps)
