@@ -24,7 +24,7 @@ DISTURBANCES = {
     "a shard taken away": "sorted(path.glob('tokens-*'))[1].unlink()",
     "the store taken away": "shutil.rmtree(path)",
 }
-# All files are mapped by then; a step takes a moment, as steps do
+# By then all files are mapped. A step takes a moment, like real steps.
 SCRIPT = """
 import os, shutil, sys, time
 from pathlib import Path
@@ -90,7 +90,7 @@ def test_a_killed_worker_is_an_error(make_store: Callable[..., Path]) -> None:
     path = make_store("a", random_documents(1, 400, 20), length_index=True)
     done = python(KILLED, path)
     assert done.returncode == 1
-    # Which one is torch's race: its signal handler's, or that of one of its pipes to the worker
+    # Either error may come first: from torch's signal handler, or from a pipe to the worker.
     killed = r"DataLoader worker .*(killed by signal|exited unexpectedly)|ConnectionResetError|EOFError"
     assert re.search(killed, done.stderr)
     given = [json.loads(line) for line in done.stdout.splitlines()]

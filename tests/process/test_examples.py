@@ -25,12 +25,12 @@ from tools.examples import data, train_gpt, train_sft
 from tools.examples.evaluate import load_model
 
 STEPS, KILL_AFTER = 24, 13
-TOLERANCE = 1e-5  # of a loss: float sums in another order
-PAGE = 4096  # a pipe of this size holds few lines, so a run is killed soon after the line that the test has read
+TOLERANCE = 1e-5  # difference between losses whose floats were added in another order
+PAGE = 4096  # a small pipe holds few lines, so that a run is killed soon after the line that was read
 ALONE = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo", "PYTHONWARNINGS": "error"}
-ALONE |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # what train_gpt asks for where torchrun is to restart it
+ALONE |= {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}  # train_gpt needs it if torchrun restarts it
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone")
-Lines = dict[int, dict]  # by step; one done twice counts as done last
+Lines = dict[int, dict]  # by step; of a repeated step, the last line
 
 
 def command(name: str, folder: Path, ranks: int, *options: object, restarts: int = 0) -> list[str]:

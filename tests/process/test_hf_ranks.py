@@ -12,7 +12,7 @@ from tests.support.trainers.microbatches import GIVEN, microbatches, same, small
 from tokenstore import Plan
 
 pytestmark = pytest.mark.deep  # two processes that import transformers
-RUNS = {"whole": (0, 2), "again": (2, 4), "from_one": (3, 1)}  # updates before it, sequences a microbatch
+RUNS = {"whole": (0, 2), "again": (2, 4), "from_one": (3, 1)}  # updates before it, sequences per microbatch
 
 
 @pytest.fixture(scope="module")

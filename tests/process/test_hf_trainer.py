@@ -21,7 +21,7 @@ from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.trainers.huggingface import ResumeCallback, TokenTrainerMixin
 
-SIZES = {8: 1, 4: 2, 2: 4}  # sequences a microbatch -> microbatches a step of 8, on one rank
+SIZES = {8: 1, 4: 2, 2: 4}  # sequences per microbatch -> microbatches per step of 8 sequences, on one rank
 Train = Callable[..., TokenTrainer]
 
 
@@ -270,7 +270,7 @@ def test_labels_give_the_loss_computed_by_hand(plan: Plan, kind: str) -> None:
         logits = model(input_ids=batch["input_ids"]).logits
         by_hand = cross_entropy(logits.flatten(0, 1), batch["shift_labels"].flatten(), ignore_index=-100).item()
         assert np.isclose(model(**batch).loss.item(), by_hand, rtol=1e-5)
-        labels = batch["labels"][:, 1:]  # the last prediction of a row is shift_labels' alone
+        labels = batch["labels"][:, 1:]  # only shift_labels have a target for the last position of a row
         within = cross_entropy(logits[:, :-1].flatten(0, 1), labels.flatten(), ignore_index=-100).item()
         assert np.isclose(model(batch["input_ids"], labels=batch["labels"]).loss.item(), within, rtol=1e-5)
         twice = model(batch["input_ids"], labels=batch["shift_labels"]).loss.item()

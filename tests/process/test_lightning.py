@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization"),
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty"),
 ]
-SIZES = {None: 1, 4: 2, 2: 4}  # sequences a microbatch -> microbatches a step of 8, on one rank
+SIZES = {None: 1, 4: 2, 2: 4}  # sequences per microbatch -> microbatches per step of 8 sequences, on one rank
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.support.stores.opened import maps_of, open_files
 from tokenstore import Plan, TokenDataset, TokenLoader
 from tokenstore.store import maps, reader
 
-RANKS, WORKERS, MICROBATCHES = 64, 8, 8  # microbatches of one row that a rank is given in a step: one a worker
+RANKS, WORKERS, MICROBATCHES = 64, 8, 8  # microbatches of one row per rank and step: one per worker
 STEPS, MOST_MAPS = 6, 16
 
 
@@ -41,7 +41,7 @@ def test_all_ranks_together_load_the_step(plan: Plan, monkeypatch: pytest.Monkey
     """The rows of all 512 workers are those of one process; the number of maps stays within its limit."""
     folder = plan.stores["a"].path.parent
     expected = [plan.batch(3 + step)["input_ids"] for step in range(STEPS)]
-    before = maps_of(folder)  # a batch of 512 rows needs nearly all at once
+    before = maps_of(folder)  # a batch of 512 rows needs nearly all files at once
     rows = [
         [batch["input_ids"].numpy() for batch in islice(loaded_by(plan, rank, worker, monkeypatch), STEPS)]
         for rank in range(RANKS)

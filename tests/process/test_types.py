@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-# Behind `#:`, a part of what mypy reports for the line; a line without is sound
+# After `#:`, a part of what mypy reports for the line; a line without it has no error
 CLIENT = """
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,7 +59,7 @@ def test_a_clients_mistakes_are_type_errors(tmp_path: Path) -> None:
     """A misspelt keyword of a public function, or key of a batch, is an error at its line; correct code has none."""
     client = tmp_path / "client.py"
     client.write_text(CLIENT)
-    root = Path(__file__).parents[2]  # its settings are strict, and what is known of the libraries is kept there
+    root = Path(__file__).parents[2]  # the settings of the project, and its mypy cache
     command = [sys.executable, "-m", "mypy", str(client)]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     found: dict[int, str] = {}

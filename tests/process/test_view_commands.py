@@ -325,7 +325,7 @@ class TestProcess:
         try:
             while block := os.read(main, 1 << 16):
                 out += block
-        except OSError:  # how Linux says that the other end was closed
+        except OSError:  # on Linux, the other end was closed
             pass
         os.close(main)
         assert done.returncode == 0

@@ -122,7 +122,7 @@ def test_loaders_take_a_data_rank(make_store: Callable[..., Path]) -> None:
         DataRank(2, 2)
 
 
-# ---- loaders that were not given a rank
+# ---- loaders without a given rank
 
 
 @pytest.fixture
@@ -159,7 +159,9 @@ def test_the_rank_is_that_of_the_process_that_iterates(plan: Plan, make: Callabl
     for thing in (here, copied(make(plan)), copied(copied(here))):
         with process(1, 2):
             assert (first_batch(thing) == plan.batch(0, 1, 2)["input_ids"]).all()
-        assert (first_batch(copied(thing)) == plan.batch(0, 1, 2)["input_ids"]).all()  # no rank of its own: the same
+        assert (
+            first_batch(copied(thing)) == plan.batch(0, 1, 2)["input_ids"]
+        ).all()  # the copy has no rank in its environment
 
 
 @pytest.mark.parametrize("make", MAKERS)

@@ -48,7 +48,7 @@ class TestTicks:
         assert (1 if whole and most < 1 else 2) <= len(places) <= 11
         gaps = [b - a for a, b in pairwise(places)]
         assert gaps == pytest.approx([gaps[0]] * len(gaps) if gaps else [])
-        if not percent or most > 1e-4:  # a share of less is never the largest of a chart
+        if not percent or most > 1e-4:  # the largest share of a chart is never smaller
             assert len({tick.text for tick in made}) == len(made)
 
     @given(most=st.integers(1, 1 << 48))

@@ -87,7 +87,9 @@ class TestPlans:
         report = plan_report(plan)
         point = report.mixture[-1]
         assert point.shares == {"long": 0.5, "short": 0.5}
-        tokens = {name: store.num_tokens for name, store in plan.stores.items()}  # of as many documents
+        tokens = {
+            name: store.num_tokens for name, store in plan.stores.items()
+        }  # both have the same number of documents
         expected = {name: number / sum(tokens.values()) for name, number in tokens.items()}
         assert expected["long"] > 0.8
         assert point.token_shares == pytest.approx(expected)

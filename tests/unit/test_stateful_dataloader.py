@@ -18,9 +18,9 @@ from tokenstore.errors import StateMismatchError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),
-    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # what torchdata calls, not we
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # called by torchdata
 ]
-TOTAL = 5 * 3  # steps given, microbatches in each
+TOTAL = 5 * 3  # steps x microbatches per step
 
 
 @pytest.fixture

@@ -18,11 +18,11 @@ from tokenstore.trainers.torchdata import TokenNode
 Wrap = Callable[[TokenNode], BaseNode]
 
 pytestmark = [
-    # torchdata's threads end where their mapper is collected; a collection in such a thread itself has it join itself.
+    # A thread of torchdata ends when its mapper is collected. If that happens in the thread itself, it joins itself.
     pytest.mark.filterwarnings(
         r"ignore:Exception ignored in. <function _\w+Mapper\w*.__del__:pytest.PytestUnraisableExceptionWarning"
     ),
-    # Its worker processes may be ended while a thread of its own is about to be given a batch by one.
+    # A worker process may end while a thread of torchdata waits for a batch from it.
     pytest.mark.filterwarnings(
         r"ignore:Exception in thread .*\(_sort_worker\):pytest.PytestUnhandledThreadExceptionWarning"
     ),
@@ -131,9 +131,7 @@ def test_worker_processes_do_not_change_the_order(plan: Plan) -> None:
     wanted = microbatches(plan, GIVEN, 0, 2, 2)
     assert same(ids(islice(iterator, 3)), wanted[:3])
     again.load_state_dict(mine.state_dict())
-    assert same(
-        ids(iterator), wanted[3:]
-    )  # to its end: torchdata ends workers that are at work in the middle of a batch
+    assert same(ids(iterator), wanted[3:])  # iterate to the end: torchdata kills busy workers in the middle of a batch
     assert same(ids(again), wanted[3:])
 
 

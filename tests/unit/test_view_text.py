@@ -113,7 +113,7 @@ class TestCut:
         ids, _ = decoders[kind]._tokenizer.encode_batch(["a b"])
         text = decoders[kind].text(np.array([*ids.tolist(), 60_000, *ids.tolist()], np.uint32))
         assert text.count("a") == text.count("b") == 2
-        assert kind in ("huggingface", "tiktoken") or "<60000>" in text  # those omit them
+        assert kind in ("huggingface", "tiktoken") or "<60000>" in text  # these two omit unknown ids
 
     def test_without_a_tokenizer_ids_are_shown(self) -> None:
         """Each id becomes `<id>`."""

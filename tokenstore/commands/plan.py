@@ -38,7 +38,7 @@ def plan(
 ) -> int:
     """Summarize a plan: weights, sequences, tokens, epochs and padding per source, stages, and likely mistakes.
 
-    The summary is computed without replaying steps or reading tokens, so it takes seconds at any size.
+    The summary is computed from the plan: no step is replayed and no token is read, at any size.
 
     **Examples:**
 

@@ -16,9 +16,9 @@ from tokenstore.commands import app
 
 ROOT = Path(__file__).resolve().parents[3]
 MAIN = [sys.executable, "-c", "from tokenstore.commands.entry import main; main()"]
-WAIT_SECONDS = 240  # only a process that hangs reaches it, even on a busy machine
+WAIT_SECONDS = 240  # reached only by a process that hangs, even on a busy machine
 Start = Callable[..., subprocess.Popen]
-INTERRUPTIONS = pytest.mark.parametrize(  # the signal, and how many workers it meets
+INTERRUPTIONS = pytest.mark.parametrize(  # the signal, and the number of workers
     ("name", "workers"),
     [
         ("SIGINT", 2),
@@ -54,7 +54,7 @@ def in_small_units(*command: object) -> list[object]:
 
 def interrupt(process: subprocess.Popen, parts: Path, name: str) -> None:
     """Signal a build and its workers as soon as it writes parts; it prints only how to resume."""
-    wait_until(lambda: process.poll() is not None or list(parts.glob("*.bad")))  # the last one opened
+    wait_until(lambda: process.poll() is not None or list(parts.glob("*.bad")))  # the last file that a part opens
     os.killpg(process.pid, getattr(signal, name))
     out, err = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 130, err

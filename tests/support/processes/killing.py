@@ -20,11 +20,11 @@ import tokenstore
 from tests.data.texts import TEXTS
 
 ROOT = Path(__file__).resolve().parents[3]
-WAIT_SECONDS = 240  # only a process that hangs reaches it, even on a busy machine
-MARK = "TOKENSTORE_TEST_MARK"  # in the environment of a builder and so of all its children
+WAIT_SECONDS = 240  # reached only by a process that hangs, even on a busy machine
+MARK = "TOKENSTORE_TEST_MARK"  # in the environment of a builder, which its children inherit
 
-# A builder with small units, so that a small corpus has many; its arguments are on the command line, as JSON.
-# With options it builds a store, without it appends to one.
+# A builder with small units, so that a small corpus has many. Its arguments are on the command line, as JSON.
+# With options it builds a store; without options it appends to one.
 DRIVER = """
 import json, sys
 from functools import partial
@@ -164,7 +164,7 @@ class FailingDisk:
             real = getattr(os, name)
 
             def call(*arguments: object, **options: object) -> object:
-                if name != "mkdir" or not os.path.isdir(arguments[0]):  # a folder that is there needs nothing written
+                if name != "mkdir" or not os.path.isdir(arguments[0]):  # an existing folder needs no write
                     disk.step(name)
                 return real(*arguments, **options)
 

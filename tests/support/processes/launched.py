@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
-WAIT_SECONDS = 240  # only a process that hangs reaches it, even on a busy machine
+WAIT_SECONDS = 240  # reached only by a process that hangs, even on a busy machine
 
 
 def run_ranks(module: str, world_size: int, *arguments: object) -> None:

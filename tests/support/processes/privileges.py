@@ -25,7 +25,7 @@ def unprivileged() -> Iterator[None]:
 
 @contextlib.contextmanager
 def open_folder() -> Iterator[Path]:
-    """A folder that anybody may use (pytest's own may not); files in it may be unreadable."""
+    """A folder that all users can read and write, unlike pytest's tmp_path. It is removed at the end, whatever its modes."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o777)
     yield folder
