@@ -8,9 +8,12 @@ import base64
 import json
 import subprocess
 import sys
+import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle
 from pathlib import Path
+from statistics import median
 
 from benches.scenes import Row, ratio, rounds
 from tokenstore.builder import BuildOptions, build_store
@@ -73,6 +76,7 @@ def run(folder: Path, smoke: bool) -> list[Row]:
         _two_workers({**huggingface, "engine": "reference"}, source, large, smoke),
         _conversations(huggingface, folder / "chats.jsonl", texts, smoke),
     ]
+    rows += _at_the_margin(folder / "margin", smoke)
     rows.append(_small_files(folder, {**huggingface, "engine": "fast"}, texts, smoke))
     return [*rows, *_memory(folder, texts, smoke)]
 
@@ -111,6 +115,85 @@ def _end_to_end(name: str, tokenizer: dict, reach: str, source: Path, texts: lis
     return Row(
         f"build end to end, share of the bare engine, {name}", ratio(times["bare"], times["build"]), reach, speed
     )
+
+
+_BARE = """
+import json, sys, time
+from tokenstore.tokenizer import load_tokenizer
+engine = load_tokenizer(sys.argv[1], engine="fast")._file.load()  # no word in its cache
+batches, texts, chars = [], [], 0
+for line in open(sys.argv[2]):
+    texts.append(json.loads(line)["text"])
+    chars += len(texts[-1])
+    if chars >= 1 << 20 or len(texts) == 1024:
+        batches.append(texts)
+        texts, chars = [], 0
+start = time.perf_counter()
+for batch in [*batches, texts]:
+    engine.encode_batch(batch, parallel=False)
+print(time.perf_counter() - start)
+"""
+_BUILD = """
+import sys, time
+start = time.perf_counter()
+from tokenstore.builder import BuildOptions, build_store
+build_store(BuildOptions((sys.argv[2],), sys.argv[3], sys.argv[1], engine="fast"))
+print(time.perf_counter() - start)
+"""
+
+
+def _at_the_margin(folder: Path, smoke: bool) -> list[Row]:
+    """What gigatoken with 128,000 tokens costs by input: a fixed part, and a part per MB, against the bare engine.
+
+    One worker, every run in a process of its own, interpreter's start not counted. Text: Python files of this machine.
+    """
+    folder.mkdir()
+    small, large = (1, 3) if smoke else (25, 500)
+    inputs = {size: folder / f"{size}.jsonl" for size in (small, large)}
+    texts = list(_python_files(large * 1_000_000))
+    for size, path in inputs.items():
+        _write_lines(path, texts, size * 1_000_000)
+    tokenizer = train_tokenizer(texts[: len(texts) // 8 or None], folder / "tokenizer.json", 2000 if smoke else 128_000)
+
+    def run(code: str, size: int) -> float:
+        remove_tree(folder / "built")
+        command = [sys.executable, "-c", code, str(tokenizer), str(inputs[size]), str(folder / "built")]
+        return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    times: dict[tuple[str, int], list[float]] = {(code, size): [] for code in (_BARE, _BUILD) for size in inputs}
+    for _ in range(1 if smoke else 5):
+        for case, found in times.items():
+            found.append(run(*case))
+    bare, build = ([median(times[code, size]) for size in (small, large)] for code in (_BARE, _BUILD))
+    share = (bare[1] - bare[0]) / (build[1] - build[0])
+    beside = f"{large - small} MB: build {build[1] - build[0]:.1f} s, bare engine {bare[1] - bare[0]:.1f} s"
+    fixed = f"build {build[0]:.2f} s, bare engine {bare[0]:.2f} s"
+    name = f"gigatoken, {2000 if smoke else 128_000:,} tokens, one worker"
+    return [
+        Row(f"build, share of the bare engine at the margin, {name}", f"{share:.2f}", "0.5, then 0.7", beside),
+        Row(f"build of {small} MB, time above the bare engine, {name}", f"{build[0] - bare[0]:.2f} s", "1.2 s", fixed),
+    ]
+
+
+def _python_files(num_bytes: int) -> Iterator[str]:
+    """Texts of the standard library's files, then of what is installed, until they have so many bytes."""
+    others = sorted(Path(sysconfig.get_path("purelib")).rglob("*.py"))
+    for path in [*standard_library_files(), *others]:
+        text = path.read_text("utf-8", "replace")
+        yield text
+        num_bytes -= len(text)
+        if num_bytes <= 0:
+            return
+
+
+def _write_lines(path: Path, texts: Sequence[str], num_bytes: int) -> None:
+    """Texts as JSON lines, from the first again where there are too few."""
+    with path.open("w") as out:
+        for text in cycle(texts):
+            out.write(json.dumps({"text": text}) + "\n")
+            num_bytes -= len(text)
+            if num_bytes <= 0:
+                return
 
 
 def _two_workers(tokenizer: dict, source: Path, large: Path, smoke: bool) -> Row:
