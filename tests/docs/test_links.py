@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.command_lines import ROOT
+from tokenstore.commands.app import GUIDES
 
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("benches/README.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -40,3 +41,10 @@ def test_files_that_a_page_names_exist(page: Path) -> None:
     """Tests, benches and tools in backticks, such as `tests/unit/test_loader.py`."""
     for name in re.findall(r"`((?:tests|benches|tools)/[\w./-]+)`", page.read_text()):
         assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("guide", sorted(set(GUIDES.values())))
+def test_guides_that_help_names_exist(guide: str) -> None:
+    name, _, anchor = guide.partition("#")
+    assert not anchor or anchor in anchors_of(ROOT / "docs" / name)
+    assert (ROOT / "docs" / name).exists()

@@ -14,7 +14,7 @@ from tests.support.processes.command_lines import ROOT, run_here
 from tokenstore.builder import BuildOptions, append_store
 from tokenstore.builder.documents.chat_templates import BUILT_IN
 from tokenstore.commands import build as build_command
-from tokenstore.commands.app import EXIT_CODES, app, run
+from tokenstore.commands.app import EXIT_CODES, GUIDES, app, run
 from tokenstore.commands.append import append
 from tokenstore.commands.build import build
 from tokenstore.commands.index import index
@@ -57,6 +57,7 @@ def test_help_names_and_explains_every_option(name: str) -> None:
     assert described == [*inspect.signature(COMMANDS[name]).parameters]
     assert f"tokenstore {name} " in done.stdout
     assert "Exit codes: 0 success; 1 failure; 2 wrong usage" in done.stdout
+    assert f"Guide: docs/{GUIDES[name]}\n" in re.sub(" +\n", "\n", done.stdout)
 
 
 def test_help_of_build_explains_every_field_of_its_options() -> None:

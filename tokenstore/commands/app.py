@@ -31,28 +31,42 @@ EXIT_CODES = (
 )
 
 COMMANDS: tuple[Callable[..., int], ...] = (build, append, index, verify, inspect, plan, trace, report)
+GUIDES = {  # by command: its page in docs/
+    "build": "guides/building.md",
+    "append": "guides/building.md#adding-documents",
+    "index": "guides/packing.md#stores-without-a-length-index",
+    "verify": "guides/operating.md",
+    "inspect": "guides/operating.md",
+    "plan": "guides/plans.md",
+    "trace": "guides/tracing.md",
+    "report": "guides/plans.md#checking-a-plan",
+}
 
 
-def _new_app(name: str, text: str | None = None) -> cyclopts.App:
+def _epilogue(command: str | None) -> str:
+    return f"Guide: docs/{'index.md' if command is None else GUIDES[command]}\n\n{EXIT_CODES}"
+
+
+def _new_app(name: str, text: str | None = None, command: str | None = None) -> cyclopts.App:
     return cyclopts.App(
         name=name,
         help=text,
         version=tokenstore.__version__,
         help_format="markdown",
-        help_epilogue=EXIT_CODES,
+        help_epilogue=_epilogue(command),
         suppress_keyboard_interrupt=False,  # `run` handles interrupts
     )
 
 
 app = _new_app("tokenstore", "Build, check and read token stores for training language models.")
 for each in COMMANDS:
-    app.command(each)
+    app.command(each, help_epilogue=_epilogue(each.__name__))
 app.register_install_completion_command()
 
 
 def single(name: str) -> cyclopts.App:
     """One command as a separate program, as in `python -m tools.build_store`."""
-    made = _new_app(f"tokenstore {name}")
+    made = _new_app(f"tokenstore {name}", command=name)
     made.default(next(command for command in COMMANDS if command.__name__ == name))
     return made
 
