@@ -218,7 +218,9 @@ def test_special_tokens_are_added_where_missing(tmp_path_factory: pytest.TempPat
     tmp_path = tmp_path_factory.mktemp("tokens")
     few = st.sampled_from([0, 1, EOS, BOS, 258])
     documents = data.draw(st.lists(st.lists(few, min_size=1, max_size=5), min_size=1, max_size=12))
-    masks = [data.draw(st.lists(st.booleans(), min_size=len(d), max_size=len(d)).filter(any)) for d in documents]
+    masks = [data.draw(st.lists(st.booleans(), min_size=len(d), max_size=len(d))) for d in documents]
+    for mask in masks:  # at least one token in the loss
+        mask[data.draw(st.integers(0, len(mask) - 1))] = True
     masked, eos = data.draw(st.booleans()), data.draw(st.booleans())
     start = data.draw(st.sampled_from(["none", "eos", "bos"]))
     records = [{"input_ids": d, **({"loss_mask": m} if masked else {})} for d, m in zip(documents, masks, strict=True)]
