@@ -76,5 +76,5 @@ def test_a_plain_trainer_follows_the_plan_or_refuses(folder: Path, rank: int) ->
     plan = small_plan(folder / "a", num_steps=3, skip_steps=[])
     for name in ("all", "sequential"):
         assert same(left(folder, name, 2)[rank], microbatches(plan, range(3), rank, 2, 2))
-    assert f"gives rank {rank} of 2 its own rows already" in left(folder, "own", 2)[rank]
+    assert f"has only the rows of rank {rank} of 2" in left(folder, "own", 2)[rank]
     assert "RandomSampler would shuffle" in left(folder, "shuffled", 2)[rank]
