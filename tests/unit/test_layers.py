@@ -181,8 +181,10 @@ def num_code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 
 def test_functions_and_modules_stay_small() -> None:
-    """A function has at most 70 lines, a module at most 400."""
-    offenders = [module for module in MODULES if source_of(module).count("\n") > 400]
+    """A function has at most 70 lines; a module, also of tests, tools and benches, at most 400."""
+    folders = ("tokenstore", "tests", "tools", "benches", "docs")
+    files = (path for folder in folders for path in (ROOT.parent / folder).rglob("*.py"))
+    offenders = [path.name for path in files if path.read_text().count("\n") > 400]
     for module in MODULES:
         for node in nodes_of(module):
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and num_code_lines(node) > 70:
