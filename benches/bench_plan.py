@@ -21,7 +21,7 @@ def _measure(path: Path, length: int, steps: int, packing: str = "best_fit") -> 
 
     def work() -> None:
         for step in range(steps):
-            sampler.lay(sampler.locate_next(step, 0, BATCH))
+            sampler.plan(sampler.locate(step, 0, BATCH))
 
     return f"{min(rounds({'ours': work}, 9)['ours']) / steps / BATCH * 1e9:.0f} ns"
 

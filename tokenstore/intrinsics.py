@@ -50,6 +50,18 @@ def int64_at(typing_context: Any, address: Any) -> Any:
     return types.CPointer(types.int64)(types.int64), _to_pointer
 
 
+@_intrinsic
+def float32_at(typing_context: Any, address: Any) -> Any:
+    """A pointer to the float32 at an int64 address, for `numba.carray`."""
+    return types.CPointer(types.float32)(types.int64), _to_pointer
+
+
+@_intrinsic
+def uint64_at(typing_context: Any, address: Any) -> Any:
+    """A pointer to the uint64 at an int64 address, for `numba.carray`."""
+    return types.CPointer(types.uint64)(types.int64), _to_pointer
+
+
 def _to_pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 

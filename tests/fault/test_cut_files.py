@@ -84,9 +84,9 @@ def test_a_file_that_is_whole_again_before_anybody_asks_is_read_again(
     data = (path / "boundaries.bin").read_bytes()
     refuse, restored = Tables.refuse_cut_file, []
 
-    def restore(tables: Tables, address: int) -> None:
+    def restore(tables: Tables, address: int, clock: int) -> None:
         restored.append((path / "boundaries.bin").write_bytes(data))
-        refuse(tables, address)
+        refuse(tables, address, clock)
 
     monkeypatch.setattr(Tables, "refuse_cut_file", restore)
     os.truncate(path / "boundaries.bin", 0)

@@ -15,7 +15,7 @@ from tests.support.twins import order as order_twin
 from tokenstore import Plan
 from tokenstore.order.interleave import interleave
 from tokenstore.order.keys import base_key
-from tokenstore.order.rows import locate_rows, segment_tables
+from tokenstore.order.rows import SegmentTables
 from tokenstore.order.schedule import Stage, lay_out
 from tokenstore.order.weights import MAX_PERIOD, integer_shares
 
@@ -220,28 +220,13 @@ class TestSchedule:
         key = order_twin.base_key(seed, "step")
         for step in range(laid.num_steps):
             cursor, size = laid.cursor(step), laid.stage(step).global_batch_size
-            tables = segment_tables(laid.segments_in(cursor, cursor + size), names)
+            tables = SegmentTables(laid.segments_in(cursor, cursor + size), names)
             for shuffle in (True, False):
-                out = np.empty((1, size, 2), np.int64)
-                bits = int(np.uint64(key).astype(np.int64))
-                locate_rows(
-                    0,
-                    step,
-                    cursor,
-                    laid.end,
-                    size,
-                    bits,
-                    shuffle,
-                    tables.spans,
-                    tables.counts,
-                    tables.numbers,
-                    tables.sources,
-                    tables.ranks,
-                    out,
-                )
+                tables.begin(step, cursor, laid.end, size, int(np.uint64(key).astype(np.int64)) if shuffle else None)
+                out = tables.locate([(step, 0, size)])
                 rows = order_twin.step_rows(seed, step, cursor, size, shuffle)
                 expected = [laid.segments_in(n, n + 1)[0].at(n) for n in rows]
-                assert out[0].tolist() == [[names[name], number] for name, number in expected]
+                assert out.tolist() == [[names[name], number] for name, number in expected]
 
     @given(schedules())
     def test_skipped_steps_move_no_other(self, case: tuple) -> None:

@@ -55,7 +55,7 @@ def test_what_runs_ahead_changes_nothing(
     with pytest.MonkeyPatch.context() as patch:
         if waits:
             patch.setattr(prefetch, "major_faults", count().__next__)
-        patch.setattr(prefetch, "_KEEP_CALLING", 3)
+        patch.setattr(prefetch, "LONGEST_BURST", 3)
         plain = list(walk(TokenLoader(plan, readahead=0, **arguments), 1000))
         first = TokenLoader(plan, **before, **arguments)
         got = list(walk(first, taken))

@@ -8,16 +8,14 @@ from pathlib import Path
 import pytest
 
 from tokenstore import jit
-from tokenstore.batches import gather, masks
+from tokenstore.batches import gather, planner
 from tokenstore.order import interleave, inverse, packing, rows, sorting
 
 KERNELS = [
     interleave._interleave_kernel,
     rows.locate_rows,
     gather.gather,
-    gather.annotate,
-    gather.plan_spans,
-    masks.mask,
+    planner.plan_spans,
     packing.place,
     packing._cut_classes,
     sorting.count_lengths,

@@ -82,7 +82,7 @@ def test_an_error_is_no_end(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None
     next(loader)
     loader.close()
     with monkeypatch.context() as patch:
-        patch.setattr("tokenstore.torch_data.tensors.BatchMaker.make_of", lambda *_: 1 / 0)
+        patch.setattr("tokenstore.torch_data.tensors.BatchMaker._make", lambda *_: 1 / 0)
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 next(loader)

@@ -22,7 +22,8 @@ from tokenstore.errors import CorruptionError
 from tokenstore.store.files import major_faults
 from tokenstore.store.maps import map_array, prefetch_pages
 from tokenstore.torch_data import prefetch
-from tokenstore.torch_data.prefetch import Prefetcher, PrefetchStopped, with_prefetched_pages
+from tokenstore.torch_data.prefetch import FIRST_BURST, LONGEST_BURST, LOOK_EVERY, Bursts, Prefetcher, PrefetchStopped
+from tokenstore.torch_data.tensors import BatchMaker
 
 
 @pytest.fixture
@@ -36,69 +37,118 @@ def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "tokenstore-ahead"]
 
 
-def rows_of(number: int) -> np.ndarray:
-    return np.full((1, 2), number)
+def run_of(bursts: Bursts, batches: int) -> list[int]:
+    """How far each of so many batches reads ahead."""
+    return [bursts.reach() for _ in range(batches)]
+
+
+class Disk:
+    """Counts the faults that a test says there were."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.faults = 0
+        monkeypatch.setattr(prefetch, "major_faults", lambda: self.faults)
+
+
+def test_one_fault_is_one_short_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reclaimed page now and then does not keep a run reading ahead that has all else in memory."""
+    disk, bursts = Disk(monkeypatch), Bursts(4)
+    assert sum(map(bool, run_of(bursts, 300))) <= 1
+    for _ in range(3):
+        disk.faults += 1
+        reaches = run_of(bursts, 300)
+        assert set(reaches) == {0, 4}
+        assert 0 < reaches.count(4) <= FIRST_BURST + 1
+        assert reaches.index(4) < LOOK_EVERY
+
+
+def test_bursts_grow_while_faults_continue_and_end_when_they_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk, bursts = Disk(monkeypatch), Bursts(4)
+    run_of(bursts, 300)
+    lengths = []
+    for _ in range(8):  # each fault soon after the burst before it
+        disk.faults += 1
+        reaches = run_of(bursts, LOOK_EVERY)
+        while bursts.reach():
+            reaches.append(4)
+        lengths.append(reaches.count(4))
+    assert lengths == sorted(lengths)
+    assert lengths[-1] >= LONGEST_BURST
+    assert sum(map(bool, run_of(bursts, 3 * LONGEST_BURST))) == 0
+    disk.faults += 1
+    assert run_of(bursts, 300).count(4) <= FIRST_BURST + 1
+
+
+def test_without_readahead_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "major_faults", lambda: 1 / 0)
+    assert set(run_of(Bursts(0), 50)) == {0}
+
+
+class Asked:
+    """The pages that a maker asked for; each batch is made of what was asked for before."""
+
+    def __init__(self, plan: Plan, monkeypatch: pytest.MonkeyPatch):
+        self.ranges: list[tuple[int, int]] = []
+        monkeypatch.setattr("tokenstore.torch_data.tensors.prefetch_pages", self.ranges.extend)
+        self.maker = BatchMaker(plan, "torch", ("input_ids", "targets"))
+        self.places = [(step, 0, 12) for step in range(12)]
+
+    def expected(self, first_row: int = 0) -> list[list[tuple[int, int]]]:
+        """Of each batch, by itself."""
+        sampler = self.maker.sampler
+        planned = [sampler.plan(sampler.locate(*place))[0] for place in self.places]
+        return [sampler.ranges(each, first_row) for each in planned]
 
 
 @pytest.mark.parametrize("batches", [1, 2, 5, 50])
-def test_pages_are_called_for_in_order_and_ahead(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the disk is waited for every item is called for once, in order, at most so many ahead, and given unchanged."""
+def test_pages_are_asked_for_in_order_and_ahead(plan: Plan, batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the disk is waited for, every batch is asked for once, in order, at most so many ahead, and given unchanged."""
     monkeypatch.setattr(prefetch, "major_faults", count().__next__)
-    called: list[int] = []
-    located = ((number, rows_of(number)) for number in range(30))
-    for expected, (place, rows) in enumerate(with_prefetched_pages(located, lambda r: called.append(r[0, 0]), batches)):
-        assert place == rows[0, 0] == expected
-        assert called == list(range(len(called)))
-        assert min(expected + 2, 30) <= len(called) <= min(expected + batches + 1, 30)
-    assert len(called) == 30
-    assert not list(with_prefetched_pages(iter(()), called.append, batches))
+    monkeypatch.setattr(prefetch, "PROBES", 0)
+    asked = Asked(plan, monkeypatch)
+    expected = asked.expected()
+    for step, (place, batch) in enumerate(asked.maker.batches(asked.places, batches)):
+        assert place[0] == step
+        assert (batch["input_ids"].numpy() == plan.batch(step)["input_ids"]).all()
+        number = next(n for n in range(13) if len(asked.ranges) == sum(map(len, expected[:n])))
+        assert asked.ranges == [pages for each in expected[:number] for pages in each]
+        assert min(step + 1, 12) <= number <= min(step + batches + 1, 12)
+    assert number == 12
 
 
-def test_pages_in_memory_are_soon_called_for_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing comes from the disk calling ends; one wait and it soon begins again, for a while."""
-    waits = 0
-    monkeypatch.setattr(prefetch, "major_faults", lambda: waits)
-    monkeypatch.setattr(prefetch, "_KEEP_CALLING", 5)
-    monkeypatch.setattr(prefetch, "_PROBES", 0)
-    called: list[int] = []
-    located = ((number, rows_of(number)) for number in count())
-    given = with_prefetched_pages(located, lambda r: called.append(r[0, 0]), 1)
-    assert [place for place, _ in islice(given, 18)] == list(range(18))
-    assert called == [0, 1]
-    waits = 3
-    assert [place for place, _ in islice(given, 60)] == list(range(18, 78))
-    assert called == [0, 1, *range(18, 24)]
+def test_some_batches_find_out_whether_a_burst_still_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Near the end of a burst some batches come without their first row: if it must be waited for, no gap follows."""
+    disk, bursts = Disk(monkeypatch), Bursts(3)
+    run_of(bursts, 50)
+    waiting = [((), number) for number in range(9)]
+    disk.faults, num_probes, gaps = 1, 0, 0
+    while not bursts.reach():
+        pass
+    for _ in range(4000):
+        probes = sum(first_row for _, first_row in bursts.due(waiting))
+        num_probes += probes
+        disk.faults += probes if num_probes <= 20 else 0  # then all is in memory
+        gaps += not bursts.reach() and num_probes <= 20
+    assert (gaps, bursts.reach()) == (0, 0)
+    assert 20 < num_probes <= 24
 
 
-def test_some_batches_find_out_whether_to_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before calling would end, a row of some batches is left out: if it has to be waited for, calling goes on without a
-    gap; if not, it ends.
-    """
-    waits, called = 1, set()
-    monkeypatch.setattr(prefetch, "_KEEP_CALLING", 20)
-    monkeypatch.setattr(prefetch, "major_faults", lambda: waits)
-    located = ((number, np.array([[number, 0], [number, 1]])) for number in count())
-    given = with_prefetched_pages(located, lambda rows: called.update(map(tuple, rows.tolist())), 3)
-    assert next(given)[0] == 0
-    waits = 2
-    for number, _ in islice(given, 200):
-        missing = {(number, 0), (number, 1)} - called
-        assert (number, 1) not in missing
-        waits += len(missing)
-    assert 0 < waits - 2 < 30
-    assert len(list(islice(given, 60))) == 60
-    assert max(called)[0] < 230
+def test_damage_ahead_is_left_for_its_batch(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P9: an error met while planning several batches stops nothing that comes before it, and comes again if asked again."""
+    maker = BatchMaker(plan, "torch", ("input_ids", "targets"))
+    real, damaged = maker.sampler.plan, maker.sampler.locate(7, 0, 12).tolist()
 
+    def refuse(rows: np.ndarray, sizes: list[int] | None = None) -> list:
+        if any(row in damaged for row in rows.tolist()):
+            raise CorruptionError("damaged")
+        return real(rows, sizes)
 
-def test_damage_ahead_is_left_for_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """P9: an error met while calling stops nothing that comes before it."""
-
-    def refuse(rows: np.ndarray) -> None:
-        raise CorruptionError("damaged")
-
-    monkeypatch.setattr(prefetch, "major_faults", count().__next__)
-    located = [(number, rows_of(number)) for number in range(9)]
-    assert list(with_prefetched_pages(iter(located), refuse, 3)) == located
+    monkeypatch.setattr(maker.sampler, "plan", refuse)
+    for readahead in (0, 3, 50):
+        given = maker.batches([(step, 0, 12) for step in range(12)], readahead)
+        assert [next(given)[0][0] for _ in range(7)] == list(range(7))
+        with pytest.raises(CorruptionError):
+            next(given)
 
 
 def test_calling_for_pages_cannot_fail(tmp_path: Path) -> None:

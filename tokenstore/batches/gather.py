@@ -1,210 +1,285 @@
-"""Sequences -> batch: reads the maps and widens uint16/uint32 straight into the int64 output. One nogil kernel a batch.
+"""Spans -> arrays: the second hot kernel. One call fills every field of a microbatch in one pass over its spans.
 
-First all sequences are planned into spans, then the spans are copied, while the processor is asked for the pages of a span
-some places further on: sequences lie far apart, and each would begin with a wait for memory (measured: a fifth of a
-batch of 8 x 2048). The largest id is found on the way: an id outside the vocabulary never reaches a model.
+Tokens are read in chunks of CHUNK, and each chunk is written to all arrays while it is in the nearest cache. Between chunks
+the processor is asked for the same amount of the coming microbatch: sequences are far apart, and without this each would begin
+with a wait for memory (measured: half of the time of a batch of 8 x 2048). Larger chunks leave the lines asked for too little
+time, smaller ones make short loops that the compiler's vector code is not worth entering for.
+
+The largest id is found on the way: an id outside the vocabulary never reaches a model.
 """
 
 import numpy as np
 from numba import carray
 
-from tokenstore.batches.concat_spans import concat_spans
-from tokenstore.batches.packed_spans import packed_spans
-from tokenstore.batches.shuffled import NUMBERS, shuffle_numbers
-from tokenstore.batches.spans import CONTINUES, DOCUMENT_START, LENGTH, MEMORY, SPAN_STORE, START
-from tokenstore.batches.tables import BAD_ID, ITEM_BYTES, OK, VOCAB_SIZE
-from tokenstore.intrinsics import prefetch, uint16_at, uint32_at
+from tokenstore.batches.block import (
+    AHEAD_BYTES,
+    AHEAD_SPAN,
+    AHEAD_STOP,
+    BORDERS,
+    CROSS,
+    DOCUMENTS,
+    FLAT_LABELS,
+    IDS,
+    IGNORED_TARGET,
+    LABEL_MASK,
+    LABELS,
+    LONGEST,
+    LOSS_MASK,
+    MASK_SCRATCH,
+    NEXT_ROWS,
+    NEXT_SPANS,
+    NEXT_STARTS,
+    NUM_BORDERS,
+    NUM_ROWS,
+    PAD_ID,
+    POSITIONS,
+    SEQUENCE_LENGTH,
+    SPANS,
+    STARTS,
+    TARGETS,
+    TOKEN_BYTES,
+    VOCAB_SIZE,
+    block_at,
+    report,
+)
+from tokenstore.batches.masks import read_bits, widen_in_loss
+from tokenstore.batches.spans import (
+    CONTINUES,
+    DOCUMENT_START,
+    LENGTH,
+    MASK,
+    MEMORY,
+    SPAN_COLUMNS,
+    SPAN_STORE,
+    START,
+)
+from tokenstore.batches.tables import BAD_ID, OK
+from tokenstore.intrinsics import float32_at, int32_at, int64_at, prefetch, uint8_at, uint16_at, uint32_at
 from tokenstore.jit import inline_kernel, kernel
 
 IGNORE = -100  # the target that losses leave out, in torch and in every framework built on it
-LINE_BYTES, PAGE_BYTES = 64, 4096
-PAGE_LINES = 16
-AHEAD_SPANS = 4
+CHUNK = 512  # tokens
+LINE_BYTES = 64
+
+
+# ---- loops over a chunk: addresses in, no arrays, as an array handed over costs a counted reference
 
 
 @inline_kernel
-def _call_for(span: np.ndarray, item_bytes: int) -> None:
-    """Prefetch the first lines of every page of a span; the processor's own prefetching goes on inside a page."""
-    address = span[MEMORY]
-    stop = address + span[LENGTH] * item_bytes
-    while address < stop:
-        page_stop = (address // PAGE_BYTES + 1) * PAGE_BYTES
-        for line in range(address, min(page_stop, stop, address + PAGE_LINES * LINE_BYTES), LINE_BYTES):
+def _widen(tokens: int, token_bytes: int, count: int, out: int) -> None:
+    """Copy `count` tokens of uint16 or uint32 to int64."""
+    wide = carray(int64_at(out), (count,))
+    if token_bytes == 2:
+        short = carray(uint16_at(tokens), (count,))
+        for i in range(count):
+            wide[i] = short[i]
+    else:
+        words = carray(uint32_at(tokens), (count,))
+        for i in range(count):
+            wide[i] = words[i]
+
+
+@inline_kernel
+def _largest(tokens: int, token_bytes: int, count: int) -> int:
+    """The largest of `count` tokens."""
+    if token_bytes == 2:
+        short = carray(uint16_at(tokens), (count,))
+        most = np.uint16(0)
+        for i in range(count):
+            most = max(most, short[i])
+        return np.int64(most)
+    words = carray(uint32_at(tokens), (count,))
+    largest = np.uint32(0)
+    for i in range(count):
+        largest = max(largest, words[i])
+    return np.int64(largest)
+
+
+@inline_kernel
+def _fill(out: int, count: int, value: int, step: int) -> None:
+    """Write value, value + step, ... to `count` int64."""
+    wide = carray(int64_at(out), (count,))
+    for i in range(count):
+        wide[i] = value + i * step
+
+
+@inline_kernel
+def _put(out: int, value: int) -> None:
+    """Write one int64."""
+    carray(int64_at(out), (1,))[0] = value
+
+
+# ---- the coming microbatch
+
+
+@inline_kernel
+def _begin_ahead(block: np.ndarray) -> None:
+    """Point at the first span of the coming microbatch."""
+    block[AHEAD_SPAN], block[AHEAD_BYTES], block[AHEAD_STOP] = 0, 0, 0
+    if block[NEXT_ROWS]:
+        starts = carray(int64_at(block[NEXT_STARTS]), (block[NEXT_ROWS] + 1,))
+        block[AHEAD_SPAN], block[AHEAD_STOP] = starts[0], starts[block[NEXT_ROWS]]
+
+
+@inline_kernel
+def _prefetch_ahead(block: np.ndarray, num_bytes: int) -> None:
+    """Prefetch the next `num_bytes` of the coming microbatch, in the order in which it will be read."""
+    spans = carray(int64_at(block[NEXT_SPANS]), (block[AHEAD_STOP], SPAN_COLUMNS))
+    while num_bytes > 0 and block[AHEAD_SPAN] < block[AHEAD_STOP]:
+        span = spans[block[AHEAD_SPAN]]
+        size = (span[LENGTH] + span[CONTINUES]) * block[TOKEN_BYTES]
+        part = min(num_bytes, size - block[AHEAD_BYTES])
+        first = span[MEMORY] + block[AHEAD_BYTES]
+        for line in range(first & -LINE_BYTES, first + part, LINE_BYTES):
             prefetch(line)
-        address = page_stop
+        if span[MASK]:  # a line of the mask holds the bits of 512 tokens
+            prefetch((span[MASK] >> 3) + (block[AHEAD_BYTES] // block[TOKEN_BYTES] >> 3))
+        num_bytes -= part
+        block[AHEAD_BYTES] += part
+        if block[AHEAD_BYTES] == size:
+            block[AHEAD_SPAN] += 1
+            block[AHEAD_BYTES] = 0
+
+
+# ---- the microbatch itself
 
 
 @inline_kernel
-def _copy(tokens: np.ndarray, goes_on: int, ids: np.ndarray, targets: np.ndarray) -> int:
-    """Copy ids.size tokens to `ids` and the tokens behind each to `targets`; return the largest id met.
+def _copy_chunk(block: np.ndarray, span: np.ndarray, done: int, count: int, at: int, document: int) -> int:
+    """Write `count` tokens of a span, from its token `done` on, to element `at` of every array; returns the largest id read.
 
-    tokens: uint16 or uint32[ids.size + goes_on]; without goes_on the last target is IGNORE.
+    Targets end where the document ends: its last token has none.
     """
-    last = ids.size - 1
-    largest = tokens[last]
-    for i in range(last):
-        ids[i] = tokens[i]
-        targets[i] = tokens[i + 1]
-        largest = max(largest, tokens[i])
-    ids[last] = tokens[last]
-    targets[last] = tokens[last + 1] if goes_on else IGNORE
-    return max(np.int64(largest), targets[last])
+    token_bytes, tokens = block[TOKEN_BYTES], span[MEMORY] + done * block[TOKEN_BYTES]
+    pairs = min(count, span[LENGTH] + span[CONTINUES] - 1 - done)
+    num_read = max(count, pairs + 1)
+    in_loss = np.int64(0)  # address of a byte a token, 0: all are in the loss
+    if span[MASK]:
+        in_loss = read_bits(span[MASK] + done, num_read, block[MASK_SCRATCH])
+    if block[IDS]:
+        _widen(tokens, token_bytes, count, block[IDS] + 8 * at)
+    if block[TARGETS]:
+        if in_loss:
+            widen_in_loss(tokens + token_bytes, token_bytes, pairs, in_loss + 1, IGNORE, block[TARGETS] + 8 * at)
+        else:
+            _widen(tokens + token_bytes, token_bytes, pairs, block[TARGETS] + 8 * at)
+    if block[LABELS]:
+        if in_loss:
+            widen_in_loss(tokens, token_bytes, count, in_loss, IGNORE, block[LABELS] + 8 * at)
+        else:
+            _widen(tokens, token_bytes, count, block[LABELS] + 8 * at)
+    if block[POSITIONS]:
+        _fill(block[POSITIONS] + 8 * at, count, done, 1)
+    if block[DOCUMENTS]:
+        _fill(block[DOCUMENTS] + 8 * at, count, document, 0)
+    return _largest(tokens, token_bytes, num_read)
 
 
 @inline_kernel
-def _plan_spans(
-    rows: np.ndarray,
-    length: int,
-    packed: bool,
-    shuffle: bool,
-    cross: bool,
-    clock: int,
-    stores: np.ndarray,
-    sources: np.ndarray,
-    packings: np.ndarray,
-    files: np.ndarray,
-    report: np.ndarray,
-    work: np.ndarray,
-    keys: np.ndarray,
-    starts: np.ndarray,
-    spans: np.ndarray,
-) -> int:
-    """Spans of all rows, under any packing; see `gather`. Returns how many, or -1 with `report` filled."""
-    if packed:
-        return packed_spans(
-            rows, length, shuffle, clock, stores, sources, packings, files, report, work, keys, starts, spans
-        )
-    shuffle_numbers(rows, shuffle, sources, keys)
-    count = 0
-    for r in range(rows.shape[0]):
-        starts[r] = count
-        if rows[r, 0] >= 0:
-            source, number, window = rows[r, 0], rows[r, 1], np.int64(keys[NUMBERS, r])
-            more = concat_spans(
-                source, number, window, length, cross, shuffle, clock, stores, sources, files, report, spans[count:]
-            )
-            if more < 0:
-                return -1
-            count += more
-    starts[rows.shape[0]] = count
-    return count
-
-
-@kernel
-def plan_spans(
-    rows: np.ndarray,
-    length: int,
-    packed: bool,
-    shuffle: bool,
-    clock: int,
-    stores: np.ndarray,
-    sources: np.ndarray,
-    packings: np.ndarray,
-    files: np.ndarray,
-    report: np.ndarray,
-    work: np.ndarray,
-    keys: np.ndarray,
-    starts: np.ndarray,
-    spans: np.ndarray,
-) -> None:
-    """The spans of `rows` and no more, for who asks which documents there are; arguments as in `gather`."""
-    count = _plan_spans(
-        rows, length, packed, shuffle, False, clock, stores, sources, packings, files, report, work, keys, starts, spans
-    )
-    if count >= 0:
-        report[0] = OK
-
-
-@kernel
-def gather(
-    rows: np.ndarray,
-    packed: bool,
-    shuffle: bool,
-    cross: bool,
-    pad_id: int,
-    clock: int,
-    stores: np.ndarray,
-    sources: np.ndarray,
-    packings: np.ndarray,
-    files: np.ndarray,
-    report: np.ndarray,
-    work: np.ndarray,
-    keys: np.ndarray,
-    starts: np.ndarray,
-    spans: np.ndarray,
-    ids: np.ndarray,
-    targets: np.ndarray,
-) -> None:
-    """Fill a microbatch.
-
-    rows: int64[B, 2], source and sequence number; source -1 for a row of padding. work: int64[7, n] and keys: uint64[3, n],
-    scratch; n is B * (L + 1) + 1 where documents are packed, else B. firsts: int64[B + 1], filled: each row's first span.
-    spans: int64[B * (L + 1) + 1, 7], filled. report: int64[5], report[0] is OK or why not. ids, targets: int64[B, L], filled:
-    tokens, and the token after each in its document or IGNORE; with `cross` (concat only), the token after each in the
-    stream.
-    """
-    length = ids.shape[1]
-    count = _plan_spans(
-        rows, length, packed, shuffle, cross, clock, stores, sources, packings, files, report, work, keys, starts, spans
-    )
-    if count < 0:
-        return
-    item_bytes = stores[0, ITEM_BYTES]  # all stores of a plan are of one tokenizer, and so of one type
-    vocab_size = stores[0, VOCAB_SIZE]
-    for j in range(min(count, AHEAD_SPANS)):
-        _call_for(spans[j], item_bytes)
-    for r in range(rows.shape[0]):
-        at = 0
-        for j in range(starts[r], starts[r + 1]):
-            if j + AHEAD_SPANS < count:
-                _call_for(spans[j + AHEAD_SPANS], item_bytes)
-            size, goes_on = spans[j, LENGTH], spans[j, CONTINUES]
-            stop = at + size
-            x, y = ids[r, at : min(stop, length)], targets[r, at : min(stop, length)]
-            if stop > length:  # only with `cross`: the one token behind the row is a target and nothing else
-                size, goes_on = size - 1, 1
-                if size == 0:
-                    size, goes_on, x, y = 1, 0, targets[r, length - 1 :], spans[count, 3:4]
-            if item_bytes == 2:
-                largest = _copy(carray(uint16_at(spans[j, MEMORY]), (size + goes_on,)), goes_on, x, y)
+def _put_first(block: np.ndarray, span: np.ndarray, row_at: int, at: int) -> None:
+    """What the first token of a span means for the token before it in the row, and for its own label."""
+    if block[CROSS]:
+        if at > row_at and block[TARGETS]:
+            target = span[MEMORY]
+            if span[MASK]:
+                in_loss = read_bits(span[MASK], 1, block[MASK_SCRATCH])
+                widen_in_loss(target, block[TOKEN_BYTES], 1, in_loss, IGNORE, block[TARGETS] + 8 * (at - 1))
             else:
-                largest = _copy(carray(uint32_at(spans[j, MEMORY]), (size + goes_on,)), goes_on, x, y)
-            if largest >= vocab_size:
-                report[0], report[1], report[2] = BAD_ID, spans[j, SPAN_STORE], spans[j, START]
-                report[3], report[4] = vocab_size, largest
-                return
-            if cross and 0 < at < length:
-                targets[r, at - 1] = ids[r, at]
-            at = stop
-        for i in range(at, length):
-            ids[r, i], targets[r, i] = pad_id, IGNORE
-    report[0] = OK
+                _widen(target, block[TOKEN_BYTES], 1, block[TARGETS] + 8 * (at - 1))
+    elif block[LABELS] and (at > row_at or span[START] == span[DOCUMENT_START]):
+        _put(block[LABELS] + 8 * at, IGNORE)  # nothing before it predicts it
+
+
+@inline_kernel
+def _put_border(block: np.ndarray, at: int, size: int) -> None:
+    """Note that a piece of `size` tokens, or of padding, begins at element `at`."""
+    if block[BORDERS]:
+        carray(int32_at(block[BORDERS]), (block[NUM_BORDERS] + 1,))[block[NUM_BORDERS]] = at
+        block[NUM_BORDERS] += 1
+        block[LONGEST] = max(block[LONGEST], size)
+
+
+@inline_kernel
+def _copy_span(block: np.ndarray, span: np.ndarray, row_at: int, at: int, document: int) -> int:
+    """Write a span of the row that begins at element `row_at` to elements at, at + 1, ...; returns the largest id read.
+
+    Where targets cross documents, the last span may go one token beyond its row, or consist of that token: only a target.
+    """
+    length = block[SEQUENCE_LENGTH]
+    size = min(span[LENGTH], row_at + length - at)
+    largest = np.int64(0)
+    done = np.int64(0)
+    while done < size:
+        count = min(CHUNK, size - done)
+        _prefetch_ahead(block, count * block[TOKEN_BYTES] + LINE_BYTES)
+        largest = max(largest, _copy_chunk(block, span, done, count, at + done, document))
+        done += count
+    if size > 0:
+        _put_border(block, at, size)
+        if span[LENGTH] + span[CONTINUES] == size and block[TARGETS]:
+            _put(block[TARGETS] + 8 * (at + size - 1), IGNORE)
+    else:
+        largest = _largest(span[MEMORY], block[TOKEN_BYTES], 1)
+    _put_first(block, span, row_at, at)
+    return largest
+
+
+@inline_kernel
+def _end_row(block: np.ndarray, row_at: int, at: int) -> None:
+    """Fill the row with padding from element `at` on, and write what follows from its targets."""
+    length = block[SEQUENCE_LENGTH]
+    left = row_at + length - at
+    if left > 0:
+        _put_border(block, at, left)
+        if block[IDS]:
+            _fill(block[IDS] + 8 * at, left, block[PAD_ID], 0)
+        if block[TARGETS]:
+            _fill(block[TARGETS] + 8 * at, left, IGNORE, 0)
+        if block[LABELS]:
+            _fill(block[LABELS] + 8 * at, left, IGNORE, 0)
+        if block[POSITIONS]:
+            _fill(block[POSITIONS] + 8 * at, left, 0, 1)
+        if block[DOCUMENTS]:
+            _fill(block[DOCUMENTS] + 8 * at, left, -1, 0)
+    if block[LABELS] and block[FLAT_LABELS]:
+        _put(block[LABELS] + 8 * row_at, IGNORE)
+    if block[TARGETS]:
+        targets = carray(int64_at(block[TARGETS] + 8 * row_at), (length,))
+        if block[LOSS_MASK]:
+            shares = carray(float32_at(block[LOSS_MASK] + 4 * row_at), (length,))
+            for i in range(length):
+                shares[i] = targets[i] != IGNORE
+        if block[LABEL_MASK]:
+            flags = carray(uint8_at(block[LABEL_MASK] + row_at), (length,))
+            for i in range(length):
+                flags[i] = targets[i] != IGNORE
+        if block[IGNORED_TARGET] == 0:
+            for i in range(length):
+                targets[i] = max(targets[i], 0)
 
 
 @kernel
-def annotate(
-    starts: np.ndarray,
-    spans: np.ndarray,
-    positions: np.ndarray,
-    documents: np.ndarray,
-    is_start: np.ndarray,
-) -> None:
-    """What tells documents apart in the microbatch that `gather` filled last, all [B, L].
+def gather(address: int) -> None:
+    """Fill the arrays of a microbatch whose spans are planned, by the block at `address`, and prefetch the next one.
 
-    positions: int64, from 0 at each document, at the row's start and where padding begins. documents: int64, 0, 1, ... in
-    the row, -1 for padding. is_start: bool, whether the token does not follow the one before it: the first of its document,
-    of a later part of it behind another document, or padding.
+    The report is OK or BAD_ID. What is read was checked when it was planned.
     """
-    length = positions.shape[1]
-    for r in range(positions.shape[0]):
-        at = 0
+    block = block_at(address)
+    length = block[SEQUENCE_LENGTH]
+    starts = carray(int64_at(block[STARTS]), (block[NUM_ROWS] + 1,))
+    spans = carray(int64_at(block[SPANS]), (starts[block[NUM_ROWS]], SPAN_COLUMNS))
+    block[NUM_BORDERS] = block[LONGEST] = 0
+    _begin_ahead(block)
+    for r in range(block[NUM_ROWS]):
+        row_at = at = r * length
         for j in range(starts[r], starts[r + 1]):
-            for i in range(min(spans[j, LENGTH], length - at)):
-                positions[r, at + i] = i
-                documents[r, at + i] = j - starts[r]
-                is_start[r, at + i] = False
-            if at < length:
-                is_start[r, at] = at > 0 or spans[j, START] == spans[j, DOCUMENT_START]
-            at += spans[j, LENGTH]
-        for i in range(at, length):
-            positions[r, i], documents[r, i], is_start[r, i] = i - at, -1, True
+            span = spans[j]
+            largest = _copy_span(block, span, row_at, at, j - starts[r])
+            if largest >= block[VOCAB_SIZE]:
+                report(block, BAD_ID, span[SPAN_STORE], span[START], block[VOCAB_SIZE], largest)
+                return
+            at += span[LENGTH]
+        _end_row(block, row_at, at)
+    if block[BORDERS]:
+        carray(int32_at(block[BORDERS]), (block[NUM_BORDERS] + 1,))[block[NUM_BORDERS]] = block[NUM_ROWS] * length
+    report(block, OK, 0, 0, 0, 0)

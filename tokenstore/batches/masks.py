@@ -1,61 +1,42 @@
-"""Loss masks (FMT-10): which tokens a model is not to learn to predict. Only for stores that have them."""
+"""Loss masks (FMT-10): which tokens are in the loss, one bit per token. Only for stores that have them.
+
+The bits of a chunk are first spread to a byte each, so that the loops that use them become vector instructions.
+"""
 
 import numpy as np
 from numba import carray
 
-from tokenstore.batches.gather import IGNORE
-from tokenstore.batches.spans import CONTINUES, LENGTH, SPAN_STORE, START, is_mapped, shard_of
-from tokenstore.batches.tables import ADDRESS, FILE_TOKENS, FIRST_FILE, FIRST_MASK, FIRST_TOKEN, OK
-from tokenstore.intrinsics import uint8_at
-from tokenstore.jit import inline_kernel, kernel
+from tokenstore.intrinsics import int64_at, uint8_at, uint16_at, uint32_at, uint64_at
+from tokenstore.jit import inline_kernel
+
+MASK_WORDS = 80  # uint64 of scratch: 8 tokens each, for a chunk of 512 that begins inside a byte and one token more
+_REPEAT, _PICK = np.uint64(0x0101010101010101), np.uint64(0x8040201008040201)
 
 
 @inline_kernel
-def _read_bits(token: int, row: np.ndarray, clock: int, files: np.ndarray, report: np.ndarray, out: np.ndarray) -> bool:
-    """The mask of stream tokens token, token + 1, ... of a store, all in one shard, into bool `out`; False for `report`.
+def read_bits(place: int, count: int, scratch: int) -> int:
+    """Spread `count` bits from bit `place` (8 x address + bit) on; returns the address of a byte each, not 0 where set.
 
-    `out` stays as it is, all True, where the store has no masks.
+    It reads no byte that holds none of these bits.
     """
-    if row[FIRST_MASK] < 0:
-        return True
-    shard = shard_of(token, row, files)
-    mask = row[FIRST_MASK] + shard - row[FIRST_FILE] - 1
-    if not is_mapped(mask, clock, files, report):
-        return False
-    at = token - files[shard, FIRST_TOKEN]
-    bits = carray(uint8_at(files[mask, ADDRESS]), ((files[shard, FILE_TOKENS] + 7) // 8,))
-    for i in range(out.size):
-        out[i] = (bits[(at + i) >> 3] >> ((at + i) & 7)) & 1
-    return True
+    shift = place & 7
+    num_bytes = (shift + count + 7) >> 3
+    bits = carray(uint8_at(place >> 3), (num_bytes,))
+    words = carray(uint64_at(scratch), (num_bytes,))
+    for i in range(num_bytes):
+        words[i] = (np.uint64(bits[i]) * _REPEAT) & _PICK  # byte k of the word is not 0 where bit k is set
+    return scratch + shift
 
 
-@kernel
-def mask(
-    clock: int,
-    stores: np.ndarray,
-    files: np.ndarray,
-    report: np.ndarray,
-    starts: np.ndarray,
-    spans: np.ndarray,
-    in_loss: np.ndarray,
-    targets: np.ndarray,
-) -> None:
-    """Leave masked tokens out of the microbatch that `gather` filled last.
-
-    in_loss: bool[B, L + 1], filled: the mask of each token, and in the last column that of the token behind the row; True
-    on padding. targets: int64[B, L]: IGNORE where the token to predict is masked.
-    """
-    length = targets.shape[1]
-    for r in range(targets.shape[0]):
-        at = 0
-        in_loss[r, :] = True
-        for j in range(starts[r], starts[r + 1]):
-            size = spans[j, LENGTH] + spans[j, CONTINUES]  # what is behind a span is overwritten by the next one
-            stop = min(at + size, length + 1)
-            if not _read_bits(spans[j, START], stores[spans[j, SPAN_STORE]], clock, files, report, in_loss[r, at:stop]):
-                return
-            at += spans[j, LENGTH]
-        for i in range(length):
-            if not in_loss[r, i + 1]:
-                targets[r, i] = IGNORE
-    report[0] = OK
+@inline_kernel
+def widen_in_loss(tokens: int, token_bytes: int, count: int, in_loss: int, ignored: int, out: int) -> None:
+    """Copy `count` tokens of uint16 or uint32 to int64, `ignored` in place of those whose byte of `in_loss` is 0."""
+    wide, flags = carray(int64_at(out), (count,)), carray(uint8_at(in_loss), (count,))
+    if token_bytes == 2:
+        short = carray(uint16_at(tokens), (count,))
+        for i in range(count):
+            wide[i] = np.int64(short[i]) if flags[i] else ignored
+    else:
+        words = carray(uint32_at(tokens), (count,))
+        for i in range(count):
+            wide[i] = np.int64(words[i]) if flags[i] else ignored

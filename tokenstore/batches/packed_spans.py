@@ -1,13 +1,25 @@
-"""Sequences of packed sources (ORD-13, ORD-15) -> their spans, a microbatch at a time.
+"""Sequences of packed sources (ORD-13, ORD-15) -> their spans, all rows of a call at once.
 
-Every piece needs three places in memory that lie anywhere in a store of any size: its document's number, the boundaries of
-that document, its tokens. So each step is done for all pieces of the microbatch before the next one, and asks the processor
-for what the next one reads.
+Every piece needs three places in memory that are anywhere in a store of any size: its document's number, the boundaries of
+that document, its tokens. So each step is done for all pieces of the call before the next one, and prefetches what the next
+one reads.
 """
 
 import numpy as np
 from numba import carray
 
+from tokenstore.batches.block import (
+    CLOCK,
+    SEQUENCE_LENGTH,
+    SHUFFLE,
+    files_of,
+    keys_of,
+    packings_of,
+    report,
+    sources_of,
+    stores_of,
+    work_of,
+)
 from tokenstore.batches.packings import (
     CLASS_FIRSTS,
     COUNTS,
@@ -21,32 +33,21 @@ from tokenstore.batches.packings import (
     NUM_LEAVES,
     NUM_NODES,
     PACKING_CLOCK,
-    STREAM,
+    SOURCE,
 )
 from tokenstore.batches.shuffled import KEYS, NUMBERS, SIZES, shuffle_numbers
-from tokenstore.batches.spans import (
-    CONTINUES,
-    DOCUMENT,
-    DOCUMENT_START,
-    LENGTH,
-    MEMORY,
-    SPAN_STORE,
-    START,
-    boundaries_of,
-    is_mapped,
-    memory_of,
-)
+from tokenstore.batches.spans import boundaries_of, is_mapped, put_span
 from tokenstore.batches.tables import (
     ADDRESS,
     BAD_BOUNDARY,
-    BAD_ORDER,
+    BAD_INDEX,
     CLASS_KEY,
     FIRST_FILE,
+    INDEX_FILE,
     NOT_PACKED,
     NUM_DOCUMENTS,
     NUM_SEQUENCES,
     NUM_TOKENS,
-    ORDER_FILE,
     PACKING,
     ROW_KEY,
     P,
@@ -63,67 +64,47 @@ from tokenstore.order.repeats import position_of
 # Rows of the int64 scratch, a column a piece: its room in tokens; its slot, then place in the length index, then document; its
 # number in the document; its store; how many whole pieces of L its rank has room for. A column a row: its packing and bin
 ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_OF_RANK, _PACKING, _BIN = range(7)
-WORK_ROWS = 7
 
 
 @inline_kernel
-def _packing_of(
-    source: int, epoch: int, clock: int, sources: np.ndarray, packings: np.ndarray, report: np.ndarray
-) -> int:
-    """The row of `packings` for this epoch of a source; -1 with `report` asking for it where there is none."""
+def _packing_of(block: np.ndarray, source: int, epoch: int) -> int:
+    """The row of the table of packings for this epoch of a source; -1 with a report asking for it where there is none."""
+    packings, sources = packings_of(block), sources_of(block)
     row = sources[source, PACKING]
-    if packings[row, STREAM] != source or packings[row, EPOCH] != epoch:
+    if packings[row, SOURCE] != source or packings[row, EPOCH] != epoch:
         row = 0
-        while row < packings.shape[0] and (packings[row, STREAM] != source or packings[row, EPOCH] != epoch):
+        while row < packings.shape[0] and (packings[row, SOURCE] != source or packings[row, EPOCH] != epoch):
             row += 1
         if row == packings.shape[0]:
-            report[0], report[1], report[2] = NOT_PACKED, source, epoch
+            report(block, NOT_PACKED, source, epoch, 0, 0)
             return -1
         sources[source, PACKING] = row
-    packings[row, PACKING_CLOCK] = clock
+    packings[row, PACKING_CLOCK] = block[CLOCK]
     return row
 
 
 @inline_kernel
-def _lay_bins(
-    rows: np.ndarray,
-    shuffle: bool,
-    clock: int,
-    sources: np.ndarray,
-    packings: np.ndarray,
-    report: np.ndarray,
-    work: np.ndarray,
-    keys: np.ndarray,
-) -> bool:
-    """The packing of each row, and its bin in that; False with `report` asking for a packing."""
+def _find_bins(block: np.ndarray, rows: np.ndarray) -> bool:
+    """The packing of each row, and its bin in that; False with a report asking for a packing."""
+    sources, work, keys = sources_of(block), work_of(block), keys_of(block)
     for r in range(rows.shape[0]):
         if rows[r, 0] >= 0:
             epoch = rows[r, 1] // sources[rows[r, 0], NUM_SEQUENCES]
-            work[_PACKING, r] = _packing_of(rows[r, 0], epoch, clock, sources, packings, report)
+            work[_PACKING, r] = _packing_of(block, rows[r, 0], epoch)
             if work[_PACKING, r] < 0:
                 return False
-    shuffle_numbers(rows, shuffle, sources, keys)
+    shuffle_numbers(block, rows)
     for r in range(rows.shape[0]):
         work[_BIN, r] = np.int64(keys[NUMBERS, r])
     return True
 
 
 @inline_kernel
-def _lay_slots(
-    rows: np.ndarray,
-    length: int,
-    shuffle: bool,
-    clock: int,
-    sources: np.ndarray,
-    packings: np.ndarray,
-    report: np.ndarray,
-    work: np.ndarray,
-    keys: np.ndarray,
-    starts: np.ndarray,
-) -> int:
-    """The slots of all rows, in row order, as places in their class in this epoch; returns how many, -1 for `report`."""
-    if not _lay_bins(rows, shuffle, clock, sources, packings, report, work, keys):
+def _find_slots(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> int:
+    """The slots of all rows, in row order, as places in their class in this epoch; returns how many, -1 with a report."""
+    if not _find_bins(block, rows):
         return -1
+    sources, packings, work, keys = sources_of(block), packings_of(block), work_of(block), keys_of(block)
     num_rows = rows.shape[0]
     count = 0
     for r in range(num_rows):
@@ -135,9 +116,9 @@ def _lay_slots(
         leaves = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES], 2))
         bins = carray(int64_at(packing[FIRSTS]), (packing[NUM_LEAVES] + 1,))
         more = slots_of_bin(work[_BIN, r], nodes, leaves, bins, work[ROOM, count:], work[PLACE, count:])
-        if shuffle:
+        if block[SHUFFLE]:
             source = sources[rows[r, 0]]
-            counts = carray(int64_at(packing[COUNTS]), (length + 1,))
+            counts = carray(int64_at(packing[COUNTS]), (block[SEQUENCE_LENGTH] + 1,))
             row_key = counted_key(np.uint64(source[ROW_KEY]), rows[r, 1])
             shuffle_slots(row_key, more, work[ROOM, count:], work[PLACE, count:])
             class_key = counted_key(np.uint64(source[CLASS_KEY]), packing[EPOCH])
@@ -147,7 +128,7 @@ def _lay_slots(
                 keys[KEYS, j] = counted_key(class_key, work[ROOM, j])
         count += more
     starts[num_rows] = count
-    if shuffle:
+    if block[SHUFFLE]:
         permute_each(keys[SIZES, :count], keys[KEYS, :count], keys[NUMBERS, :count])
         for j in range(count):
             work[PLACE, j] = np.int64(keys[NUMBERS, j])
@@ -155,19 +136,10 @@ def _lay_slots(
 
 
 @inline_kernel
-def _find_places(
-    rows: np.ndarray,
-    length: int,
-    clock: int,
-    stores: np.ndarray,
-    sources: np.ndarray,
-    packings: np.ndarray,
-    files: np.ndarray,
-    report: np.ndarray,
-    work: np.ndarray,
-    starts: np.ndarray,
-) -> bool:
+def _find_places(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> bool:
     """Slots -> places in the length indexes, -1 for a rank that is empty; and the number of the piece in its document."""
+    stores, files, packings, work = stores_of(block), files_of(block), packings_of(block), work_of(block)
+    length = block[SEQUENCE_LENGTH]
     for r in range(rows.shape[0]):
         if starts[r] == starts[r + 1]:
             continue
@@ -188,29 +160,28 @@ def _find_places(
             place = position_of(entries[entry, RANK] + rank, epoch, row[P], row[Q])
             work[NUMBER, j], work[PIECE_STORE, j] = piece, store
             work[PLACE, j] = place if place < row[NUM_DOCUMENTS] else -1
-            if not is_mapped(row[ORDER_FILE], clock, files, report) or not is_mapped(
-                row[FIRST_FILE], clock, files, report
-            ):
+            if not is_mapped(block, row[INDEX_FILE]) or not is_mapped(block, row[FIRST_FILE]):
                 return False
-            prefetch(files[row[ORDER_FILE], ADDRESS] + place * (4 if row[NUM_DOCUMENTS] <= MOST_SHORT_NUMBERS else 8))
+            prefetch(files[row[INDEX_FILE], ADDRESS] + place * (4 if row[NUM_DOCUMENTS] <= MOST_SHORT_NUMBERS else 8))
     return True
 
 
 @inline_kernel
-def _find_documents(count: int, stores: np.ndarray, files: np.ndarray, report: np.ndarray, work: np.ndarray) -> bool:
-    """Places in the length indexes -> documents."""
+def _find_documents(block: np.ndarray, count: int) -> bool:
+    """Places in the length indexes -> documents; False with a report."""
+    stores, files, work = stores_of(block), files_of(block), work_of(block)
     for j in range(count):
         row = stores[work[PIECE_STORE, j]]
         place, size = work[PLACE, j], row[NUM_DOCUMENTS]
         if place < 0:
             continue
-        address = files[row[ORDER_FILE], ADDRESS]
+        address = files[row[INDEX_FILE], ADDRESS]
         if size <= MOST_SHORT_NUMBERS:
             document = np.int64(carray(uint32_at(address), (size,))[place])
         else:
             document = carray(int64_at(address), (size,))[place]
         if document < 0 or document >= size:
-            report[0], report[1], report[2], report[3], report[4] = BAD_ORDER, row[ORDER_FILE], 0, document, 0
+            report(block, BAD_INDEX, row[INDEX_FILE], 0, document, 0)
             return False
         prefetch(files[row[FIRST_FILE], ADDRESS] + document * 8)
         work[PLACE, j] = document
@@ -218,65 +189,49 @@ def _find_documents(count: int, stores: np.ndarray, files: np.ndarray, report: n
 
 
 @inline_kernel
-def packed_spans(
-    rows: np.ndarray,
-    length: int,
-    shuffle: bool,
-    clock: int,
-    stores: np.ndarray,
-    sources: np.ndarray,
-    packings: np.ndarray,
-    files: np.ndarray,
-    report: np.ndarray,
-    work: np.ndarray,
-    keys: np.ndarray,
-    starts: np.ndarray,
-    out: np.ndarray,
-) -> int:
-    """Spans of the sequences `rows` int64[B, 2] (source, number); returns how many, or -1 with `report` filled.
+def _put_piece(block: np.ndarray, j: int, out: np.ndarray) -> int:
+    """Write the span of piece j to `out`. Returns 1, 0 if this epoch has nothing in its slot, or -1 with a report."""
+    work, length = work_of(block), block[SEQUENCE_LENGTH]
+    document, room, store = work[PLACE, j], work[ROOM, j], work[PIECE_STORE, j]
+    if document < 0:
+        return 0
+    row = stores_of(block)[store]
+    boundaries = boundaries_of(row, files_of(block))
+    first, stop = boundaries[document], boundaries[document + 1]
+    if first < 0 or stop <= first or stop > row[NUM_TOKENS]:
+        report(block, BAD_BOUNDARY, row[FIRST_FILE], first, first, stop)
+        return -1
+    # The length index promises documents of these lengths here. Under a fractional repeat factor a rank holds documents of
+    # several runs, none longer than the room it was given
+    whole = work[PIECES_OF_RANK, j]
+    fits = (stop - first) // length == whole and (room == length or (stop - first) % length == room)
+    most = whole * length + (room if room < length else length - 1)
+    if not fits and (row[P] == row[Q] or stop - first > most):
+        report(block, BAD_INDEX, row[INDEX_FILE], 0, document, stop - first)
+        return -1
+    token = first + work[NUMBER, j] * length
+    size = min(room, stop - token)
+    if size <= 0:  # a shorter document than the rank has room for
+        return 0
+    return 1 if put_span(block, store, token, size, document, first, stop, out) else -1
 
-    work: int64[7, B * length], keys: uint64[3, B * length], scratch. firsts: int64[B + 1], each row's first span.
-    out: int64[B * length, 7].
-    """
-    pieces = _lay_slots(rows, length, shuffle, clock, sources, packings, report, work, keys, starts)
+
+@inline_kernel
+def packed_spans(block: np.ndarray, rows: np.ndarray, starts: np.ndarray, spans: np.ndarray) -> bool:
+    """Fill `starts` and `spans` for located rows, see `planner.plan_spans`; False with a report."""
+    pieces = _find_slots(block, rows, starts)
     if pieces < 0:
-        return -1
-    if not _find_places(rows, length, clock, stores, sources, packings, files, report, work, starts):
-        return -1
-    if not _find_documents(pieces, stores, files, report, work):
-        return -1
+        return False
+    if not _find_places(block, rows, starts) or not _find_documents(block, pieces):
+        return False
     count = j = 0
     for r in range(rows.shape[0]):
         row_stop, starts[r] = starts[r + 1], count
         while j < row_stop:
-            row = stores[work[PIECE_STORE, j]]
-            document, room, piece = work[PLACE, j], work[ROOM, j], work[NUMBER, j]
-            pieces_of_rank = work[PIECES_OF_RANK, j]
+            more = _put_piece(block, j, spans[count])
+            if more < 0:
+                return False
+            count += more
             j += 1
-            if document < 0:
-                continue
-            boundaries = boundaries_of(row, files)
-            first, stop = boundaries[document], boundaries[document + 1]
-            if first < 0 or stop <= first or stop > row[NUM_TOKENS]:
-                report[0], report[1], report[2], report[3] = BAD_BOUNDARY, row[FIRST_FILE], first, first
-                report[4] = stop
-                return -1
-            fits = (stop - first) // length == pieces_of_rank and (room == length or (stop - first) % length == room)
-            most = pieces_of_rank * length + (room if room < length else length - 1)
-            if not fits and (row[P] == row[Q] or stop - first > most):
-                report[0], report[1], report[2], report[3] = BAD_ORDER, row[ORDER_FILE], 0, document
-                report[4] = stop - first
-                return -1
-            token = first + piece * length
-            size = min(room, stop - token)
-            if size <= 0:  # a shorter document than the rank has room for
-                continue
-            out[count, MEMORY] = memory_of(token, size + (token + size < stop), row, clock, files, report)
-            if out[count, MEMORY] == 0:
-                return -1
-            out[count, START], out[count, LENGTH], out[count, DOCUMENT] = token, size, document
-            out[count, DOCUMENT_START], out[count, CONTINUES] = first, token + size < stop
-            out[count, SPAN_STORE] = work[PIECE_STORE, j - 1]
-            count += 1
     starts[rows.shape[0]] = count
-    return count
+    return True

@@ -13,7 +13,7 @@ from tokenstore.order.packing import Bins, Packing, bins_of, pack, pack_singles
 
 # Columns of `packings`: whose they are, when last used, and addresses and sizes of arrays
 (
-    STREAM,
+    SOURCE,
     EPOCH,
     PACKING_CLOCK,
     NODES,
@@ -27,6 +27,7 @@ from tokenstore.order.packing import Bins, Packing, bins_of, pack, pack_singles
     NUM_ENTRIES,
     MEMBERS,
 ) = range(13)
+PACKING_COLUMNS = 13
 _KEPT = 2  # of a source: this epoch's and the next one's
 
 
@@ -34,7 +35,7 @@ class Packings:
     """Makes packings when a kernel asks for one, and forgets those used longest ago.
 
     Attributes:
-        table: int64[n, 13], see the columns above.
+        table: int64[n, PACKING_COLUMNS], see the columns above.
     """
 
     def __init__(self, sources: Sequence[Source], stores: Iterable[str], seed: int, shuffle: bool):
@@ -44,7 +45,7 @@ class Packings:
         numbers = {name: number for number, name in enumerate(stores)}
         self._members = [np.array([numbers[member.name] for member in source.members]) for source in sources]
         self._held: dict[tuple[int, int], Bins] = {}
-        self.table = np.full((_KEPT * len(sources) + 1, 13), -1, np.int64)
+        self.table = np.full((_KEPT * len(sources) + 1, PACKING_COLUMNS), -1, np.int64)
 
     def packing(self, number: int, epoch: int) -> Packing:
         """The packing of an epoch, made anew; those of `none` and without shuffle are the same in all."""
@@ -57,7 +58,7 @@ class Packings:
         """Make the packing of `epoch` of a source and put it into the table."""
         row = self._free_row(number, clock)
         made = bins_of(self.packing(number, epoch))  # before the old one goes: an interrupt may come here
-        old = (int(self.table[row, STREAM]), int(self.table[row, EPOCH]))
+        old = (int(self.table[row, SOURCE]), int(self.table[row, EPOCH]))
         self.table[row] = -1  # nobody reads at an address that is given up
         self._held.pop(old, None)
         self._held[number, epoch] = made
@@ -72,7 +73,7 @@ class Packings:
     def add_missing(self, number: int, numbers: np.ndarray, clock: int) -> None:
         """Make the packings of all epochs that sequences `numbers` of a source lie in: one batch may span many."""
         epochs = np.unique(numbers // self._sources[number].num_sequences).tolist()
-        mine = self.table[:, STREAM] == number
+        mine = self.table[:, SOURCE] == number
         self.table[mine & np.isin(self.table[:, EPOCH], epochs), PACKING_CLOCK] = clock  # these are not to go
         for epoch in epochs:
             if (number, epoch) not in self._held:
@@ -81,11 +82,11 @@ class Packings:
     def _free_row(self, number: int, clock: int) -> int:
         """A row that was never used or is to be forgotten; a new one where the batch under way uses them all."""
         table = self.table
-        mine = np.flatnonzero(table[:, STREAM] == number)
-        free = np.flatnonzero(table[:, STREAM] < 0)
+        mine = np.flatnonzero(table[:, SOURCE] == number)
+        free = np.flatnonzero(table[:, SOURCE] < 0)
         rows = mine if len(mine) >= _KEPT or not len(free) else free
         oldest = int(rows[np.argmin(table[rows, PACKING_CLOCK])]) if len(rows) else -1
-        if oldest >= 0 and (table[oldest, PACKING_CLOCK] != clock or table[oldest, STREAM] < 0):
+        if oldest >= 0 and (table[oldest, PACKING_CLOCK] != clock or table[oldest, SOURCE] < 0):
             return oldest
-        self.table = np.concatenate([table, np.full((1, 13), -1, np.int64)])
+        self.table = np.concatenate([table, np.full((1, PACKING_COLUMNS), -1, np.int64)])
         return len(table)

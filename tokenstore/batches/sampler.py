@@ -1,35 +1,39 @@
-"""Fills batches of one plan: its arrays, its scratch space, and the tables of the step it was last asked for.
+"""A step's rows -> filled arrays: locate the rows, plan their spans, copy them.
+
+    places (step, first row, rows) --locate--> int64[n, 2] source, sequence --plan--> PlannedRows --copy--> the arrays
+
+Rows of several microbatches are located and planned by one call each, and copied a microbatch at a time: planning 64 rows at
+once costs half as much a row as planning 8, as every step of it waits for memory for all rows together.
 
 Not safe for two threads at once: every loader has its own, and a Plan guards the one it keeps for itself.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from tokenstore.batches.gather import IGNORE, annotate, gather, plan_spans
-from tokenstore.batches.masks import mask
-from tokenstore.batches.packed_spans import WORK_ROWS
+from tokenstore.batches import block as words
+from tokenstore.batches.block import KEY_ROWS, REPORT, WORK_ROWS
+from tokenstore.batches.gather import IGNORE, gather
+from tokenstore.batches.masks import MASK_WORDS
 from tokenstore.batches.packings import Packings
-from tokenstore.batches.shuffled import KEY_ROWS
+from tokenstore.batches.planner import plan_spans
 from tokenstore.batches.sigbus import Guard
-from tokenstore.batches.spans import CONTINUES, LENGTH, MEMORY, SPAN_COLUMNS, SPAN_STORE
-from tokenstore.batches.tables import FIRST_MASK, ITEM_BYTES, NOT_PACKED, OK, REPORT_SIZE, Tables
+from tokenstore.batches.spans import CONTINUES, LENGTH, MEMORY, SPAN_COLUMNS
+from tokenstore.batches.tables import NOT_PACKED, OK, REPORT_SIZE, TOKEN_BYTES, VOCAB_SIZE, Tables
 from tokenstore.order.keys import as_bits, base_key
-from tokenstore.order.rows import SegmentTables, locate_rows, segment_tables
+from tokenstore.order.rows import SegmentTables
 from tokenstore.order.schedule import Schedule
-from tokenstore.store.maps import prefetch_pages
 
-_NO_ROWS = np.empty((0, 0, 2), np.int64)
-_AHEAD_ROWS, _AHEAD_PLACES = 512, 16  # rows and places in a step that `locate_next` keeps: 128 KB, or one step each
+Place = tuple[Any, ...]  # step, first row, rows, ...
 
 
 @dataclass(frozen=True)
 class Order:
-    """What decides a plan's order, beside the stores: the schedule, names of the streams in order, and a few constants."""
+    """What decides a plan's order, beside the stores: the schedule, names of the sources in order, and a few constants."""
 
     schedule: Schedule
     names: tuple[str, ...]
@@ -41,6 +45,48 @@ class Order:
     pad_id: int
 
 
+@dataclass(frozen=True)
+class _Plan:
+    """What one call planned: rows int64[n, 2], where the spans of each begin in `spans`, int64[n + 1], and the spans."""
+
+    rows: np.ndarray
+    starts: np.ndarray
+    spans: np.ndarray
+
+
+class PlannedRows:
+    """A microbatch whose tokens have been found and not been read: some rows of what one call planned.
+
+    Attributes:
+        num_rows: how many.
+        starts_at, spans_at: addresses of the first row's entry of `starts`, and of `spans`. Asking numpy takes a microsecond.
+        clock: when it was planned; maps that were given up since then may be those that its spans are in.
+    """
+
+    __slots__ = ("_first", "_plan", "clock", "num_rows", "spans_at", "starts_at")
+
+    def __init__(self, plan: _Plan, first: int, num_rows: int, starts_at: int, spans_at: int, clock: int):
+        self._plan, self._first, self.num_rows = plan, first, num_rows
+        self.starts_at, self.spans_at, self.clock = starts_at, spans_at, clock
+
+    @property
+    def rows(self) -> np.ndarray:
+        """int64[num_rows, 2], source and sequence number of each; source -1: padding."""
+        return self._plan.rows[self._first : self._first + self.num_rows]
+
+    def row_spans(self) -> list[np.ndarray]:
+        """int64[n, SPAN_COLUMNS] of each row; see `spans`."""
+        starts = self._plan.starts[self._first : self._first + self.num_rows + 1].tolist()
+        return [self._plan.spans[first:stop] for first, stop in pairwise(starts)]
+
+    def ranges(self, token_bytes: int, first_row: int = 0) -> list[tuple[int, int]]:
+        """(address, bytes) of every span of the rows from `first_row` on."""
+        first, stop = self._plan.starts[[self._first + first_row, self._first + self.num_rows]].tolist()
+        spans = self._plan.spans[first:stop]
+        sizes = (spans[:, LENGTH] + spans[:, CONTINUES]) * token_bytes
+        return list(zip(spans[:, MEMORY].tolist(), sizes.tolist(), strict=True))
+
+
 class Sampler:
     """Row numbers of a step -> tokens."""
 
@@ -49,16 +95,22 @@ class Sampler:
         self._guard = Guard(tables.files)  # first, so that it ends first: it knows the addresses of maps
         self._tables = tables
         self._packings = packings
-        self._step_key = as_bits(base_key(order.seed, "step"))
-        self._numbers = {name: number for number, name in enumerate(order.names)}
-        self._has_masks = bool((tables.stores[:, FIRST_MASK] >= 0).any())
-        self._make_scratch(1)
-        self._report = np.zeros(REPORT_SIZE, np.int64)
+        self._block = np.zeros(words.BLOCK_SIZE, np.int64)
+        self._address = self._block.ctypes.data
+        self._words = memoryview(self._block)  # 25 ns a word; numpy takes 100
+        self._report = self._block[REPORT : REPORT + REPORT_SIZE]
+        self._mask_scratch = np.empty(MASK_WORDS, np.uint64)
+        self._token_bytes = int(
+            tables.stores[0, TOKEN_BYTES]
+        )  # all stores of a plan are of one tokenizer, and so of one type
+        self._borders = np.empty(0, np.int32)
+        self._set_constants()
+        self._room = 0
         self._clock = 0
         self._end = (1 << 62) if order.schedule.end is None else order.schedule.end
-        self._ahead: dict[tuple[int, int], tuple[int, np.ndarray]] = {}
-        self._cursor = self._batch_size = 0
-        self._covered = range(0)  # cursors for which _segments holds the tables
+        self._numbers = {name: number for number, name in enumerate(order.names)}
+        self._step_key = as_bits(base_key(order.seed, "step"))
+        self._steps = self._covered = range(0)  # steps and cursors for which _segments has the tables
         self._segments: SegmentTables
 
     def __reduce__(self) -> NoReturn:
@@ -66,108 +118,112 @@ class Sampler:
             "sampler: expected to stay in its process, as it holds addresses of maps; use plan.sampler() there"
         )
 
-    @property
-    def crosses_documents(self) -> bool:
-        """Whether targets are predicted across document borders."""
-        return self._order.cross_document_targets
+    def _set_constants(self) -> None:
+        """The words of the block that never change."""
+        order, tables, block = self._order, self._tables, self._words
+        block[words.SEQUENCE_LENGTH], block[words.PAD_ID] = order.sequence_length, order.pad_id
+        block[words.PACKED], block[words.SHUFFLE] = order.packed, order.shuffle
+        block[words.CROSS] = order.cross_document_targets
+        self.set_format(IGNORE, False)
+        block[words.TOKEN_BYTES], block[words.VOCAB_SIZE] = self._token_bytes, int(tables.stores[0, VOCAB_SIZE])
+        for word, table in (
+            (words.STORES, tables.stores),
+            (words.SOURCES, tables.sources),
+            (words.FILES, tables.files),
+        ):
+            block[word], block[word + 1] = table.ctypes.data, len(table)
+        block[words.MASK_SCRATCH] = self._mask_scratch.ctypes.data
+
+    # ---- rows of steps
 
     def locate(self, step: int, first_row: int, num_rows: int) -> np.ndarray:
         """int64[num_rows, 2]: source number and sequence number of rows first_row, ... of `step`."""
-        rows: np.ndarray = self._locate_steps(step, 1, first_row, num_rows)[0]
-        return rows
+        return self.locate_places([(step, first_row, num_rows)])
 
-    def locate_next(self, step: int, first_row: int, num_rows: int) -> np.ndarray:
-        """`locate` for who asks for the same rows of one step after the other: does some steps at once, and keeps them."""
-        place = (first_row, num_rows)
-        first_step, rows = self._ahead.get(place, (step, _NO_ROWS))
-        if not 0 <= step - first_step < len(rows):
-            if place not in self._ahead and len(self._ahead) == _AHEAD_PLACES:
-                return self.locate(step, first_row, num_rows)  # not worth doing ahead what is not kept
-            first_step, rows = step, self._locate_steps(step, max(_AHEAD_ROWS // num_rows, 1), first_row, num_rows)
-            self._ahead[place] = (first_step, rows)
-        located: np.ndarray = rows[step - first_step]
-        return located
-
-    def _locate_steps(self, step: int, most_steps: int, first_row: int, num_rows: int) -> np.ndarray:
-        """int64[steps, num_rows, 2] of `step` and those after it: at most so many, as far as the tables at hand reach."""
-        self._move_to(step)
-        in_stage = self._order.schedule.stage_end(step) - step  # a segment may go on with another batch size
-        steps = max(min(most_steps, in_stage, (self._covered.stop - self._cursor) // self._batch_size), 1)
-        rows = np.empty((steps, num_rows, 2), np.int64)
-        tables = self._segments
-        locate_rows(
-            first_row,
-            step,
-            self._cursor,
-            self._end,
-            self._batch_size,
-            self._step_key,
-            self._order.shuffle,
-            tables.spans,
-            tables.counts,
-            tables.numbers,
-            tables.sources,
-            tables.ranks,
-            rows,
-        )
-        return rows
+    def locate_places(self, places: Sequence[Place]) -> np.ndarray:
+        """int64[n, 2] of all rows of `places` (step, first row, rows, ...), one place after the other."""
+        parts = []
+        first = 0
+        while first < len(places):
+            self._move_to(places[first][0])
+            stop = first + 1
+            while stop < len(places) and places[stop][0] in self._steps:
+                stop += 1
+            parts.append(self._segments.locate([place[:3] for place in places[first:stop]]))
+            first = stop
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _move_to(self, step: int) -> None:
-        """Make the tables at hand those of the segments of `step`."""
+        """Make the tables at hand those of the segments of `step`, and of as many steps after it as they hold for."""
+        if step in self._steps:
+            return
         schedule = self._order.schedule
-        self._cursor, self._batch_size = schedule.cursor(step), schedule.stage(step).global_batch_size
-        first, last = self._cursor, self._cursor + self._batch_size - 1
-        if first not in self._covered or last not in self._covered:
-            self._covered = range(0)  # an interrupt here must not leave other tables under the old range
-            segments = schedule.segments_in(first, last + 1)
-            self._segments = segment_tables(segments, self._numbers)
+        cursor, size = schedule.cursor(step), schedule.stage(step).global_batch_size
+        if cursor not in self._covered or cursor + size - 1 not in self._covered:
+            self._covered = self._steps = range(0)  # an interrupt here must not leave other tables under the old range
+            segments = schedule.segments_in(cursor, cursor + size)
+            self._segments = SegmentTables(segments, self._numbers)
             end = segments[-1].end
             self._covered = range(segments[0].start, 1 << 62 if end is None else end)
+        # A segment may continue with another batch size
+        num_steps = min(schedule.stage_end(step) - step, (self._covered.stop - cursor) // size)
+        self._steps = range(0)
+        self._segments.begin(step, cursor, self._end, size, self._step_key if self._order.shuffle else None)
+        self._steps = range(step, step + max(num_steps, 1))
+
+    # ---- rows -> spans
+
+    def plan(self, rows: np.ndarray, sizes: Iterable[int] | None = None) -> list[PlannedRows]:
+        """Find the tokens of located rows, and read none: microbatches of `sizes` rows, together all; None: one of all rows."""
+        self._clock += 1
+        if len(rows) > self._room:
+            self._make_scratch(len(rows))
+        self._run_planner(np.ascontiguousarray(rows))
+        starts = self._starts[: len(rows) + 1].copy()
+        plan = _Plan(rows, starts, self._spans[: starts[-1]].copy())
+        starts_at, spans_at, first, planned = starts.ctypes.data, plan.spans.ctypes.data, 0, []
+        for size in [len(rows)] if sizes is None else sizes:
+            planned.append(PlannedRows(plan, first, size, starts_at + 8 * first, spans_at, self._clock))
+            first += size
+        return planned
 
     def _make_scratch(self, num_rows: int) -> None:
         """Room for so many rows, each token a document at worst; memory never touched costs nothing."""
         size = num_rows * (self._order.sequence_length + 1) + 1
+        columns = size if self._order.packed else num_rows
         self._room = 0  # until there is room: memory may run out in between
         self._spans = np.empty((size, SPAN_COLUMNS), np.int64)
-        self._firsts = np.zeros(num_rows + 1, np.int64)
-        columns = size if self._order.packed else num_rows
+        self._starts = np.zeros(num_rows + 1, np.int64)
         self._work, self._keys = np.empty((WORK_ROWS, columns), np.int64), np.empty((KEY_ROWS, columns), np.uint64)
+        block = self._words
+        block[words.WORK], block[words.KEYS] = self._work.ctypes.data, self._keys.ctypes.data
+        block[words.NUM_COLUMNS], block[words.SPAN_ROOM] = columns, size
+        self._scratch_at = self._starts.ctypes.data, self._spans.ctypes.data
         self._room = num_rows
 
-    def _run(
-        self, call: Callable[..., None], rows: np.ndarray, *options: int | bool, out: Sequence[np.ndarray] = ()
-    ) -> None:
-        """Call a kernel, again after each time it asks for a file to be mapped or an epoch to be packed."""
-        if len(rows) > self._room:
-            self._make_scratch(len(rows))
-        tables = self._tables
-        if tables.pace.is_due():
-            self._guard.install()
-            tables.check_files()
-        self._clock += 1
+    def _run_planner(self, rows: np.ndarray) -> None:
+        """Call the kernel, again after each time it asks for a file to be mapped or an epoch to be packed."""
+        if self._tables.pace.is_due():
+            self._look_at_files()
+        block = self._words
         while True:
-            call(
-                rows,
-                *options,
-                self._clock,
-                tables.stores,
-                tables.sources,
-                self._packings.table,
-                tables.files,
-                self._report,
-                self._work,
-                self._keys,
-                self._firsts,
-                self._spans,
-                *out,
-            )
+            packings = self._packings.table  # it may have grown
+            block[words.PACKINGS], block[words.NUM_PACKINGS] = packings.ctypes.data, len(packings)
+            block[words.ROWS], block[words.NUM_ROWS], block[words.CLOCK] = rows.ctypes.data, len(rows), self._clock
+            block[words.STARTS], block[words.SPANS] = self._scratch_at
+            plan_spans(self._address)
             if self._is_done(rows):
                 return
+
+    def _look_at_files(self) -> None:
+        """Refuse stores that were replaced; only now and then, as it costs a call of the system for each file."""
+        self._guard.install()
+        self._tables.check_files()
 
     def _is_done(self, rows: np.ndarray) -> bool:
         """Whether a kernel came to its end; if not, what it asked for is there now."""
         if cut := self._guard.take_replaced():  # before the report, which may come of the zeros
-            self._tables.refuse_cut_file(cut)
+            self._tables.refuse_cut_file(cut, self._clock)
             return False
         report = self._report
         if report[0] == NOT_PACKED:
@@ -177,45 +233,78 @@ class Sampler:
             self._tables.resolve(report, self._clock)
         return bool(report[0] == OK)
 
+    # ---- spans -> arrays
+
+    def copy(self, planned: PlannedRows, coming: PlannedRows | None, outputs: Iterable[tuple[int, int]]) -> None:
+        """Copy a microbatch.
+
+        Args:
+            planned: what to copy.
+            coming: what will be copied next: it is prefetched on the way.
+            outputs: (word of the block, address) of each array to fill; see `block` for their shapes. A word that was set once
+                has to be set in every call.
+        """
+        block = self._words
+        for word, address in outputs:
+            block[word] = address
+        if self._tables.pace.is_due():
+            self._look_at_files()
+        while True:
+            if planned.clock <= self._tables.lost:  # its maps may be gone
+                (planned,) = self.plan(planned.rows)
+            block[words.NUM_ROWS] = planned.num_rows
+            block[words.STARTS], block[words.SPANS] = planned.starts_at, planned.spans_at
+            if coming is None:
+                block[words.NEXT_ROWS] = 0
+            else:
+                block[words.NEXT_ROWS] = coming.num_rows
+                block[words.NEXT_STARTS], block[words.NEXT_SPANS] = coming.starts_at, coming.spans_at
+            gather(self._address)
+            if block[REPORT] == OK and not self._guard.has_replaced():
+                return
+            self._is_done(planned.rows)
+
     def fill(self, rows: np.ndarray, ids: np.ndarray, targets: np.ndarray) -> None:
         """Tokens and targets of located rows, int64[B, L] each, filled in place."""
-        order = self._order
-        options = (order.packed, order.shuffle, order.cross_document_targets, order.pad_id)
-        self._run(gather, rows, *options, out=(ids, targets))
-        if self._has_masks:
-            self._mask(rows, targets)
-
-    def _mask(self, rows: np.ndarray, targets: np.ndarray) -> None:
-        tables = self._tables
-        self._in_loss = np.empty((len(rows), targets.shape[1] + 1), np.bool_)
-        scratch = (self._firsts, self._spans)
-        while True:
-            mask(self._clock, tables.stores, tables.files, self._report, *scratch, self._in_loss, targets)
-            if self._is_done(rows):
-                return
-
-    def mask_labels(self, labels: np.ndarray) -> None:
-        """Leave out the masked tokens of the rows that `fill` filled last from their labels, which are not shifted."""
-        if self._has_masks:
-            labels[~self._in_loss[:, :-1]] = IGNORE
-
-    def annotate(self, positions: np.ndarray, documents: np.ndarray, starts: np.ndarray) -> None:
-        """Positions, documents and document starts of the rows that `fill` filled last, see `gather.annotate`."""
-        annotate(self._firsts, self._spans, positions, documents, starts)
-
-    def lay(self, rows: np.ndarray) -> None:
-        """Plan located rows down to where their tokens lie, and read none."""
-        order = self._order
-        self._run(plan_spans, rows, order.sequence_length, order.packed, order.shuffle)
-
-    def call_for(self, rows: np.ndarray) -> None:
-        """Have the tokens of located rows read from the disk, and go on meanwhile."""
-        self.lay(rows)
-        spans = self._spans[: self._firsts[len(rows)]]
-        sizes = (spans[:, LENGTH] + spans[:, CONTINUES]) * self._tables.stores[spans[:, SPAN_STORE], ITEM_BYTES]
-        prefetch_pages(zip(spans[:, MEMORY].tolist(), sizes.tolist(), strict=True))
+        (planned,) = self.plan(rows)
+        self.copy(planned, None, ((words.IDS, ids.ctypes.data), (words.TARGETS, targets.ctypes.data)))
 
     def spans(self, rows: np.ndarray) -> list[np.ndarray]:
-        """int64[n, 7] of each located row, its spans; see `spans` for the columns."""
-        self.lay(rows)
-        return [self._spans[first:stop].copy() for first, stop in pairwise(self._firsts[: len(rows) + 1].tolist())]
+        """int64[n, SPAN_COLUMNS] of each located row, its spans."""
+        block = self._words
+        block[words.CROSS] = False  # without the token after the row
+        try:
+            return self.plan(rows)[0].row_spans()
+        finally:
+            block[words.CROSS] = self._order.cross_document_targets
+
+    def set_format(self, ignored_target: int, flat: bool) -> None:
+        """What to write for a target that is not in the loss, -100 or 0; and whether the rows of a microbatch are one row.
+
+        In one row, the first token of each row would be predicted from the last one of the row before: it has no label.
+        """
+        self._words[words.IGNORED_TARGET], self._words[words.FLAT_LABELS] = ignored_target, flat
+
+    def want_borders(self, num_rows: int) -> None:
+        """Have `copy` find the borders of pieces in microbatches of at most so many rows."""
+        size = num_rows * self._order.sequence_length + 1
+        if size > len(self._borders):
+            self._borders = np.empty(size, np.int32)
+            self._words[words.BORDERS] = self._borders.ctypes.data
+
+    @property
+    def borders(self) -> np.ndarray:
+        """int32[n + 1], where each piece begins in the rows laid end to end, and the end, of the microbatch filled last.
+
+        A view of what the next call overwrites.
+        """
+        return self._borders[: self._words[words.NUM_BORDERS] + 1]
+
+    @property
+    def longest(self) -> int:
+        """Tokens of its longest piece."""
+        return self._words[words.LONGEST]
+
+    def ranges(self, planned: PlannedRows, first_row: int = 0) -> list[tuple[int, int]]:
+        """(address, bytes) of the tokens of a microbatch's rows from `first_row` on; none where its maps may be gone."""
+        return planned.ranges(self._token_bytes, first_row) if planned.clock > self._tables.lost else []

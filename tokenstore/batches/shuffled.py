@@ -1,7 +1,8 @@
-"""Rows -> the place of each in the shuffle of its epoch, a microbatch at a time: which window, or which bin (ORD-7, ORD-15)."""
+"""Rows -> the place of each in the shuffle of its epoch, all rows of a call at once: which window, or which bin (ORD-7, ORD-15)."""
 
 import numpy as np
 
+from tokenstore.batches.block import SHUFFLE, keys_of, sources_of
 from tokenstore.batches.tables import NUM_SEQUENCES, SEQUENCE_KEY
 from tokenstore.jit import inline_kernel
 from tokenstore.order.keys import counted_key
@@ -9,12 +10,12 @@ from tokenstore.order.packed import permute_each
 
 # Rows of the uint64 scratch, a column a number to be permuted: the number, then its place; of how many; the key
 NUMBERS, SIZES, KEYS = range(3)
-KEY_ROWS = 3
 
 
 @inline_kernel
-def shuffle_numbers(rows: np.ndarray, shuffle: bool, sources: np.ndarray, keys: np.ndarray) -> None:
+def shuffle_numbers(block: np.ndarray, rows: np.ndarray) -> None:
     """Fill keys[NUMBERS, :B] with the places of located rows int64[B, 2] in the epochs they are of; 0 for a row of padding."""
+    keys, sources = keys_of(block), sources_of(block)
     for r in range(rows.shape[0]):
         keys[SIZES, r], keys[NUMBERS, r], keys[KEYS, r] = 1, 0, 0
         if rows[r, 0] >= 0:
@@ -23,6 +24,6 @@ def shuffle_numbers(rows: np.ndarray, shuffle: bool, sources: np.ndarray, keys: 
             keys[SIZES, r] = np.uint64(source[NUM_SEQUENCES])
             keys[NUMBERS, r] = np.uint64(rows[r, 1] - epoch * source[NUM_SEQUENCES])
             keys[KEYS, r] = counted_key(np.uint64(source[SEQUENCE_KEY]), epoch)
-    if shuffle:
+    if block[SHUFFLE]:
         count = rows.shape[0]
         permute_each(keys[SIZES, :count], keys[KEYS, :count], keys[NUMBERS, :count])

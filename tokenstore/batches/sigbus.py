@@ -109,6 +109,10 @@ class Guard:
             state[self._row : self._row + ROW_WORDS] = self._files.ctypes.data, len(self._files), 0, 0
             self._is_ready = True
 
+    def has_replaced(self) -> bool:
+        """Whether a kernel read zeros in a map since `take_replaced` was asked last."""
+        return self._state[self._row + NUM_REPLACED] != 0
+
     def take_replaced(self) -> int:
         """An address in a map where a kernel read zeros since this was asked last; 0 if there was none."""
         if not self._state[self._row + NUM_REPLACED]:

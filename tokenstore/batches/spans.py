@@ -1,4 +1,4 @@
-"""Spans: runs of tokens that each lie inside one document. A sequence is its spans in row order, and padding behind them.
+"""Spans: runs of tokens that each lie inside one document. A sequence is its spans in row order, then padding.
 
 Boundaries come from a file, so every value is checked before anything is read at it: a damaged file is reported, never
 followed.
@@ -7,36 +7,40 @@ followed.
 import numpy as np
 from numba import carray
 
+from tokenstore.batches.block import CLOCK, files_of, report, stores_of
 from tokenstore.batches.tables import (
     ADDRESS,
     BAD_BOUNDARY,
     FILE_TOKENS,
     FIRST_FILE,
+    FIRST_MASK,
     FIRST_TOKEN,
-    ITEM_BYTES,
     LAST_USED,
     NOT_MAPPED,
     NUM_DOCUMENTS,
     NUM_SHARDS,
     NUM_TOKENS,
+    TOKEN_BYTES,
 )
 from tokenstore.format.layout import LOOKUP_STRIDE
 from tokenstore.intrinsics import int64_at
 from tokenstore.jit import Integer, inline_kernel
 
-# Columns of a span: first token in the stream, tokens, document, its first token in the stream, whether the document
-# goes on behind the span, where the span lies in memory, and its store
-START, LENGTH, DOCUMENT, DOCUMENT_START, CONTINUES, MEMORY, SPAN_STORE = range(7)
-SPAN_COLUMNS = 7
+# Columns of a span: its first token in the store, how many, the document, the document's first token in the store, whether the
+# document continues after the span, the address of the tokens, the store, and the place of the first token's bit in the loss
+# mask (8 x address + bit; 0: all tokens are in the loss)
+START, LENGTH, DOCUMENT, DOCUMENT_START, CONTINUES, MEMORY, SPAN_STORE, MASK = range(8)
+SPAN_COLUMNS = 8
 
 
 @inline_kernel
-def is_mapped(file: int, clock: int, files: np.ndarray, report: np.ndarray) -> bool:
-    """Whether `file` can be read, and used as of now; else `report` asks for it."""
+def is_mapped(block: np.ndarray, file: int) -> bool:
+    """Whether `file` can be read, and used as of now; else the report asks for it."""
+    files = files_of(block)
     if files[file, ADDRESS] == 0:
-        report[0], report[1] = NOT_MAPPED, file
+        report(block, NOT_MAPPED, file, 0, 0, 0)
         return False
-    files[file, LAST_USED] = clock
+    files[file, LAST_USED] = block[CLOCK]
     return True
 
 
@@ -49,7 +53,7 @@ def boundaries_of(row: np.ndarray, files: np.ndarray) -> np.ndarray:
 
 @inline_kernel
 def shard_of(token: Integer, row: np.ndarray, files: np.ndarray) -> int:
-    """The file of the shard that holds a stream token of a store."""
+    """The file of the shard that holds a token of a store."""
     low, left = row[FIRST_FILE] + 1, row[NUM_SHARDS]
     while left > 1:  # the last shard that begins at or before the token
         half = left >> 1
@@ -59,14 +63,30 @@ def shard_of(token: Integer, row: np.ndarray, files: np.ndarray) -> int:
 
 
 @inline_kernel
-def memory_of(token: Integer, size: Integer, row: np.ndarray, clock: int, files: np.ndarray, report: np.ndarray) -> int:
-    """Address of stream tokens [token, token + size) of a store; 0 with `report` filled where that cannot be had."""
+def put_span(
+    block: np.ndarray, store: int, token: Integer, size: Integer, document: int, first: int, stop: int, out: np.ndarray
+) -> bool:
+    """Write the span [token, token + size) of `document`, which is [first, stop), to `out`; False with a report.
+
+    With the token after the span, if that is in the document, all of it is in one shard.
+    """
+    row, files = stores_of(block)[store], files_of(block)
+    continues = np.int64(token + size < stop)
     shard = shard_of(token, row, files)
     at = token - files[shard, FIRST_TOKEN]
-    if at + size > files[shard, FILE_TOKENS]:  # a document that straddles shards: its boundaries are damaged
-        report[0], report[1], report[2] = BAD_BOUNDARY, row[FIRST_FILE], token
-        report[3], report[4] = token, token + size
-        return 0
-    if not is_mapped(shard, clock, files, report):
-        return 0
-    return files[shard, ADDRESS] + at * row[ITEM_BYTES]
+    if (
+        at + size + continues > files[shard, FILE_TOKENS]
+    ):  # a document that straddles shards: its boundaries are damaged
+        report(block, BAD_BOUNDARY, row[FIRST_FILE], token, token, token + size + continues)
+        return False
+    if not is_mapped(block, shard):
+        return False
+    out[START], out[LENGTH], out[DOCUMENT], out[DOCUMENT_START] = token, size, document, first
+    out[CONTINUES], out[SPAN_STORE] = continues, store
+    out[MEMORY], out[MASK] = files[shard, ADDRESS] + at * row[TOKEN_BYTES], 0
+    if row[FIRST_MASK] >= 0:
+        mask = row[FIRST_MASK] + shard - row[FIRST_FILE] - 1
+        if not is_mapped(block, mask):
+            return False
+        out[MASK] = 8 * files[mask, ADDRESS] + at
+    return True

@@ -17,18 +17,20 @@ from tokenstore.store import Store
 from tokenstore.store.maps import MAX_MAPS
 from tokenstore.store.pin import Pace
 
-# Columns of `stores`; P / Q is the repeat factor; ORDER_FILE and FIRST_MASK are -1 where there is none
-NUM_TOKENS, NUM_DOCUMENTS, FIRST_FILE, NUM_SHARDS, ITEM_BYTES, VOCAB_SIZE, ORDER_FILE, FIRST_MASK, P, Q = range(10)
-# Columns of `streams`; STORE is the store of a source that is no pool, PACKING the row of `packings` it used last
+# Columns of `stores`; P / Q is the repeat factor; INDEX_FILE (the length index) and FIRST_MASK are -1 where there is none
+NUM_TOKENS, NUM_DOCUMENTS, FIRST_FILE, NUM_SHARDS, TOKEN_BYTES, VOCAB_SIZE, INDEX_FILE, FIRST_MASK, P, Q = range(10)
+STORE_COLUMNS = 10
+# Columns of `sources`; STORE is the store of a source that is not a pool, PACKING the row of `packings` it used last
 NUM_SEQUENCES, STORE, SEQUENCE_KEY, OFFSET_KEY, CLASS_KEY, ROW_KEY, PACKING = range(7)
+SOURCE_COLUMNS = 7
 _PURPOSES = ("sequence", "offset", "class", "row")
-# Columns of `files`; a store's boundaries come first, then its shards, then its order, then the masks of its shards
+# Columns of `files`; a store's boundaries come first, then its shards, then its length index, then the masks of its shards
 ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED, NUM_BYTES = range(5)
 FILE_COLUMNS = 5
-# What a kernel says in `report[0]`. report[1:] is then: NOT_MAPPED file; BAD_ID store, token, vocabulary, id found;
-# BAD_BOUNDARY file, token, start and stop found; BAD_ORDER file, 0, document and its tokens found (0: no such document);
-# NOT_PACKED stream, epoch
-OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY, BAD_ORDER, NOT_PACKED = range(6)
+# How a call of a kernel ended, the first word of its report. The others are then, for NOT_MAPPED: file; BAD_ID: store, token,
+# vocabulary, id found; BAD_BOUNDARY: file, token, start and stop found; BAD_INDEX: file, 0, document and its tokens found (0: no
+# such document); NOT_PACKED: source, epoch
+OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY, BAD_INDEX, NOT_PACKED = range(6)
 REPORT_SIZE = 5
 
 
@@ -36,15 +38,15 @@ class Tables:
     """Arrays over the stores and sources of a plan.
 
     Attributes:
-        stores: int64[num_stores, 10], see the columns above.
-        streams: int64[num_sources, 7].
-        files: int64[num_files, 5]; ADDRESS is 0 for a file that is not mapped.
+        stores: int64[num_stores, STORE_COLUMNS], see the columns above.
+        sources: int64[num_sources, SOURCE_COLUMNS].
+        files: int64[num_files, FILE_COLUMNS]; ADDRESS is 0 for a file that is not mapped.
     """
 
     def __init__(self, stores: Mapping[str, Store], sources: Sequence[Source], seed: int):
         self._stores = list(stores.values())
         self._owners: list[tuple[int, int]] = []  # of each file: store, and its number there
-        self.stores = np.zeros((len(stores), 10), np.int64)
+        self.stores = np.zeros((len(stores), STORE_COLUMNS), np.int64)
         files: list[tuple[int, ...]] = []
         for number, store in enumerate(self._stores):
             shards = store.shards()
@@ -60,7 +62,7 @@ class Tables:
             files += [(0, shard.first_token, shard.num_tokens, 0, 0) for shard in shards]
             files += [(0, 0, 0, 0, 0)] * (len(self._owners) - len(files))
         self.files = np.array(files, np.int64)
-        self.sources = np.zeros((len(sources), 7), np.int64)
+        self.sources = np.zeros((len(sources), SOURCE_COLUMNS), np.int64)
         numbers = {name: number for number, name in enumerate(stores)}
         for number, source in enumerate(sources):
             keys = (as_bits(base_key(seed, purpose, source.name)) for purpose in _PURPOSES)
@@ -70,6 +72,7 @@ class Tables:
         self._held: dict[int, np.ndarray] = {}
         self._most_held = MAX_MAPS
         self._all_used = -1
+        self.lost = 0  # the latest clock at which a map that was given up since had been used
         self.pace = Pace()
 
     def check_files(self) -> None:
@@ -82,13 +85,14 @@ class Tables:
             store.check_files(files)
         self.pace.checked(began)
 
-    def refuse_cut_file(self, address: int) -> None:
+    def refuse_cut_file(self, address: int, clock: int) -> None:
         """Give up all maps, as one has a page of zeros at `address`, and say what is wrong with its file.
 
         Raises: TokenStoreError: the file is cut or cannot be read. If it is whole again, there is nothing to raise.
         """
         starts = self.files[:, ADDRESS]
         (file,) = np.flatnonzero((starts <= address) & (address < starts + self.files[:, NUM_BYTES]) & (starts > 0))
+        self.lost = clock
         starts[:] = 0
         self._held.clear()
         number, file_in_store = self._owners[int(file)]
@@ -110,7 +114,7 @@ class Tables:
             self.files[file, LAST_USED] = clock  # not to go before the kernel has come back for it
             return
         token, start, stop = (int(x) for x in report[2:5])
-        if report[0] == BAD_ORDER:
+        if report[0] == BAD_INDEX:
             found = f"document {start} of {stop} tokens" if stop else f"document {start} of {len(store)}"
             raise CorruptionError(
                 f"documents by length: expected those of one length together, found {found} among others"
@@ -136,5 +140,6 @@ class Tables:
             if self.files[oldest, LAST_USED] == clock:
                 self._all_used = clock  # no need to look again for the rest of this batch
                 return
+            self.lost = max(self.lost, int(self.files[oldest, LAST_USED]))
             self.files[oldest, ADDRESS] = 0
             del self._held[oldest]

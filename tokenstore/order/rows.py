@@ -1,91 +1,113 @@
-"""Rows of a step -> (source, number of the sequence within the source) (ORD-5, ORD-6): the order's hot kernel."""
+"""Rows of steps -> (source, number of the sequence within the source) (ORD-5, ORD-6)."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
+from numba import carray
 
-from tokenstore.jit import kernel
+from tokenstore.intrinsics import int32_at, int64_at
+from tokenstore.jit import inline_kernel, kernel
 from tokenstore.order.keys import counted_key
-from tokenstore.order.permutation import permute_run
+from tokenstore.order.packed import permute_each
 from tokenstore.order.schedule import Segment
 
+# Words of the block that the kernel takes. Steps from FIRST_STEP on begin at cursor CURSOR and have BATCH_SIZE sequences each; at
+# END or after it there is no sequence. SHUFFLED: whether the rows of a step are shuffled, by STEP_KEY. Then addresses and sizes
+# of the tables of SegmentTables
+FIRST_STEP, CURSOR, END, BATCH_SIZE, STEP_KEY, SHUFFLED = range(6)
+SEGMENTS, NUM_SEGMENTS, COUNTS, NUM_SOURCES, NUMBERS, SOURCES, RANKS, NUM_SLOTS = range(6, 14)
+BLOCK_SIZE = 14
+_NUMBERS, _SIZES, _KEYS = range(3)  # rows of the scratch, a column a row
 
-@dataclass(frozen=True)
+
 class SegmentTables:
-    """The segments that a step touches (nearly always one), as arrays.
+    """The segments that a run of steps touches (nearly always one), as arrays, and which steps these are.
 
     Attributes:
-        spans: int64[m, 3], start of each segment's cursor, its period, where its slots begin in `sources` and `ranks`.
+        segments: int64[m, 3], start of each segment's cursor, its period, where its slots begin in `sources` and `ranks`.
         counts: int64[2, m, num_sources], sequences before the segment, and shares.
         numbers: int32[m, num_sources], the plan's number of the segment's i-th source.
         sources, ranks: int32[sum of periods], the segment's source and rank of each slot; for one segment its own tables.
+        block: int64[BLOCK_SIZE], see the words above.
     """
 
-    spans: np.ndarray
-    counts: np.ndarray
-    numbers: np.ndarray
-    sources: np.ndarray
-    ranks: np.ndarray
+    def __init__(self, segments: Sequence[Segment], numbers: Mapping[str, int]):
+        """numbers: of every source of the plan."""
+        tables = [segment.table for segment in segments]
+        self.counts = np.zeros((2, len(segments), len(numbers)), np.int64)
+        self.numbers = np.zeros((len(segments), len(numbers)), np.int32)
+        for i, segment in enumerate(segments):
+            for name, number in numbers.items():
+                self.counts[:, i, number] = segment.base.get(name, 0), segment.shares.get(name, 0)
+            self.numbers[i, : len(segment.names)] = [numbers[name] for name in segment.names]
+        periods = [table.period for table in tables]
+        first = np.cumsum([0, *periods[:-1]])
+        self.segments = np.array([[segment.start for segment in segments], periods, first], np.int64).T.copy()
+        if len(tables) == 1:  # nearly always: megabytes that need not be copied
+            self.sources, self.ranks = tables[0].source, tables[0].rank
+        else:
+            self.sources = np.concatenate([table.source for table in tables])
+            self.ranks = np.concatenate([table.rank for table in tables])
+        self.block = np.zeros(BLOCK_SIZE, np.int64)
+        self.block[SEGMENTS:] = (
+            *(self.segments.ctypes.data, len(segments), self.counts.ctypes.data, len(numbers)),
+            *(self.numbers.ctypes.data, self.sources.ctypes.data, self.ranks.ctypes.data, sum(periods)),
+        )
+
+    def begin(self, step: int, cursor: int, end: int, batch_size: int, step_key: int | None) -> None:
+        """Have `locate` count from `step`, which begins at `cursor`; step_key: None where rows are not shuffled."""
+        shuffled = step_key is not None
+        self.block[: SHUFFLED + 1] = step, cursor, end, batch_size, step_key if shuffled else 0, shuffled
+
+    def locate(self, places: Sequence[tuple[int, ...]]) -> np.ndarray:
+        """int64[n, 2], source and sequence number of all rows of `places` (step, first row, rows), one place after the other.
+
+        The source is -1 where the run has ended before the row.
+        """
+        num_rows = sum(place[2] for place in places)
+        rows, keys = np.empty((num_rows, 2), np.int64), np.empty((3, num_rows), np.uint64)
+        locate_rows(self.block, np.array(places, np.int64), keys, rows)
+        return rows
 
 
-def segment_tables(segments: Sequence[Segment], numbers: Mapping[str, int]) -> SegmentTables:
-    """Tables of `segments` for the kernel; `numbers` gives every source of the plan its number."""
-    tables = [segment.table for segment in segments]
-    counts = np.zeros((2, len(segments), len(numbers)), np.int64)
-    here = np.zeros((len(segments), len(numbers)), np.int32)
-    for i, segment in enumerate(segments):
-        for name, number in numbers.items():
-            counts[:, i, number] = segment.base.get(name, 0), segment.shares.get(name, 0)
-        here[i, : len(segment.names)] = [numbers[name] for name in segment.names]
-    periods = [table.period for table in tables]
-    first = np.cumsum([0, *periods[:-1]])
-    spans = np.array([[segment.start for segment in segments], periods, first], np.int64).T.copy()
-    if len(tables) == 1:  # nearly always: megabytes that need not be copied
-        return SegmentTables(spans, counts, here, tables[0].source, tables[0].rank)
-    sources, ranks = np.concatenate([t.source for t in tables]), np.concatenate([t.rank for t in tables])
-    return SegmentTables(spans, counts, here, sources, ranks)
+@inline_kernel
+def _shuffle_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray) -> None:
+    """Fill keys[_NUMBERS] with the place that the shuffle of its step gives to each row."""
+    count = 0
+    for p in range(places.shape[0]):
+        step_key = counted_key(np.uint64(block[STEP_KEY]), places[p, 0])
+        for row in range(places[p, 1], places[p, 1] + places[p, 2]):
+            keys[_NUMBERS, count], keys[_SIZES, count] = np.uint64(row), np.uint64(block[BATCH_SIZE])
+            keys[_KEYS, count] = step_key
+            count += 1
+    if block[SHUFFLED]:
+        permute_each(keys[_SIZES], keys[_KEYS], keys[_NUMBERS])
 
 
 @kernel
-def locate_rows(
-    first_row: int,
-    step: int,
-    cursor: int,
-    end: int,
-    batch_size: int,
-    key_bits: int,
-    shuffle: bool,
-    spans: np.ndarray,
-    counts: np.ndarray,
-    numbers: np.ndarray,
-    sources: np.ndarray,
-    ranks: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Rows first_row, first_row + 1, ... of `step` and the steps after it -> out int64[steps, rows, 2]: source, number.
-
-    All these steps have `batch_size` sequences and lie in the segments given; `cursor` is that of the first. At `end` or
-    behind it there is no sequence: the source is -1.
-    """
-    for k in range(out.shape[0]):
-        # Side by side, so that the loop of the shuffle becomes vector instructions; spread from the last one on
-        places = out[k].reshape(2 * out.shape[1])[: out.shape[1]]
-        if shuffle:
-            permute_run(first_row, batch_size, counted_key(np.uint64(key_bits), step + k), places)
-        else:
-            for row in range(places.size):
-                places[row] = first_row + row
-        for row in range(places.size - 1, -1, -1):
-            n = cursor + k * batch_size + places[row]
-            if n >= end:
-                out[k, row, 0], out[k, row, 1] = -1, 0
-                continue
-            m = spans.shape[0] - 1
-            while m > 0 and n < spans[m, 0]:
-                m -= 1
-            periods = (n - spans[m, 0]) // spans[m, 1]
-            slot = spans[m, 2] + (n - spans[m, 0]) - periods * spans[m, 1]
-            source = numbers[m, sources[slot]]
-            out[k, row, 0] = source
-            out[k, row, 1] = counts[0, m, source] + periods * counts[1, m, source] + ranks[slot]
+def locate_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray, out: np.ndarray) -> None:
+    """Rows of `places` int64[n, 3] (step, first row, rows) -> out int64[rows, 2]; keys: uint64[3, rows], scratch."""
+    num_segments, num_sources, num_slots = block[NUM_SEGMENTS], block[NUM_SOURCES], block[NUM_SLOTS]
+    segments = carray(int64_at(block[SEGMENTS]), (num_segments, 3))
+    counts = carray(int64_at(block[COUNTS]), (2, num_segments, num_sources))
+    numbers = carray(int32_at(block[NUMBERS]), (num_segments, num_sources))
+    sources = carray(int32_at(block[SOURCES]), (num_slots,))
+    ranks = carray(int32_at(block[RANKS]), (num_slots,))
+    _shuffle_rows(block, places, keys)
+    row = 0
+    for p in range(places.shape[0]):
+        cursor = block[CURSOR] + (places[p, 0] - block[FIRST_STEP]) * block[BATCH_SIZE]
+        for _ in range(places[p, 2]):
+            n = cursor + np.int64(keys[_NUMBERS, row])
+            if n >= block[END]:
+                out[row, 0], out[row, 1] = -1, 0
+            else:
+                m = num_segments - 1
+                while m > 0 and n < segments[m, 0]:
+                    m -= 1
+                periods = (n - segments[m, 0]) // segments[m, 1]
+                slot = segments[m, 2] + (n - segments[m, 0]) - periods * segments[m, 1]
+                source = numbers[m, sources[slot]]
+                out[row, 0] = source
+                out[row, 1] = counts[0, m, source] + periods * counts[1, m, source] + ranks[slot]
+            row += 1

@@ -140,18 +140,26 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
     def _go_to(self, step: int, given: int, to_skip: int) -> None:
         """Go on at a place of the plan, after `to_skip` microbatches there that other workers give."""
         self._step, self._given, self._to_skip = step, given, to_skip
-        self._places = islice(self._split.places(step, given), to_skip, None, self._num_workers)
+        self._batches: Iterator[tuple[Any, BatchT]] | None = None
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> BatchT:
-        step, first_row, num_rows, next_step, given = next(self._places)
-        if self._maker is None:
-            self._maker = self._dataset.maker()
-        batch: BatchT = self._maker.make(step, first_row, num_rows)
+        try:
+            (_, _, _, next_step, given), batch = next(self._batches or self._start_batches())
+        except BaseException:  # what made the batches is at its end; asked again, it begins at the same place
+            self._batches = None
+            raise
         self._step, self._given, self._to_skip = next_step, given, self._num_workers - 1
         return batch
+
+    def _start_batches(self) -> Iterator[tuple[Any, BatchT]]:
+        """Every place of this worker from here on, and its batch."""
+        self._maker = self._maker or self._dataset.maker()
+        places = self._split.places(self._step, self._given)
+        self._batches = self._maker.batches(islice(places, self._to_skip, None, self._num_workers))
+        return self._batches
 
     def state_dict(self) -> dict[str, Any]:
         """Where this worker is: behind the batch it gave last."""

@@ -1,4 +1,4 @@
-"""What a batch looks like, for whom. A format is a table: field -> a small pure function of the rows' canonical arrays.
+"""What a batch looks like, for whom. A format is a table: field -> what the kernel writes, or a small function.
 
     format           a batch is                             default fields; others it has
     torch            dict, [B, L]                           input_ids, targets
@@ -17,7 +17,7 @@ position_ids, but only if called with use_cache=False, as their Trainer does.)
 
 Fields, int64 and of the shape above unless said:
     input_ids, input, tokens     the tokens
-    targets, shift_labels; labels of torchtitan    shifted: the token that follows in the document, also where it stands in
+    targets, shift_labels; labels of torchtitan    shifted: the next token of the document, also where it is in
         another row; -100 at a document's last token, where that token is masked, and on padding
     labels of hf, hf_flash       not shifted, the model does it: the tokens again, -100 at the first token of a document or of
         a later part of it (unless targets cross documents), where masked, on padding; in hf_flash at every row's start too
@@ -39,64 +39,58 @@ row nor what is masked, so this format gives what the collator makes of them.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
+from tokenstore.batches import block as words
 from tokenstore.batches.gather import IGNORE
 
 DictFormat = Literal["torch", "hf", "hf_flash", "megatron", "nanotron"]
 TupleFormat = Literal["torchtitan", "torchtitan_flat"]
 
 
-class Rows:
-    """The canonical arrays of a microbatch; what is not asked for is not made.
+@dataclass(frozen=True)
+class Written:
+    """A field that the kernel writes, a value per token.
 
     Attributes:
-        ids, targets: int64[B, L].
-        sources: int64[B], a view of what is not to be changed.
+        word: of the block, takes the address: it says what is written.
+        layout: "rows" [B, L], "one_row" [1, B * L], "flat" [B * L].
+        dtype: that which `batches.block` states for the word.
+    """
+
+    word: int
+    layout: str = "rows"
+    dtype: torch.dtype = torch.int64
+
+    def shape(self, num_rows: int, length: int) -> tuple[int, ...]:
+        shapes: dict[str, tuple[int, ...]] = {"rows": (num_rows, length), "one_row": (1, num_rows * length)}
+        return shapes.get(self.layout, (num_rows * length,))
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What is known of a microbatch beside its tokens.
+
+    Attributes:
+        sources: int64[B]; a view, as `borders` is: fields are copies.
+        borders: int32[n + 1], where pieces and padding begin in the rows laid end to end, and the end.
+        longest: tokens of the longest piece, padding counted as one.
+        length: L.
         max_documents: see the module; None: as many as there are.
     """
 
-    def __init__(
-        self,
-        ids: np.ndarray,
-        targets: np.ndarray,
-        sources: np.ndarray,
-        annotate: Callable[[], tuple[np.ndarray, np.ndarray, np.ndarray]],
-        max_documents: int | None = None,
-    ):
-        """annotate: makes positions, documents and labels, at the first field that needs one of them."""
-        self.ids, self.targets, self.sources, self.max_documents = ids, targets, sources, max_documents
-        self._annotate = annotate
-
-    @cached_property
-    def _annotations(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return self._annotate()
-
-    @property
-    def positions(self) -> np.ndarray:
-        """int64[B, L]."""
-        return self._annotations[0]
-
-    @property
-    def documents(self) -> np.ndarray:
-        """int64[B, L]."""
-        return self._annotations[1]
-
-    @property
-    def labels(self) -> np.ndarray:
-        """int64[B, L], not shifted."""
-        return self._annotations[2]
-
-    @cached_property
-    def borders(self) -> np.ndarray:
-        """int32[n + 1], where positions begin again in the rows laid end to end, and the end."""
-        return np.append(np.flatnonzero(self.positions == 0), self.positions.size).astype(np.int32)
+    sources: np.ndarray
+    borders: np.ndarray
+    longest: int
+    length: int
+    max_documents: int | None = None
 
 
-Field = Callable[[Rows], np.ndarray | int]
+Derived = Callable[[Rows], np.ndarray | int]  # a field with a few values per row or piece
 
 
 @dataclass(frozen=True)
@@ -104,14 +98,17 @@ class Format:
     """default: the fields given where none are asked for. fields: all it has. pack: the fields asked for -> a batch.
 
     by_row: whether row i of a batch is item i of every field but `whole`, which are of the microbatch as one.
+    ignored: the target of a token that has none. flat: whether a row follows the one before it, as one row for the model.
     """
 
     default: tuple[str, ...]
-    fields: Mapping[str, Field]
-    pack: Callable[[dict[str, Any]], Any] = dict
+    fields: Mapping[str, Written | Derived]
+    pack: Callable[[dict[str, Any]], Any] | None = None
     needed: tuple[str, ...] = ()
     by_row: bool = True
     whole: tuple[str, ...] = ()
+    ignored: int = IGNORE
+    flat: bool = False
 
 
 def check_fields(fields: Sequence[str] | None, format: str, by_row: bool = False) -> tuple[str, ...]:
@@ -132,28 +129,21 @@ def check_fields(fields: Sequence[str] | None, format: str, by_row: bool = False
     return fields
 
 
-# ---- fields
-
-
-def _flat(array: np.ndarray) -> np.ndarray:
-    return array.reshape(-1)
-
-
-def _one_row(array: np.ndarray) -> np.ndarray:
-    return array.reshape(1, -1)
+# ---- fields with a few values
 
 
 def _cu_seqlens(rows: Rows) -> np.ndarray:
-    borders, size = rows.borders, rows.positions.size
-    return borders if rows.max_documents is None else _filled(borders, rows.max_documents, size)
+    if rows.max_documents is None:
+        return rows.borders.copy()
+    return _filled(rows.borders, rows.max_documents, int(rows.borders[-1]))
 
 
 def _max_seqlen(rows: Rows) -> int:
-    return int(np.diff(rows.borders).max()) if rows.max_documents is None else rows.ids.shape[1]
+    return rows.longest if rows.max_documents is None else rows.length
 
 
 def _filled(borders: np.ndarray, most: int, end: int) -> np.ndarray:
-    """int32[most + 1]: borders, and `end` behind them."""
+    """int32[most + 1]: borders, then `end` as often as it takes."""
     if borders.size > most + 1:
         raise ValueError(
             f"max_documents: expected at least {borders.size - 1} for this batch, found {most};"
@@ -166,43 +156,28 @@ def _filled(borders: np.ndarray, most: int, end: int) -> np.ndarray:
 
 def _row_borders(rows: Rows) -> list[np.ndarray]:
     """int32[n + 1] of each row by itself."""
-    length = rows.ids.shape[1]
-    return [np.append(np.flatnonzero(row == 0), length).astype(np.int32) for row in rows.positions]
+    ends = np.flatnonzero(rows.borders % rows.length == 0).tolist()  # every row begins with a border
+    return [rows.borders[first : stop + 1] - rows.borders[first] for first, stop in pairwise(ends)]
 
 
 def _cu_seqlens_of_rows(rows: Rows) -> np.ndarray:
-    length = rows.ids.shape[1]
-    most = length if rows.max_documents is None else rows.max_documents
-    return np.stack([_filled(borders, most, length) for borders in _row_borders(rows)])
+    most = rows.length if rows.max_documents is None else rows.max_documents
+    return np.stack([_filled(borders, most, rows.length) for borders in _row_borders(rows)])
 
 
 def _max_seqlen_of_rows(rows: Rows) -> np.ndarray:
     return np.array([np.diff(borders).max() for borders in _row_borders(rows)], np.int32)
 
 
-def _in_loss(rows: Rows) -> np.ndarray:
-    """bool[B, L]"""
-    in_loss: np.ndarray = rows.targets != IGNORE
-    return in_loss
+def source_ids(rows: Rows) -> np.ndarray:
+    return rows.sources.copy()
 
 
-def _targets_or_zero(rows: Rows) -> np.ndarray:
-    return np.where(_in_loss(rows), rows.targets, 0)
-
-
-def _flat_labels(rows: Rows) -> np.ndarray:
-    """Labels of the rows as one: the model would predict a row's first token from the last one of the row before."""
-    labels = rows.labels.copy()
-    labels[:, 0] = IGNORE
-    return _one_row(labels)
-
-
-_OF_ROWS: dict[str, Field] = {
-    "document_ids": lambda rows: rows.documents,
-    "source_ids": lambda rows: rows.sources.copy(),
-}
-_MORE: dict[str, Field] = {
-    "position_ids": lambda rows: rows.positions,
+_IDS, _TARGETS, _LABELS = Written(words.IDS), Written(words.TARGETS), Written(words.LABELS)
+_POSITIONS, _DOCUMENTS = Written(words.POSITIONS), Written(words.DOCUMENTS)
+_OF_ROWS: dict[str, Written | Derived] = {"document_ids": _DOCUMENTS, "source_ids": source_ids}
+_MORE: dict[str, Written | Derived] = {
+    "position_ids": _POSITIONS,
     "cu_seqlens": _cu_seqlens,
     "max_seqlen": _max_seqlen,
     **_OF_ROWS,
@@ -221,51 +196,43 @@ def _titan(fields: dict[str, Any]) -> tuple[dict[str, Any], Any]:
 FORMATS: dict[str, Format] = {
     "torch": Format(
         ("input_ids", "targets"),
-        {"input_ids": lambda rows: rows.ids, "targets": lambda rows: rows.targets, **_MORE},
+        {"input_ids": _IDS, "targets": _TARGETS, **_MORE},
         whole=_SEQLENS,
     ),
     "hf": Format(
         ("input_ids", "labels", "shift_labels"),
-        {
-            "input_ids": lambda rows: rows.ids,
-            "labels": lambda rows: rows.labels,
-            "shift_labels": lambda rows: rows.targets,
-            **_MORE,
-        },
+        {"input_ids": _IDS, "labels": _LABELS, "shift_labels": _TARGETS, **_MORE},
         whole=_SEQLENS,
     ),
     "hf_flash": Format(
         ("input_ids", "labels", "position_ids", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
         {
-            "input_ids": lambda rows: _one_row(rows.ids),
-            "labels": _flat_labels,
-            "shift_labels": lambda rows: _one_row(rows.targets),
-            "position_ids": lambda rows: _one_row(rows.positions),
+            "input_ids": Written(words.IDS, "one_row"),
+            "labels": Written(words.LABELS, "one_row"),
+            "shift_labels": Written(words.TARGETS, "one_row"),
+            "position_ids": Written(words.POSITIONS, "one_row"),
             "cu_seq_lens_q": _cu_seqlens,
             "cu_seq_lens_k": _cu_seqlens,
             "max_length_q": _max_seqlen,
             "max_length_k": _max_seqlen,
-            "document_ids": lambda rows: _one_row(rows.documents),
-            "source_ids": lambda rows: rows.sources.copy(),
+            "document_ids": Written(words.DOCUMENTS, "one_row"),
+            "source_ids": source_ids,
         },
         by_row=False,
+        flat=True,
     ),
     "torchtitan": Format(
         ("input", "positions", "labels"),
-        {
-            "input": lambda rows: rows.ids,
-            "positions": lambda rows: rows.positions,
-            "labels": lambda rows: rows.targets,
-        },
+        {"input": _IDS, "positions": _POSITIONS, "labels": _TARGETS},
         _titan,
         ("labels",),
     ),
     "torchtitan_flat": Format(
         ("input", "positions", "labels"),
         {
-            "input": lambda rows: _flat(rows.ids),
-            "positions": lambda rows: _flat(rows.positions),
-            "labels": lambda rows: _flat(rows.targets),
+            "input": Written(words.IDS, "flat"),
+            "positions": Written(words.POSITIONS, "flat"),
+            "labels": Written(words.TARGETS, "flat"),
         },
         _titan,
         ("labels",),
@@ -274,23 +241,25 @@ FORMATS: dict[str, Format] = {
     "megatron": Format(
         ("tokens", "labels", "loss_mask", "position_ids"),
         {
-            "tokens": lambda rows: rows.ids,
-            "labels": _targets_or_zero,
-            "loss_mask": lambda rows: _in_loss(rows).astype(np.float32),
-            "position_ids": lambda rows: rows.positions,
+            "tokens": _IDS,
+            "labels": _TARGETS,
+            "loss_mask": Written(words.LOSS_MASK, dtype=torch.float32),
+            "position_ids": _POSITIONS,
             "cu_seqlens": _cu_seqlens_of_rows,
             "max_seqlen": _max_seqlen_of_rows,
             **_OF_ROWS,
         },
+        ignored=0,
     ),
     "nanotron": Format(
         ("input_ids", "position_ids", "label_ids", "label_mask"),
         {
-            "input_ids": lambda rows: rows.ids,
-            "position_ids": lambda rows: rows.positions,
-            "label_ids": _targets_or_zero,
-            "label_mask": _in_loss,
+            "input_ids": _IDS,
+            "position_ids": _POSITIONS,
+            "label_ids": _TARGETS,
+            "label_mask": Written(words.LABEL_MASK, dtype=torch.bool),
             **_OF_ROWS,
         },
+        ignored=0,
     ),
 }

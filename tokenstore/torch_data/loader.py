@@ -144,6 +144,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         self._start, self._restart = plan.check_start(step), restart
         self._step, self._given = self._start, 0
         self._given_last = plan.schedule.next_step(self._step)  # the step of the microbatch given last, or the first
+        self._end = _last_given(plan)
         self._finished = False
         self._loaded = False  # whether the position is that of a state, and nothing was given since
         self._maker: BatchMaker | None = None
@@ -173,7 +174,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
             self._batches, self._finished = None, isinstance(error, StopIteration)
             raise
         self._step, self._given, self._given_last = next_step, given, step
-        if not given and self._is_over():
+        if next_step >= self._end and not given:  # also for who counts to len() and asks for no more
             self._finished, self._batches = True, None
         return batch
 
@@ -261,11 +262,6 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         """How far the run is at `step`, the same on every rank, for its log: see `tokenstore.planning.progress`."""
         return self.plan.metrics(self._step)
 
-    def _is_over(self) -> bool:
-        """Whether the plan's last microbatch has been given: also for who counts to len() and asks for no more."""
-        end = self.plan.num_steps
-        return end is not None and self._given == 0 and self.plan.schedule.next_step(self._step) >= end
-
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: every source counts its own epochs. Here for trainers that call it."""
 
@@ -273,6 +269,14 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         """Let go of the maps, and end the thread that makes batches ahead; the next batch opens them again."""
         self._stop_batches()
         self._maker = None
+
+
+def _last_given(plan: Plan) -> int:
+    """The first step after which nothing more is given: the end of the plan, or the skipped steps before it."""
+    end = plan.last_start
+    for start, stop in reversed(plan.schedule.skip_steps):
+        end = start if start < end <= stop else end
+    return end
 
 
 def _check_whose(state: Mapping[str, Any]) -> None:

@@ -133,20 +133,43 @@ class Split:
 
     def places(self, step: int, given: int) -> Iterator[tuple[int, int, int, int, int]]:
         """(step, this rank's first row, its rows, next step, rows given there) of every microbatch from a position on."""
-        schedule, end, place = self.plan.schedule, self.plan.last_start, self.place
+        schedule, end = self.plan.schedule, self.plan.last_start
         while True:
             if given == 0:
                 step = schedule.next_step(step)
             if step >= end:
                 return
             size, rows = schedule.stage(step).global_batch_size, self.rows_a_rank(step)
-            block = rows * place.world_size
-            given = self._after_empty(step, given)
-            while given < size:
-                first = given + place.rank * rows
-                given = self._after_empty(step, given + block)
-                yield (step, first, rows, step, given) if given < size else (step, first, rows, step + 1, 0)
-            step, given = step + 1, 0
+            block, first = rows * self.place.world_size, self.place.rank * rows
+            if self._may_skip(step):
+                yield from self._places_with_tokens(step, given)
+                step, given = step + 1, 0
+                continue
+            stop = self._next_change(step)
+            last = size - block  # rows given before a step's last microbatch
+            for now in range(step, stop):
+                for before in range(given, last, block):
+                    yield now, before + first, rows, now, before + block
+                yield now, last + first, rows, now + 1, 0
+                given = 0
+            step = stop
+
+    def _next_change(self, step: int) -> int:
+        """The first step after `step` whose microbatches need another look: a stage begins, it may be skipped, or the plan ends."""
+        schedule, end = self.plan.schedule, self.plan.last_start
+        skips = [start for start, _ in schedule.skip_steps if start > step]
+        ends = [end - 1] if self.skip_empty and end - 1 > step else [end]
+        return min([schedule.stage_end(step), *skips, *ends])
+
+    def _places_with_tokens(self, step: int, given: int) -> Iterator[tuple[int, int, int, int, int]]:
+        """`places` of a step whose microbatches without a token are skipped."""
+        size, rows = self.plan.global_batch_size(step), self.rows_a_rank(step)
+        block = rows * self.place.world_size
+        given = self._after_empty(step, given)
+        while given < size:
+            first = given + self.place.rank * rows
+            given = self._after_empty(step, given + block)
+            yield (step, first, rows, step, given) if given < size else (step, first, rows, step + 1, 0)
 
 
 class ProcessSplit:

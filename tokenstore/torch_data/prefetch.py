@@ -1,27 +1,24 @@
-"""What a loader does before it is asked: calls for the pages of coming batches, and makes batches in a thread of its own.
+"""What a loader does before it is asked: reads pages of coming batches from the disk, and makes batches in a thread.
 
 Neither changes what is given or what the state says: both go through the same places of the plan in the same order.
 """
 
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TypeVar
 
-import numpy as np
-
-from tokenstore.errors import TokenStoreError
 from tokenstore.store.files import major_faults
 
-# Batches: calling costs about what a warm batch costs, so it ends where nothing comes from the disk. To find out, some batches
-# go with one row not called for: one page to wait for now and then, not a batch of them
-_KEEP_CALLING, _PROBES = 256, 2
-_LOOK_EVERY = 16  # batches, where nothing came from the disk so far: a look costs a microsecond
+# Batches of a burst of readahead, the first and the longest; and how often to look where nothing came from the disk so far: a
+# look costs 0.4 us, a burst about 10 us a batch
+FIRST_BURST, LONGEST_BURST, LOOK_EVERY = 8, 256, 16
+# To find out whether a burst still pays, some batches near its end are read without one row: one page to wait for, not a batch
+PROBES = 2
 _ITEM, _END, _ERROR, _GONE = range(4)
+
+T = TypeVar("T")
 
 
 class PrefetchStopped(Exception):
@@ -35,30 +32,48 @@ def check_ahead(name: str, batches: int) -> int:
     return batches
 
 
-def with_prefetched_pages(
-    located: Iterator[tuple[Any, np.ndarray]], call_for: Callable[[np.ndarray], None], batches: int
-) -> Iterator[tuple[Any, np.ndarray]]:
-    """The items (place, rows) of `located`, with the tokens of those up to `batches` ahead called for from the disk.
+class Bursts:
+    """When to read ahead from the disk: in bursts, after a batch had to be waited for.
 
-    It goes on for a while after anything had to be waited for. What is damaged is found when its batch is made, not before.
+    A page that had to be waited for says that others may be missing, or nothing: any reclaimed page of a store that is in
+    memory does that. So the first burst is short. It grows while pages are still waited for, and the next one, if it comes
+    soon, is twice as long; after a quiet time it is short again.
     """
-    waiting: deque[tuple[Any, np.ndarray]] = deque()
-    left, waits = 1, major_faults()
-    while True:
-        if (left or not waiting) and (now := major_faults()) > waits:
-            left, waits = _KEEP_CALLING, now
-        if left:
-            left -= 1
-            for item in islice(located, min(batches + 1 - len(waiting), 2)):  # by two: no long wait before the first
-                probed = batches < left <= batches + _PROBES  # far enough from the end to hear of it
-                with suppress(TokenStoreError):
-                    call_for(item[1][probed:])
-                waiting.append(item)
-        elif not waiting:
-            waiting.extend(islice(located, _LOOK_EVERY))
-        if not waiting:
-            return
-        yield waiting.popleft()
+
+    def __init__(self, batches: int):
+        """batches: how many microbatches ahead to read; 0: never."""
+        self._batches = batches
+        self._faults = major_faults() if batches else 0
+        self._length, self._left, self._quiet = FIRST_BURST, min(batches, 1), 0
+        self._num_asked = 0  # of the microbatches that wait, how many have been asked for
+
+    def reach(self) -> int:
+        """How many microbatches ahead to read now, called once a batch."""
+        self._num_asked = max(self._num_asked - 1, 0)
+        if not self._batches:
+            return 0
+        if not self._left:
+            self._quiet += 1
+            if self._quiet > self._length and self._quiet % LOOK_EVERY:
+                return 0
+        if (faults := major_faults()) > self._faults:
+            soon = self._left or self._quiet <= self._length
+            self._length = min(2 * self._length, LONGEST_BURST) if soon else FIRST_BURST
+            self._faults, self._left, self._quiet = faults, self._length, 0
+        elif self._left:
+            self._left -= 1
+        return self._batches if self._left else 0
+
+    def due(self, waiting: Sequence[tuple[Any, T]]) -> Iterator[tuple[T, int]]:
+        """What of the microbatches that wait is to be read now, at most two: the first batch waits for no more.
+
+        Each comes with the first row to read, 1 where it shall tell whether the burst still pays.
+        """
+        first = self._num_asked
+        self._num_asked = max(min(first + 2, len(waiting), self._batches + 1), first)
+        probed = self._batches < self._left <= self._batches + PROBES  # far enough from the end to hear of it
+        for i in range(first, self._num_asked):
+            yield waiting[i][1], int(probed)
 
 
 class Prefetcher(Iterator[Any]):

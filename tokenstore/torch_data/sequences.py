@@ -101,11 +101,17 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
                 check_sampler(self, self.plan)
                 self._maker = BatchMaker(self.plan, self._format, self._fields)
             located = np.empty((len(numbers), 2), np.int64)
-            for number, i in sorted(zip(numbers, range(len(numbers)), strict=True)):  # a stage's tables are made once
-                step = self.plan.schedule.step_of(number)
-                located[i] = self._maker.sampler.locate(step, number - self.plan.schedule.cursor(step), 1)[0]
+            by_number = np.argsort(numbers, kind="stable")  # so that the tables of a stage are made once
+            located[by_number] = self._maker.sampler.locate_places(
+                [self._place(numbers[i]) for i in by_number.tolist()]
+            )
             batch = self._maker.make_of(located)
         return [_row(batch, i) for i in range(len(numbers))]
+
+    def _place(self, number: int) -> tuple[int, int, int]:
+        """(step, first row, rows) of a sequence."""
+        step = self.plan.schedule.step_of(number)
+        return step, number - self.plan.schedule.cursor(step), 1
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: every source counts its own epochs. Accelerate calls it in every process, before workers start."""

@@ -13,6 +13,7 @@ import numpy as np
 import tokenstore
 from tests.support.stores.forge import overwrite, unpinned
 from tests.support.stores.hostile_stores import STORES, check_message, flips
+from tokenstore.batches import block as words
 from tokenstore.errors import TokenStoreError
 from tokenstore.store import open_store, verify
 
@@ -43,8 +44,9 @@ def every_step(plan: tokenstore.Plan, name: str) -> None:
                 assert all(0 <= p.start < p.stop <= store.num_tokens and 0 <= p.document < len(store) for p in pieces)
         with reported(name):
             ids, targets, positions, documents = np.empty((4, 4, length), np.int64)
-            sampler.fill(sampler.locate(step, 0, 4), ids, targets)
-            sampler.annotate(positions, documents, np.empty((4, length), bool))
+            arrays = {words.IDS: ids, words.TARGETS: targets, words.POSITIONS: positions, words.DOCUMENTS: documents}
+            (planned,) = sampler.plan(sampler.locate(step, 0, 4))
+            sampler.copy(planned, planned, [(word, array.ctypes.data) for word, array in arrays.items()])
             assert 0 <= positions.min() <= positions.max() < length
             assert 0 <= documents.min() <= documents.max() < length
 
