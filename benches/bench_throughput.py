@@ -1,132 +1,135 @@
 """Claim: a batch costs little more than the machine must spend to widen its tokens.
 
-Four resources: CPU 1 core; memory reads 2 bytes a token at random places, writes 16; disk none (warm cache); network none.
-Work: 8 x 2048 tokens from 3 sources at .6/.3/.1, shuffled, ids and targets as int64. Limit: `limit.py`, in order.
-Peer: a hand-written memmap data set in a plain DataLoader, no workers, its fastest form (a block of rows at once).
+Four resources: CPU 1 core; memory reads 2 bytes a token at random places, writes 8 per token and field; disk none (warm
+cache); network none. Work: 8 x 2048 tokens from 3 sources at .6/.3/.1, shuffled, int64. Limit: `limit.py`, in order, ids and
+targets. Peers: hand-written memmap loaders that make a whole batch at once, with the same fields.
+
+Every loader is a process of its own that is asked in turn, so a round sees one machine, and figures are medians of rounds.
+With `--against COMMIT` the loaders of that commit are asked in the same rounds.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import median
 
 import numpy as np
-import torch
-from torch.utils.data import DataLoader, Dataset
 
-import tokenstore
+from benches.contenders import BATCH, LENGTH, OURS
 from benches.limit import Limit
-from benches.scenes import VOCABULARY, Row, ratio, rounds, token_store
+from benches.scenes import VOCABULARY, CannotRun, Row, ratio, seconds
 
-BATCH, LENGTH, WEIGHTS = 8, 2048, {"a": "0.6", "b": "0.3", "c": "0.1"}
-
-
-class MemmapRows(Dataset):
-    """What people write by hand: a memmap a source, a weighted random choice of rows, one sequence an item."""
-
-    def __init__(self, files: list[Path], count: int):
-        self.maps = [np.memmap(file, np.uint16, "r") for file in files]
-        rng = np.random.default_rng(0)
-        self.source = rng.choice(3, count, p=[0.6, 0.3, 0.1])
-        self.row = np.array([rng.integers(0, (m.size - 1) // LENGTH) for m in self.maps for _ in range(count)])
-        self.row = self.row.reshape(3, count)[self.source, np.arange(count)]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, i: int) -> tuple[torch.Tensor, torch.Tensor]:
-        start = self.row[i] * LENGTH
-        block = torch.from_numpy(self.maps[self.source[i]][start : start + LENGTH + 1].astype(np.int64))
-        return block[:-1], block[1:]
+ROOT = Path(__file__).parents[1]
+TARGETS = {"concat": "0.45", "best_fit": "0.32", "hf": "0.28", "all fields": "0.20"}
+HANDS = {
+    "concat": "by hand: plain",
+    "best_fit": "by hand: plain",
+    "hf": "by hand: hf",
+    "all fields": "by hand: all fields",
+}
+STEP_SECONDS = 0.005
 
 
-def _plan(paths: dict[str, Path], packing: str) -> tokenstore.Plan:
-    fields = {"sequence_length": LENGTH, "global_batch_size": BATCH, "weights": WEIGHTS, "packing": packing}
-    return tokenstore.Plan.of(paths, **fields)
+class Contender:
+    """A loader in a process of its own; see `contenders`."""
+
+    def __init__(self, tree: Path, kind: str, folder: Path, num_tokens: int):
+        words = [sys.executable, str(ROOT / "benches/contenders.py"), str(tree), kind, str(folder), str(num_tokens)]
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, cwd=tree)
+        if self._process.stdout.readline().strip() != "ready":
+            raise CannotRun(f"{kind} of {tree}: expected it to begin, found that it ended; its error is above")
+
+    def ask(self, *words: object) -> object:
+        """The answer to a line."""
+        print(*words, file=self._process.stdin, flush=True)
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate("quit\n")
 
 
-def _loader(plan: tokenstore.Plan) -> Iterator:
-    expected = plan.batch(0)["input_ids"]
-    loader = iter(tokenstore.TokenLoader(plan))
-    assert (next(loader)["input_ids"].numpy() == expected).all(), "checked before it is timed"
-    return loader
+@contextmanager
+def checkout(commit: str, folder: Path) -> Iterator[Path]:
+    """A tree of another commit, for as long as it is needed."""
+    tree = folder / "against"
+    subprocess.run(["git", "worktree", "add", "--detach", str(tree), commit], cwd=ROOT, check=True, capture_output=True)
+    try:
+        yield tree
+    finally:
+        subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT, check=True, capture_output=True)
 
 
-def run(folder: Path, smoke: bool) -> list[Row]:
-    """Throughput as a share of the limit."""
-    tokens, batches, count = (300_000, 20, 2) if smoke else (66_000_000, 1000, 7)
-    paths = {name: token_store(folder / name, i, tokens) for i, name in enumerate(WEIGHTS)}
-    plans = {packing: _plan(paths, packing) for packing in ("concat", "best_fit")}
-    concat, best_fit = map(_loader, plans.values())
-    peer = iter(_forever(DataLoader(MemmapRows([p / "tokens-00000.bin" for p in paths.values()], 1 << 16), BATCH)))
+def run(folder: Path, smoke: bool, against: str | None = None) -> list[Row]:
+    """Throughput as a share of the limit, waits, and what a page fault costs."""
+    tokens, batches, count = (300_000, 6, 2) if smoke else (66_000_000, 600, 9)
+    trees = {"": ROOT}
+    with ExitStack() as stack:
+        if against:
+            trees[against] = stack.enter_context(checkout(against, folder))
+        kinds = [("", kind) for kind in ("fixed", *dict.fromkeys(HANDS.values()))]
+        kinds += [(name, f"ours: {kind}") for name in trees for kind in OURS]
+        asked: dict[tuple[str, str], Contender] = {}
+        for name, kind in kinds:
+            place = folder / f"stores-{name}"
+            place.mkdir(exist_ok=True)
+            asked[name, kind] = Contender(trees[name], kind, place, tokens)
+            stack.callback(asked[name, kind].close)
+        times = _throughput(asked, batches, count)
+        waits = {key: [1e6 * wait for wait in each.ask("wait", batches, STEP_SECONDS)] for key, each in asked.items()}
+        rows = [row for name in trees for row in _rows(name, times, waits)]
+        return rows + [_fault_row(name, asked[name, "ours: concat"], 300 if not smoke else 20, count) for name in trees]
+
+
+def _throughput(
+    asked: dict[tuple[str, str], Contender], batches: int, count: int
+) -> dict[tuple[str, str], list[float]]:
+    """Seconds a batch of every loader and of the limit, in turn."""
     limit = Limit()
     source = np.random.default_rng(0).integers(0, VOCABULARY, batches * BATCH * LENGTH + 1).astype(np.uint16)
     ids, targets = np.empty((2, BATCH * LENGTH), np.int64)
-    mapped = np.memmap(paths["a"] / "tokens-00000.bin", np.uint16, "r")
-    starts = np.random.default_rng(1).integers(0, mapped.size - LENGTH - 1, (batches, BATCH))
-
-    def take(iterator: Iterator) -> None:
-        for _ in range(batches):
-            next(iterator)
-
-    times = rounds(
-        {
-            "limit": lambda: limit.run(source, batches, ids, targets),
-            "random": lambda: limit.run_random(mapped, starts, ids, targets),
-            "concat": lambda: take(concat),
-            "best_fit": lambda: take(best_fit),
-            "peer": lambda: take(peer),
-        },
-        count,
-    )
-    speed = batches * BATCH * LENGTH / np.median(times["limit"]) / 1e6
-    shares = {name: ratio(times["limit"], times[name]) for name in ("random", "concat", "best_fit", "peer")}
-    beside = (
-        f"the C loop itself at random places {shares['random']}; hand-written memmap in a DataLoader {shares['peer']};"
-        f" limit {speed:.0f} Mtok/s"
-    )
-    return [
-        Row("warm throughput, concat, share of the limit", shares["concat"], "0.45", beside),
-        Row("the same, times a hand-written memmap DataLoader", ratio(times["peer"], times["concat"]), "3", ""),
-        Row("warm throughput, best_fit, share of the limit", shares["best_fit"], "0.30", "2.9 documents a sequence"),
-        Row("the same, times a hand-written memmap DataLoader", ratio(times["peer"], times["best_fit"]), "", ""),
-        *(_profile(plan, batches, count) for plan in plans.values()),
-    ]
+    times: dict[tuple[str, str], list[float]] = {key: [] for key in (("", "limit"), *asked)}
+    for turn in range(count + 3):  # the first rounds touch the pages of the stores
+        for key, taken in times.items():
+            if key == ("", "limit"):
+                spent = seconds(lambda: limit.run(source, batches, ids, targets))
+            else:
+                spent = float(asked[key].ask("take", batches))
+            if turn >= 3:
+                taken.append(spent / batches)
+    return times
 
 
-def _profile(plan: tokenstore.Plan, batches: int, count: int) -> Row:
-    """Where the time of a batch goes: the whole of it less what a part takes that does less."""
-    sampler, steps = plan.sampler(), batches * (count + 1)
-    loader = iter(tokenstore.TokenLoader(plan, step=steps))  # other pages than the kernel's, and as new
-    rows = [sampler.locate(step, 0, BATCH) for step in range(steps)]
-    fresh = iter(rows)
-    ids, targets = np.empty((2, BATCH, LENGTH), np.int64)
-    none = np.empty((0, 2), np.int64)
-
-    def repeat(action: Callable[[np.ndarray], object], rows: list[np.ndarray]) -> Callable[[], object]:
-        return lambda: deque(map(action, rows), maxlen=0)
-
-    def fill(located: np.ndarray) -> None:
-        sampler.fill(located, ids, targets)
-
-    taken = rounds(
-        {
-            "all": repeat(lambda _: next(loader), rows[:batches]),
-            "kernel": repeat(lambda _: fill(next(fresh)), rows[:batches]),
-            "cached": repeat(fill, rows[:1] * batches),
-            "planned": repeat(sampler.lay, rows[:1] * batches),
-            "called": repeat(sampler.lay, [none] * batches),
-        },
-        count,
-    )
-    us = {name: float(np.median(each)) / batches * 1e6 for name, each in taken.items()}
-    beside = (
-        f"Python and tensors {us['all'] - us['kernel']:.1f}, calling the kernel {us['called']:.1f}, planning"
-        f" {us['planned'] - us['called']:.1f}, copying {us['cached'] - us['planned']:.1f}, waiting for memory"
-        f" {us['kernel'] - us['cached']:.1f}"
-    )
-    return Row(f"a batch of {plan.config.packing}, and where its time goes", f"{us['all']:.1f} us", "", beside)
+def _rows(name: str, times: dict[tuple[str, str], list[float]], waits: dict[tuple[str, str], list[float]]) -> list[Row]:
+    """The rows of one tree."""
+    suffix = f", {name}" if name else ""
+    limit, rows = times["", "limit"], []
+    for kind, reach in TARGETS.items():
+        ours, hand = times[name, f"ours: {kind}"], times["", HANDS[kind]]
+        beside = f"{1e6 * median(ours):.1f} us a batch; {ratio(hand, ours)} times a hand-written loader of these fields"
+        rows.append(Row(f"warm throughput, {kind}, share of the limit{suffix}", ratio(limit, ours), reach, beside))
+    masked = ratio(times[name, "ours: best_fit"], times[name, "ours: masked"])
+    rows.append(Row(f"with loss masks, relative to without{suffix}", masked, "0.8", ""))
+    nothing = waits["", "fixed"]
+    for kind in ("concat", "best_fit", "concat, prefetch=2", "best_fit, prefetch=2"):
+        mine = waits[name, f"ours: {kind}"]
+        above = np.percentile(mine, 99) - np.percentile(nothing, 99)
+        beside = f"p99 {above:.0f} us above that of one fixed batch (at most 150); p50 of that {median(nothing):.0f} us"
+        rows.append(Row(f"wait with a 5 ms step, {kind}{suffix}", f"{median(mine):.0f} us", "60 us", beside))
+    return rows
 
 
-def _forever(loader: DataLoader) -> Iterator:
-    while True:
-        yield from loader
+def _fault_row(name: str, one: Contender, batches: int, count: int) -> Row:
+    """What a page that was reclaimed costs the batches after it."""
+    ratios, faults = [], 0
+    for _ in range(count):
+        plain = float(one.ask("take", batches))
+        spent, seen = one.ask("faults", batches)
+        ratios.append(spent / plain)
+        faults += seen
+    claim = f"{batches} batches with a major fault, relative to none{f', {name}' if name else ''}"
+    return Row(claim, f"{median(ratios):.2f}", "1.10", f"{faults} faults in {count} rounds")

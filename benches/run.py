@@ -39,6 +39,9 @@ def main() -> int:
     parser.add_argument("--smoke", action="store_true", help="tiny sizes: do they run at all?")
     parser.add_argument("--only", choices=BENCHES, action="append", help="run these only")
     parser.add_argument("--keep", action="store_true", help="write rows to benches/results/, in place of older ones")
+    parser.add_argument(
+        "--against", metavar="COMMIT", help="throughput: also run this commit's loaders, in the same rounds"
+    )
     arguments = parser.parse_args()
     console = Console(markup=False)
     console.print(machine())
@@ -46,7 +49,7 @@ def main() -> int:
     for name in arguments.only or BENCHES:
         print(f"{name}: measuring", file=sys.stderr, flush=True)
         try:
-            rows = measured(name, arguments.smoke, arguments.keep)
+            rows = measured(name, arguments.smoke, arguments.keep, arguments.against)
         except (CannotRun, ConfigError, ImportError) as error:  # no compiler, no room; an extra that is not installed
             rows, status = [Row(name, "not run", "", str(error))], 1
         table = Table("claim", "measured", "to reach", "beside it", title=name)
@@ -56,10 +59,11 @@ def main() -> int:
     return status
 
 
-def measured(name: str, smoke: bool, kept: bool) -> list[Row]:
-    """The rows of a bench, kept if told so."""
+def measured(name: str, smoke: bool, kept: bool, against: str | None = None) -> list[Row]:
+    """The rows of a bench, kept if asked for; `against`: a commit to compare with, where the bench can."""
+    options = {"against": against} if against and name == "throughput" else {}
     with tempfile.TemporaryDirectory(prefix="tokenstore-bench-") as folder:
-        rows = import_module(f"benches.bench_{name}").run(Path(folder), smoke)
+        rows = import_module(f"benches.bench_{name}").run(Path(folder), smoke, **options)
     if kept:
         keep(name, rows)
     return rows

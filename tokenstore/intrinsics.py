@@ -7,10 +7,13 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
 from llvmlite import ir
-from numba import types
+from numba import carray, types
 from numba.extending import intrinsic
 
 _P = ParamSpec("_P")
+
+
+array_at: Any = carray  # its types would have every length be an int, and kernels count in np.int64
 
 
 def _intrinsic(function: Callable[Concatenate[Any, _P], Any]) -> Callable[_P, Any]:

@@ -127,10 +127,10 @@ def test_some_batches_find_out_whether_a_burst_still_pays(monkeypatch: pytest.Mo
     for _ in range(4000):
         probes = sum(first_row for _, first_row in bursts.due(waiting))
         num_probes += probes
-        disk.faults += probes if num_probes <= 20 else 0  # then all is in memory
-        gaps += not bursts.reach() and num_probes <= 20
+        disk.faults += probes if num_probes <= 8 else 0  # then all is in memory
+        gaps += not bursts.reach() and num_probes <= 8
     assert (gaps, bursts.reach()) == (0, 0)
-    assert 20 < num_probes <= 24
+    assert 8 < num_probes <= 12
 
 
 def test_damage_ahead_is_left_for_its_batch(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

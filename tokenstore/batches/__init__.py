@@ -1,13 +1,18 @@
 """Layer 3: the rows of a step -> arrays. Everything between an opened plan and numpy arrays, most of it numba kernels.
 
-sources.py   sources and pools: the stores each draws from, and its sequences per epoch
-tables.py    stores, sources and mapped files as arrays that kernels read
-shuffled.py  rows -> the place of each in the shuffle of its epoch
-spans.py     what a sequence consists of: runs of tokens, each inside one document
-concat_spans.py, packed_spans.py   sequences -> spans
+From a step number to its arrays, in this order:
+
+sampler.py   locates the rows of steps (order/rows.py), has them planned and copied, maps the files that kernels ask for
+planner.py   rows -> spans, for several microbatches at once: the first kernel
+    concat_spans.py, packed_spans.py   by packing; shuffled.py   the place of each row in the shuffle of its epoch
+    spans.py   what a sequence consists of: runs of tokens, each inside one document
+gather.py    spans -> arrays, a microbatch at a time: the second kernel; masks.py   loss masks
+
+What these read:
+
+block.py     the argument of both kernels: constants, and addresses of all tables
+tables.py    stores, sources and mapped files as arrays
 packings.py  the packings of the current epochs
-gather.py    spans -> batch: the hot kernel
-masks.py     loss masks
-sampler.py   rows of a step -> filled arrays: calls the kernels, maps the files they ask for
+sources.py   sources and pools: the stores each draws from, and its sequences per epoch
 sigbus.py    a file that is cut while a kernel reads it does not kill the process
 """

@@ -14,7 +14,7 @@ from numba import carray
 from tokenstore.batches.packings import PACKING_COLUMNS
 from tokenstore.batches.tables import FILE_COLUMNS, REPORT_SIZE, SOURCE_COLUMNS, STORE_COLUMNS
 from tokenstore.intrinsics import int64_at, uint64_at
-from tokenstore.jit import inline_kernel
+from tokenstore.jit import Integer, inline_kernel
 
 # Constants of a plan
 SEQUENCE_LENGTH, PACKED, SHUFFLE, CROSS, PAD_ID, TOKEN_BYTES, VOCAB_SIZE = range(7)
@@ -85,7 +85,7 @@ def keys_of(block: np.ndarray) -> np.ndarray:
 
 
 @inline_kernel
-def report(block: np.ndarray, code: int, first: int, second: int, third: int, fourth: int) -> None:
+def report(block: np.ndarray, code: int, first: Integer, second: Integer, third: Integer, fourth: Integer) -> None:
     """Say how the call ended; the meaning of the other words depends on `code`, see `tables`."""
     block[REPORT], block[REPORT + 1], block[REPORT + 2] = code, first, second
     block[REPORT + 3], block[REPORT + 4] = third, fourth

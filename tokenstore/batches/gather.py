@@ -9,7 +9,6 @@ The largest id is found on the way: an id outside the vocabulary never reaches a
 """
 
 import numpy as np
-from numba import carray
 
 from tokenstore.batches.block import (
     AHEAD_BYTES,
@@ -54,8 +53,8 @@ from tokenstore.batches.spans import (
     START,
 )
 from tokenstore.batches.tables import BAD_ID, OK
-from tokenstore.intrinsics import float32_at, int32_at, int64_at, prefetch, uint8_at, uint16_at, uint32_at
-from tokenstore.jit import inline_kernel, kernel
+from tokenstore.intrinsics import array_at, float32_at, int32_at, int64_at, prefetch, uint8_at, uint16_at, uint32_at
+from tokenstore.jit import Integer, inline_kernel, kernel
 
 IGNORE = -100  # the target that losses leave out, in torch and in every framework built on it
 CHUNK = 512  # tokens
@@ -66,29 +65,29 @@ LINE_BYTES = 64
 
 
 @inline_kernel
-def _widen(tokens: int, token_bytes: int, count: int, out: int) -> None:
+def _widen(tokens: Integer, token_bytes: Integer, count: Integer, out: Integer) -> None:
     """Copy `count` tokens of uint16 or uint32 to int64."""
-    wide = carray(int64_at(out), (count,))
+    wide = array_at(int64_at(out), (count,))
     if token_bytes == 2:
-        short = carray(uint16_at(tokens), (count,))
+        short = array_at(uint16_at(tokens), (count,))
         for i in range(count):
             wide[i] = short[i]
     else:
-        words = carray(uint32_at(tokens), (count,))
+        words = array_at(uint32_at(tokens), (count,))
         for i in range(count):
             wide[i] = words[i]
 
 
 @inline_kernel
-def _largest(tokens: int, token_bytes: int, count: int) -> int:
+def _largest(tokens: Integer, token_bytes: Integer, count: Integer) -> Integer:
     """The largest of `count` tokens."""
     if token_bytes == 2:
-        short = carray(uint16_at(tokens), (count,))
+        short = array_at(uint16_at(tokens), (count,))
         most = np.uint16(0)
         for i in range(count):
             most = max(most, short[i])
         return np.int64(most)
-    words = carray(uint32_at(tokens), (count,))
+    words = array_at(uint32_at(tokens), (count,))
     largest = np.uint32(0)
     for i in range(count):
         largest = max(largest, words[i])
@@ -96,17 +95,17 @@ def _largest(tokens: int, token_bytes: int, count: int) -> int:
 
 
 @inline_kernel
-def _fill(out: int, count: int, value: int, step: int) -> None:
+def _fill(out: Integer, count: Integer, value: Integer, step: Integer) -> None:
     """Write value, value + step, ... to `count` int64."""
-    wide = carray(int64_at(out), (count,))
+    wide = array_at(int64_at(out), (count,))
     for i in range(count):
         wide[i] = value + i * step
 
 
 @inline_kernel
-def _put(out: int, value: int) -> None:
+def _put(out: Integer, value: Integer) -> None:
     """Write one int64."""
-    carray(int64_at(out), (1,))[0] = value
+    array_at(int64_at(out), (1,))[0] = value
 
 
 # ---- the coming microbatch
@@ -117,14 +116,14 @@ def _begin_ahead(block: np.ndarray) -> None:
     """Point at the first span of the coming microbatch."""
     block[AHEAD_SPAN], block[AHEAD_BYTES], block[AHEAD_STOP] = 0, 0, 0
     if block[NEXT_ROWS]:
-        starts = carray(int64_at(block[NEXT_STARTS]), (block[NEXT_ROWS] + 1,))
+        starts = array_at(int64_at(block[NEXT_STARTS]), (block[NEXT_ROWS] + 1,))
         block[AHEAD_SPAN], block[AHEAD_STOP] = starts[0], starts[block[NEXT_ROWS]]
 
 
 @inline_kernel
-def _prefetch_ahead(block: np.ndarray, num_bytes: int) -> None:
+def _prefetch_ahead(block: np.ndarray, num_bytes: Integer) -> None:
     """Prefetch the next `num_bytes` of the coming microbatch, in the order in which it will be read."""
-    spans = carray(int64_at(block[NEXT_SPANS]), (block[AHEAD_STOP], SPAN_COLUMNS))
+    spans = array_at(int64_at(block[NEXT_SPANS]), (block[AHEAD_STOP], SPAN_COLUMNS))
     while num_bytes > 0 and block[AHEAD_SPAN] < block[AHEAD_STOP]:
         span = spans[block[AHEAD_SPAN]]
         size = (span[LENGTH] + span[CONTINUES]) * block[TOKEN_BYTES]
@@ -145,7 +144,9 @@ def _prefetch_ahead(block: np.ndarray, num_bytes: int) -> None:
 
 
 @inline_kernel
-def _copy_chunk(block: np.ndarray, span: np.ndarray, done: int, count: int, at: int, document: int) -> int:
+def _copy_chunk(
+    block: np.ndarray, span: np.ndarray, done: Integer, count: Integer, at: Integer, document: Integer
+) -> Integer:
     """Write `count` tokens of a span, from its token `done` on, to element `at` of every array; returns the largest id read.
 
     Targets end where the document ends: its last token has none.
@@ -153,7 +154,7 @@ def _copy_chunk(block: np.ndarray, span: np.ndarray, done: int, count: int, at: 
     token_bytes, tokens = block[TOKEN_BYTES], span[MEMORY] + done * block[TOKEN_BYTES]
     pairs = min(count, span[LENGTH] + span[CONTINUES] - 1 - done)
     num_read = max(count, pairs + 1)
-    in_loss = np.int64(0)  # address of a byte a token, 0: all are in the loss
+    in_loss: Integer = np.int64(0)  # address of a byte a token, 0: all are in the loss
     if span[MASK]:
         in_loss = read_bits(span[MASK] + done, num_read, block[MASK_SCRATCH])
     if block[IDS]:
@@ -176,7 +177,7 @@ def _copy_chunk(block: np.ndarray, span: np.ndarray, done: int, count: int, at: 
 
 
 @inline_kernel
-def _put_first(block: np.ndarray, span: np.ndarray, row_at: int, at: int) -> None:
+def _put_first(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer) -> None:
     """What the first token of a span means for the token before it in the row, and for its own label."""
     if block[CROSS]:
         if at > row_at and block[TARGETS]:
@@ -191,24 +192,24 @@ def _put_first(block: np.ndarray, span: np.ndarray, row_at: int, at: int) -> Non
 
 
 @inline_kernel
-def _put_border(block: np.ndarray, at: int, size: int) -> None:
+def _put_border(block: np.ndarray, at: Integer, size: Integer) -> None:
     """Note that a piece of `size` tokens, or of padding, begins at element `at`."""
     if block[BORDERS]:
-        carray(int32_at(block[BORDERS]), (block[NUM_BORDERS] + 1,))[block[NUM_BORDERS]] = at
+        array_at(int32_at(block[BORDERS]), (block[NUM_BORDERS] + 1,))[block[NUM_BORDERS]] = at
         block[NUM_BORDERS] += 1
         block[LONGEST] = max(block[LONGEST], size)
 
 
 @inline_kernel
-def _copy_span(block: np.ndarray, span: np.ndarray, row_at: int, at: int, document: int) -> int:
+def _copy_span(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer, document: Integer) -> Integer:
     """Write a span of the row that begins at element `row_at` to elements at, at + 1, ...; returns the largest id read.
 
     Where targets cross documents, the last span may go one token beyond its row, or consist of that token: only a target.
     """
     length = block[SEQUENCE_LENGTH]
     size = min(span[LENGTH], row_at + length - at)
-    largest = np.int64(0)
-    done = np.int64(0)
+    largest: Integer = np.int64(0)
+    done: Integer = np.int64(0)
     while done < size:
         count = min(CHUNK, size - done)
         _prefetch_ahead(block, count * block[TOKEN_BYTES] + LINE_BYTES)
@@ -225,7 +226,7 @@ def _copy_span(block: np.ndarray, span: np.ndarray, row_at: int, at: int, docume
 
 
 @inline_kernel
-def _end_row(block: np.ndarray, row_at: int, at: int) -> None:
+def _end_row(block: np.ndarray, row_at: Integer, at: Integer) -> None:
     """Fill the row with padding from element `at` on, and write what follows from its targets."""
     length = block[SEQUENCE_LENGTH]
     left = row_at + length - at
@@ -244,13 +245,13 @@ def _end_row(block: np.ndarray, row_at: int, at: int) -> None:
     if block[LABELS] and block[FLAT_LABELS]:
         _put(block[LABELS] + 8 * row_at, IGNORE)
     if block[TARGETS]:
-        targets = carray(int64_at(block[TARGETS] + 8 * row_at), (length,))
+        targets = array_at(int64_at(block[TARGETS] + 8 * row_at), (length,))
         if block[LOSS_MASK]:
-            shares = carray(float32_at(block[LOSS_MASK] + 4 * row_at), (length,))
+            shares = array_at(float32_at(block[LOSS_MASK] + 4 * row_at), (length,))
             for i in range(length):
                 shares[i] = targets[i] != IGNORE
         if block[LABEL_MASK]:
-            flags = carray(uint8_at(block[LABEL_MASK] + row_at), (length,))
+            flags = array_at(uint8_at(block[LABEL_MASK] + row_at), (length,))
             for i in range(length):
                 flags[i] = targets[i] != IGNORE
         if block[IGNORED_TARGET] == 0:
@@ -266,8 +267,8 @@ def gather(address: int) -> None:
     """
     block = block_at(address)
     length = block[SEQUENCE_LENGTH]
-    starts = carray(int64_at(block[STARTS]), (block[NUM_ROWS] + 1,))
-    spans = carray(int64_at(block[SPANS]), (starts[block[NUM_ROWS]], SPAN_COLUMNS))
+    starts = array_at(int64_at(block[STARTS]), (block[NUM_ROWS] + 1,))
+    spans = array_at(int64_at(block[SPANS]), (starts[block[NUM_ROWS]], SPAN_COLUMNS))
     block[NUM_BORDERS] = block[LONGEST] = 0
     _begin_ahead(block)
     for r in range(block[NUM_ROWS]):
@@ -281,5 +282,5 @@ def gather(address: int) -> None:
             at += span[LENGTH]
         _end_row(block, row_at, at)
     if block[BORDERS]:
-        carray(int32_at(block[BORDERS]), (block[NUM_BORDERS] + 1,))[block[NUM_BORDERS]] = block[NUM_ROWS] * length
+        array_at(int32_at(block[BORDERS]), (block[NUM_BORDERS] + 1,))[block[NUM_BORDERS]] = block[NUM_ROWS] * length
     report(block, OK, 0, 0, 0, 0)

@@ -4,39 +4,40 @@ The bits of a chunk are first spread to a byte each, so that the loops that use 
 """
 
 import numpy as np
-from numba import carray
 
-from tokenstore.intrinsics import int64_at, uint8_at, uint16_at, uint32_at, uint64_at
-from tokenstore.jit import inline_kernel
+from tokenstore.intrinsics import array_at, int64_at, uint8_at, uint16_at, uint32_at, uint64_at
+from tokenstore.jit import Integer, inline_kernel
 
 MASK_WORDS = 80  # uint64 of scratch: 8 tokens each, for a chunk of 512 that begins inside a byte and one token more
 _REPEAT, _PICK = np.uint64(0x0101010101010101), np.uint64(0x8040201008040201)
 
 
 @inline_kernel
-def read_bits(place: int, count: int, scratch: int) -> int:
+def read_bits(place: Integer, count: Integer, scratch: Integer) -> Integer:
     """Spread `count` bits from bit `place` (8 x address + bit) on; returns the address of a byte each, not 0 where set.
 
     It reads no byte that holds none of these bits.
     """
     shift = place & 7
     num_bytes = (shift + count + 7) >> 3
-    bits = carray(uint8_at(place >> 3), (num_bytes,))
-    words = carray(uint64_at(scratch), (num_bytes,))
+    bits = array_at(uint8_at(place >> 3), (num_bytes,))
+    words = array_at(uint64_at(scratch), (num_bytes,))
     for i in range(num_bytes):
         words[i] = (np.uint64(bits[i]) * _REPEAT) & _PICK  # byte k of the word is not 0 where bit k is set
     return scratch + shift
 
 
 @inline_kernel
-def widen_in_loss(tokens: int, token_bytes: int, count: int, in_loss: int, ignored: int, out: int) -> None:
+def widen_in_loss(
+    tokens: Integer, token_bytes: Integer, count: Integer, in_loss: Integer, ignored: Integer, out: Integer
+) -> None:
     """Copy `count` tokens of uint16 or uint32 to int64, `ignored` in place of those whose byte of `in_loss` is 0."""
-    wide, flags = carray(int64_at(out), (count,)), carray(uint8_at(in_loss), (count,))
+    wide, flags = array_at(int64_at(out), (count,)), array_at(uint8_at(in_loss), (count,))
     if token_bytes == 2:
-        short = carray(uint16_at(tokens), (count,))
+        short = array_at(uint16_at(tokens), (count,))
         for i in range(count):
             wide[i] = np.int64(short[i]) if flags[i] else ignored
     else:
-        words = carray(uint32_at(tokens), (count,))
+        words = array_at(uint32_at(tokens), (count,))
         for i in range(count):
             wide[i] = np.int64(words[i]) if flags[i] else ignored

@@ -64,7 +64,14 @@ def shard_of(token: Integer, row: np.ndarray, files: np.ndarray) -> int:
 
 @inline_kernel
 def put_span(
-    block: np.ndarray, store: int, token: Integer, size: Integer, document: int, first: int, stop: int, out: np.ndarray
+    block: np.ndarray,
+    store: int,
+    token: Integer,
+    size: Integer,
+    document: int,
+    first: Integer,
+    stop: Integer,
+    out: np.ndarray,
 ) -> bool:
     """Write the span [token, token + size) of `document`, which is [first, stop), to `out`; False with a report.
 

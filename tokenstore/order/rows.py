@@ -56,8 +56,7 @@ class SegmentTables:
 
     def begin(self, step: int, cursor: int, end: int, batch_size: int, step_key: int | None) -> None:
         """Have `locate` count from `step`, which begins at `cursor`; step_key: None where rows are not shuffled."""
-        shuffled = step_key is not None
-        self.block[: SHUFFLED + 1] = step, cursor, end, batch_size, step_key if shuffled else 0, shuffled
+        self.block[: SHUFFLED + 1] = step, cursor, end, batch_size, step_key or 0, int(step_key is not None)
 
     def locate(self, places: Sequence[tuple[int, ...]]) -> np.ndarray:
         """int64[n, 2], source and sequence number of all rows of `places` (step, first row, rows), one place after the other.

@@ -67,6 +67,7 @@ class Written:
     dtype: torch.dtype = torch.int64
 
     def shape(self, num_rows: int, length: int) -> tuple[int, ...]:
+        """Of a microbatch of `num_rows` rows of `length` tokens."""
         shapes: dict[str, tuple[int, ...]] = {"rows": (num_rows, length), "one_row": (1, num_rows * length)}
         return shapes.get(self.layout, (num_rows * length,))
 
@@ -170,6 +171,7 @@ def _max_seqlen_of_rows(rows: Rows) -> np.ndarray:
 
 
 def source_ids(rows: Rows) -> np.ndarray:
+    """int64[B], a copy."""
     return rows.sources.copy()
 
 
