@@ -44,7 +44,8 @@ class Bursts:
         """batches: how many microbatches ahead to read; 0: never."""
         self._batches = batches
         self._faults = major_faults() if batches else 0
-        self._length, self._left, self._quiet = FIRST_BURST, min(batches, 1), 0
+        self._length, self._quiet = FIRST_BURST, 0
+        self._left = 2 if batches else 0  # a burst of one batch: the first may well have to be waited for
         self._num_asked = 0  # of the microbatches that wait, how many have been asked for
 
     def reach(self) -> int:
