@@ -8,6 +8,7 @@ files: real maps, boundaries and order, no tokens on the disk. The 10 GB one has
 import json
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import disk_usage, rmtree
 from statistics import median
@@ -25,10 +26,6 @@ _GB_NEEDED = 36  # boundaries, lookup and order of the largest store
 _SCRIPT = """
 import json, os, random, sys, time
 import torch
-
-if sys.argv[4] == "bare":  # without what other packages add to numba when it begins
-    import numba.core.entrypoints
-    numba.core.entrypoints.init_all = lambda: None
 
 def anonymous():
     rows = open("/proc/self/smaps_rollup").read().splitlines()
@@ -62,11 +59,11 @@ print(json.dumps({**figures, "grown": grown, "with_imports": with_imports, "maps
 Figures = dict[str, float]
 
 
-def measure(paths: dict[str, str], packing: str, step: int, count: int, how: str = "as installed") -> Figures:
+def measure(paths: dict[str, str], packing: str, step: int, count: int) -> Figures:
     """Medians over fresh processes: seconds to the first batch, of a step far away and of one in turn; MB
     grown; maps and open files. The first process only brings into memory what all of them read.
     """
-    command = [sys.executable, "-W", "ignore", "-c", _SCRIPT, json.dumps(paths), packing, str(step), how]
+    command = [sys.executable, "-W", "ignore", "-c", _SCRIPT, json.dumps(paths), packing, str(step)]
     found = [
         json.loads(subprocess.run(command, capture_output=True, check=True, text=True).stdout) for _ in range(count + 1)
     ][1:]
@@ -85,7 +82,6 @@ def run(folder: Path, smoke: bool) -> list[Row]:
     rows = []
     for packing in ("concat", "best_fit"):
         rows += _sizes(stores, packing, 1 if smoke else 3)
-    rows += _extensions(next(iter(stores.values())), 1 if smoke else 3)
     for path in stores.values():
         rmtree(path)
     rows += _sources(folder / "sources", 20 if smoke else 1000, 1 if smoke else 3)
@@ -102,7 +98,8 @@ def _sizes(stores: dict[str, Path], packing: str, count: int) -> list[Row]:
 
     def row(claim: str, figures: dict[str, Figures], key: str, unit: str, scale: float, reach: str) -> Row:
         values = {name: figures[name][key] * scale for name in stores}
-        return Row(f"{claim}, {packing}, {largest}", show(values[largest], unit), reach, "", values, unit)
+        beside = f"awkward, which extends numba, is {'' if find_spec('awkward') else 'not '}installed"
+        return Row(f"{claim}, {packing}, {largest}", show(values[largest], unit), reach, beside, values, unit)
 
     return [
         row("first batch after import torch, step 0", near, "first", "s", 1, _FIRST),
@@ -111,16 +108,6 @@ def _sizes(stores: dict[str, Path], packing: str, count: int) -> list[Row]:
         row("the same, imports included", far, "with_imports", "MB", 1, ""),
         row("a step in turn", far, "batch", "us", 1e6, "flat"),
         row("a step far away, new to the process", far, "jump", "us", 1e6, "flat"),
-    ]
-
-
-def _extensions(path: Path, count: int) -> list[Row]:
-    """A start without what other installed packages hang into numba."""
-    found = measure({"a": str(path)}, "concat", FAR, count, "bare")
-    beside = "packages that extend numba (awkward, of gigatoken) not loaded, as where [fast] is not installed"
-    return [
-        Row("first batch after import torch, numba alone, concat", f"{found['first']:.2f} s", _FIRST, beside),
-        Row("memory grown after imports, numba alone, concat", f"{found['grown']:.0f} MB", _GROWN, ""),
     ]
 
 
