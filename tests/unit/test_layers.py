@@ -18,6 +18,7 @@ LAYERS = {
     "intrinsics": 0,
     "paths": 0,
     "outside": 0,
+    "text": 0,
     "format": 1,
     "order": 1,
     "tokenizer": 1,

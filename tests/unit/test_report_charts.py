@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tokenstore.report.charts import SIZE, Mark, label_places, line_chart, ticks
 from tokenstore.report.plan_page import LINES, _epochs_chart, _mixture_chart
+from tokenstore.text import percentage, short, size
 from tokenstore.views.plan_curves import MixturePoint
-from tokenstore.views.text import percentage, short, size
 
 values = st.one_of(st.just(0.0), st.floats(1e-9, 1e9), st.integers(0, 1000).map(float))
 steps = st.lists(st.integers(1, 1 << 48), min_size=1, max_size=30, unique=True).map(sorted)

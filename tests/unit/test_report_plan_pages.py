@@ -27,9 +27,9 @@ from tokenstore.planning.plan_file import read_yaml
 from tokenstore.report.plan_page import LINES, plan_page
 from tokenstore.report.plan_report import PlanReport, plan_report
 from tokenstore.report.store_report import store_page, store_report
+from tokenstore.text import percentage, safe
 from tokenstore.views.plan_curves import mixture_over_steps
 from tokenstore.views.plan_summary import load_plan
-from tokenstore.views.text import percentage, safe
 
 PACKINGS = ("best_fit", "none", "concat")
 

@@ -24,7 +24,7 @@ from tokenstore import open_store
 from tokenstore.report.plan_page import plan_page
 from tokenstore.report.plan_report import plan_report
 from tokenstore.report.store_report import store_report
-from tokenstore.views.text import percentage, safe
+from tokenstore.text import percentage, safe
 
 BARE = Kind(masks=False, origins=False, ids=False, length_index=False)
 

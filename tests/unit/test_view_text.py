@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.data.texts import TEXTS
 from tests.support.stores.vocabularies import rank_lines, sentencepiece_model
+from tokenstore.text import clip, safe
 from tokenstore.tokenizer import load_tokenizer
 from tokenstore.views.decoding import BROKEN, Decoder
-from tokenstore.views.text import clip, safe
 
 ANY = st.text(st.characters(codec=None, exclude_categories=()))
 HARMFUL = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")

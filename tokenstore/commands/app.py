@@ -22,7 +22,7 @@ from tokenstore.commands.screen import write_json
 from tokenstore.commands.trace import trace
 from tokenstore.commands.verify import verify
 from tokenstore.errors import BadRecordsError, ConfigError, TokenStoreError
-from tokenstore.views.text import safe
+from tokenstore.text import safe
 
 FAILED, USAGE, BAD_RECORDS, DAMAGE = 1, 2, 3, 4
 EXIT_CODES = (

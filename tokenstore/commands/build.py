@@ -19,7 +19,7 @@ from tokenstore.builder.result import Note, Progress
 from tokenstore.commands.progress_bar import meter
 from tokenstore.commands.screen import write_json
 from tokenstore.commands.show_build import print_preview, print_result
-from tokenstore.views.text import safe
+from tokenstore.text import safe
 
 
 def _mebibytes(_: type, tokens: tuple[Token, ...]) -> int:

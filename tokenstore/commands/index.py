@@ -14,7 +14,7 @@ from tokenstore.commands.progress_bar import Meter, meter
 from tokenstore.store import open_store
 from tokenstore.store.length_index import add_length_index
 from tokenstore.store.work import is_work_folder
-from tokenstore.views.text import safe
+from tokenstore.text import safe
 
 
 def index(

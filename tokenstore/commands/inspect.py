@@ -25,12 +25,12 @@ from tokenstore.commands.screen import (
 from tokenstore.commands.show_store import show_store
 from tokenstore.errors import ConfigError
 from tokenstore.store import Store, open_store
+from tokenstore.text import clip, safe, span
 from tokenstore.views.decoding import Decoder
 from tokenstore.views.documents import DocumentView, Excerpt, document_of_id, excerpt_of, view_document
 from tokenstore.views.search_text import documents_with_text
 from tokenstore.views.search_tokens import Hit, documents_with_tokens
 from tokenstore.views.store_summary import summarize_store
-from tokenstore.views.text import clip, safe, span
 
 DOCUMENT = Group("A document", sort_key=1)
 SEARCH = Group("Search", sort_key=2)

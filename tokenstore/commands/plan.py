@@ -12,7 +12,7 @@ from rich.text import Text
 
 from tokenstore.commands.screen import bar, colour, facts, heading, listed, screen, table, write_json
 from tokenstore.errors import ConfigError
-from tokenstore.views.text import clip, percentage, safe, span
+from tokenstore.text import clip, percentage, safe, span
 
 if TYPE_CHECKING:  # these import numba, half a second that --help need not wait for
     from tokenstore.views.plan_diff import PlanDifference

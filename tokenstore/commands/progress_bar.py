@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tokenstore.views.text import safe
+from tokenstore.text import safe
 
 _LINE_SECONDS = 10.0
 

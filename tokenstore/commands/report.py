@@ -13,7 +13,7 @@ from tokenstore.paths import is_folder, is_there, mode_of
 from tokenstore.report.page import BEGINS
 from tokenstore.store import open_store
 from tokenstore.store.writing import write_atomically
-from tokenstore.views.text import safe, size
+from tokenstore.text import safe, size
 
 PLAN = Group("Plans only", sort_key=1)
 

@@ -19,8 +19,8 @@ from rich.text import Text
 
 from tokenstore.errors import ConfigError
 from tokenstore.store import Origin
+from tokenstore.text import clip, safe, span
 from tokenstore.views.documents import Segment
-from tokenstore.views.text import clip, safe, span
 
 _FOLDED = 20  # columns kept free for a cell that wraps
 PIPED_WIDTH = 200

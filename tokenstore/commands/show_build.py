@@ -5,7 +5,7 @@ from rich.console import Console
 from tokenstore.builder import BuildPreview, BuildResult
 from tokenstore.commands.screen import write_json
 from tokenstore.errors import counted
-from tokenstore.views.text import safe
+from tokenstore.text import safe
 
 
 def print_preview(preview: BuildPreview, as_json: bool) -> None:

@@ -7,9 +7,9 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenstore.commands.screen import bar, facts, heading, origin_text, table
+from tokenstore.text import clip, safe, size
 from tokenstore.views.lengths import Lengths, percentile_name
 from tokenstore.views.store_summary import StoreSummary
-from tokenstore.views.text import clip, safe, size
 
 # options that do not affect the content, or that are shown elsewhere
 _HIDDEN = (

@@ -21,8 +21,8 @@ from tokenstore.commands.screen import (
     write_json,
 )
 from tokenstore.errors import ConfigError
+from tokenstore.text import clip, safe, span
 from tokenstore.views.decoding import Decoder
-from tokenstore.views.text import clip, safe, span
 
 if TYPE_CHECKING:  # these import numba, half a second that --help need not wait for
     from tokenstore.planning.plan import Plan

@@ -16,7 +16,7 @@ from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError
 from tokenstore.store import open_store
 from tokenstore.store import verify as verify_store
 from tokenstore.store.verify import unlisted_files
-from tokenstore.views.text import safe
+from tokenstore.text import safe
 
 
 def verify(

@@ -32,6 +32,7 @@ from tokenstore.planning.feasibility import (
 )
 from tokenstore.planning.find import Finder, Occurrence, check_epoch
 from tokenstore.planning.history import check_same_history, check_state, fingerprint_of, history_of, make_state
+from tokenstore.planning.notebook import plan_html
 from tokenstore.planning.progress import PieceLengths, SourceProgress, metrics_of, piece_lengths, progress_of
 from tokenstore.planning.resolve import resolve_sources
 from tokenstore.store.files import renew_after_fork
@@ -154,6 +155,9 @@ class Plan:
     def __repr__(self) -> str:
         steps = "endless" if self.num_steps is None else f"{self.num_steps} steps"
         return f"Plan({', '.join(self.num_sequences)}; {steps} of {self.global_batch_size(0)} x {self.config.sequence_length})"
+
+    def _repr_html_(self) -> str:
+        return plan_html(self)
 
     # ---- what the plan is
 

@@ -6,6 +6,6 @@
     page.py                            renders templates and makes any text safe in them
     assets/                            the templates (jinja2), one style sheet, one script
 
-A page contains untrusted text. One function, `page.render`, passes it through `views.text.safe` and escapes it. The page's
+A page contains untrusted text. One function, `page.render`, passes it through `text.safe` and escapes it. The page's
 Content-Security-Policy allows only our script, by its hash.
 """

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import floor, log10
 from typing import Any
 
-from tokenstore.views.text import percentage, safe, short
+from tokenstore.text import percentage, safe, short
 
 SIZE = 1000  # units per side of the square in which a chart is drawn before it is stretched
 _LABEL = 7.0  # height of a line's name, in percent of the chart

@@ -9,8 +9,8 @@ from typing import Any
 
 from tokenstore import __version__
 from tokenstore.report.charts import SIZE
+from tokenstore.text import percentage, safe, size, span
 from tokenstore.views.lengths import percentile_name
-from tokenstore.views.text import percentage, safe, size, span
 
 BEGINS = "<!doctype html>\n<!-- a page of `tokenstore report` -->"  # marks a file that `report` may replace
 

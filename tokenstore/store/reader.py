@@ -34,6 +34,7 @@ from tokenstore.outside import MAX_TOKENIZER_BYTES
 from tokenstore.store.files import read_bytes
 from tokenstore.store.input_list import Inputs
 from tokenstore.store.maps import MapCache
+from tokenstore.store.notebook import store_html
 from tokenstore.store.pin import Pace, Pin
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Store(Sequence[np.ndarray]):
         self._inputs: Inputs | None = None
         self._pace = Pace()
         self._owner = next(_owners)
-        weakref.finalize(self, _forget, self._owner).atexit = False
+        weakref.finalize(self, _maps.forget, self._owner).atexit = False
         self._tokenizer: Tokenizer | None = None
         self._loading = threading.Lock()
         starts = self.boundaries()[: len(self) + 1]
@@ -109,6 +110,9 @@ class Store(Sequence[np.ndarray]):
 
     def __repr__(self) -> str:
         return f"Store({str(self.path)!r}, {len(self)} documents, {self.num_tokens} tokens, {self.dtype})"
+
+    def _repr_html_(self) -> str:
+        return store_html(self.path, self.manifest)
 
     def __len__(self) -> int:
         return self.manifest.num_documents
@@ -382,10 +386,6 @@ class Store(Sequence[np.ndarray]):
         raise CorruptionError(
             f"{place}: expected {expected}, found {found} ({path}); run `tokenstore verify {self.path}`"
         )
-
-
-def _forget(owner: int) -> None:
-    _maps.forget(owner)
 
 
 def _reopen(path: str, check: str, version: int, allow_links: Path | None, digest: str) -> Store:

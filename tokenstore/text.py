@@ -1,8 +1,10 @@
-"""Untrusted text and numbers, in the form in which people read them."""
+"""Layer 0: untrusted text and numbers, in the form in which people read them."""
 
+from collections.abc import Iterable, Sequence
 from math import log10
 from unicodedata import category
 
+_CELL = 200  # characters of a cell of a table
 _JOINERS = "\u200c\u200d"  # Persian, Hindi and many emoji need them; they do not move other text
 
 
@@ -64,3 +66,23 @@ def short(value: float, digits: int = 0) -> str:
 def span(first: int, stop: int | None) -> str:
     """The range [first, stop) as `first:stop`, as in --steps A:B and in Python slices; an open end is empty."""
     return f"{first:,}:" + ("" if stop is None else f"{stop:,}")
+
+
+def html_table(title: str, rows: Iterable[Sequence[object]], has_head: bool = False) -> str:
+    """A small table for a notebook: at most 200 characters of each cell, all of them text and none of them markup.
+
+    Args:
+        title: the first line, above the table.
+        rows: the cells of each row. The first cell names the row.
+        has_head: whether the first row names the columns.
+    """
+    from html import escape  # it loads the names of all characters, which only a notebook needs
+
+    lines = [f"<div><p><strong>{escape(clip(title, _CELL))}</strong></p>", "<table>"]
+    for number, row in enumerate(rows):
+        names = len(row) if has_head and number == 0 else 1
+        cells = (f"{cell:,}" if isinstance(cell, int) else clip(str(cell), _CELL) for cell in row)
+        marks = ["th"] * names + ["td"] * (len(row) - names)
+        cells = (f"<{mark}>{escape(cell)}</{mark}>" for mark, cell in zip(marks, cells, strict=True))
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return "\n".join([*lines, "</table></div>"])
