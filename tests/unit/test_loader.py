@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import shutil
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -285,3 +286,29 @@ def test_labels_agree_with_targets_that_cross_documents(path: Path) -> None:
     plan = Plan.of(path, sequence_length=16, global_batch_size=12, packing="concat", cross_document_targets=True)
     batch = next(iter(TokenLoader(plan, format="hf")))
     assert (batch["labels"][:, 1:] == batch["shift_labels"][:, :-1]).all()
+
+
+class TestRepr:
+    def test_it_shows_plan_position_rank_and_format(self, plan: Plan) -> None:
+        """The fingerprint is that of `tokenstore plan`; the step is the next one."""
+        loader = TokenLoader(plan, rank=1, world_size=2, microbatch_size=3, format="hf")
+        begin = f"TokenLoader(plan {plan.fingerprint[:12]}, step"
+        assert repr(loader) == f"{begin} 0 of 7, rank 1 of 2, microbatches of 3, format hf)"
+        loader.load_state_dict(plan.state(5))
+        assert repr(loader) == f"{begin} 5 of 7, rank 1 of 2, microbatches of 3, format hf)"
+
+    def test_it_does_not_decide_the_rank(self, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+        """torch.distributed may be initialized after it; at the first batch the rank is decided and shown."""
+        loader = TokenLoader(plan)
+        assert "rank from the environment, whole steps, format torch" in repr(loader)
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "3")
+        next(loader)
+        assert "rank 1 of 3" in repr(loader)
+        assert "rank from the environment" in repr(pickle.loads(pickle.dumps(loader)))
+
+    def test_it_reads_nothing(self, plan: Plan, path: Path) -> None:
+        """Also of an endless plan whose store has gone."""
+        loader = TokenLoader(Plan.of(path, 16, 12))
+        shutil.rmtree(path)
+        assert repr(loader).endswith("step 0, rank from the environment, whole steps, format torch)")

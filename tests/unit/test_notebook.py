@@ -91,6 +91,8 @@ def test_names_are_text(name: str, make_store: Callable[..., Path], tmp_path: Pa
     for html in (plan._repr_html_(), plan.stores[name]._repr_html_()):
         assert is_harmless(html)
         Cells(html)
+    assert is_harmless(repr(plan))
+    assert len(repr(plan)) < 200
     row = Cells(plan._repr_html_()).rows[1]
     assert row[:2] == [clip(name, 200), clip(str(path), 200)]
 

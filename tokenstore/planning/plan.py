@@ -36,6 +36,7 @@ from tokenstore.planning.notebook import plan_html
 from tokenstore.planning.progress import PieceLengths, SourceProgress, metrics_of, piece_lengths, progress_of
 from tokenstore.planning.resolve import resolve_sources
 from tokenstore.store.files import renew_after_fork
+from tokenstore.text import clip
 
 
 class Arrays(TypedDict):
@@ -154,7 +155,8 @@ class Plan:
 
     def __repr__(self) -> str:
         steps = "endless" if self.num_steps is None else f"{self.num_steps} steps"
-        return f"Plan({', '.join(self.num_sequences)}; {steps} of {self.global_batch_size(0)} x {self.config.sequence_length})"
+        names = clip(", ".join(self.num_sequences), 80)
+        return f"Plan({names}; {steps} of {self.global_batch_size(0)} x {self.config.sequence_length})"
 
     def _repr_html_(self) -> str:
         return plan_html(self)

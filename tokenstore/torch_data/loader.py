@@ -150,6 +150,17 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         self._maker: BatchMaker | None = None
         self._batches: Iterator[tuple[Any, Any]] | None = None  # from the position on
 
+    def __repr__(self) -> str:
+        rank, rows = self._process_split.rank.known, self._process_split.microbatch_size
+        parts = [
+            f"plan {self.plan.fingerprint[:12]}",
+            f"step {self._step}" + ("" if self.plan.num_steps is None else f" of {self.plan.num_steps}"),
+            f"rank {rank.rank} of {rank.world_size}" if rank else "rank from the environment",
+            "whole steps" if rows is None else f"microbatches of {rows}",
+            f"format {self._format}",
+        ]
+        return f"TokenLoader({', '.join(parts)})"
+
     def __getstate__(self) -> dict[str, Any]:
         # a maker holds addresses of this process's maps
         return {**self.__dict__, "_maker": None, "_batches": None}

@@ -185,6 +185,7 @@ class ProcessSplit:
     ):
         """Raises: ConfigError: a step does not divide evenly among the ranks, as far as they are known."""
         self.rank = ProcessRank(rank, world_size)
+        self.microbatch_size = microbatch_size
         self._split = Split(plan, self.rank.now(), microbatch_size, skip_empty)
 
     def now(self) -> Split:

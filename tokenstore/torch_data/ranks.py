@@ -140,6 +140,11 @@ class ProcessRank:
             self._inherited, self._fixed, self._process = self._fixed or self._inherited, None, os.getpid()
         return self._fixed or self._of_process()
 
+    @property
+    def known(self) -> DataRank | None:
+        """The given or fixed rank, without reading the environment; None if it may still change."""
+        return self.given or (self._fixed if self._process == os.getpid() else None)
+
     def fix(self) -> DataRank:
         """The rank of this process, which is constant from now on."""
         self._fixed = self.now()
