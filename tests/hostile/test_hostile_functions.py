@@ -222,5 +222,5 @@ def test_commands_accept_the_names_of_functions(tmp_path: Path, source: str) -> 
         assert (done.returncode, done.stderr) == (0, "")
     alone = run_here("verify", store, "--filter", "mine:keep")
     assert (alone.returncode, alone.stdout) == (2, "")
-    assert "only with --retokenize" in alone.stderr
+    assert "only valid with --retokenize" in alone.stderr
     assert json.loads((store / "manifest.json").read_text())["options"]["filter"] == "mine:keep"
