@@ -1,7 +1,7 @@
 """Claims: an epoch is packed in milliseconds whatever the number of documents, with next to no padding and new neighbours.
 
 Four resources: CPU; memory: 64 bytes a group of equal bins; disk none; network none. Web-like lengths, seed 7. The packing
-is made anew every epoch by every rank; nothing of it is written. The length index is made once, by the builder.
+is made again every epoch by every rank; nothing of it is written. The length index is made once, by the builder.
 """
 
 from itertools import pairwise

@@ -1,4 +1,4 @@
-"""Claim: the shuffle cannot be told from one by chance: places, neighbours, epochs, seeds, sources.
+"""Claim: the shuffle is statistically indistinguishable from a random one: places, neighbours, epochs, seeds, sources.
 
 No time is measured. Each test counts into a table what chance fills evenly, over orders with the keys that plans use, and
 gives the probability that chance is at least as uneven (Pearson's chi-square; its tail by Wilson and Hilferty, 1931). Of many
@@ -36,13 +36,13 @@ def chance(counts: np.ndarray) -> float:
 
 
 def _together(first: np.ndarray, second: np.ndarray, size: int) -> np.ndarray:
-    """int64[bins, bins]: how often values below `size` of the one stand with those of the other."""
+    """int64[bins, bins]: joint histogram of two arrays of values below `size`."""
     pairs = first * _BINS // size * _BINS + second * _BINS // size
     return np.bincount(pairs, minlength=_BINS * _BINS).reshape(_BINS, _BINS)
 
 
 def _places(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Where in an epoch a sequence comes."""
+    """The place of a sequence in an epoch."""
     return np.arange(size), order(seed, "web", seed % 7, size)
 
 

@@ -271,7 +271,7 @@ PEERS = {
 
 
 def check(batches: Iterable[Pair], tokens: np.ndarray) -> None:
-    """Rows are runs of the store's tokens, padding apart; every target is the token behind, or left out; rows differ."""
+    """Rows are runs of the store's tokens, except padding; every target is the next token or -100; rows differ."""
     windows = np.lib.stride_tricks.sliding_window_view(np.asarray(tokens, np.uint64), 4)
     keys = windows @ (np.uint64(1) << np.array([0, 16, 32, 48], np.uint64))
     places = dict(zip(keys.tolist(), range(keys.size), strict=True))

@@ -80,7 +80,7 @@ def sparse_store(path: Path, num_documents: int, times: int = 1) -> Path:
     checksum = xxhash.xxh3_128().hexdigest()
     block, shards, token = 1 << 19, [], 0
     with open(path / BOUNDARIES_NAME, "wb") as file, open(path / BOUNDARIES_NAME, "r+b") as lookup:
-        lookup.seek(8 * (num_documents + 1))  # behind the boundaries
+        lookup.seek(8 * (num_documents + 1))  # after the boundaries
         for number, first in enumerate(range(0, num_documents, block)):  # a shard each, of about half a GB of tokens
             lengths = times * web_lengths(number, min(block, num_documents - first))
             starts = token + np.cumsum(lengths) - lengths

@@ -91,7 +91,7 @@ def checksum(ids: np.ndarray, targets: np.ndarray, before: int = 0) -> int:
 
 
 def be_rank(plan: Plan, split: Split, rank: int, log: Path) -> None:
-    """Write `step checksum` for every completed step into `log`, and errors into a file beside it."""
+    """Write `step checksum` for every completed step into `log`, and errors into a file next to it."""
     with open(log.with_suffix(".err"), "wb") as errors:
         os.dup2(errors.fileno(), 2)
     os.setsid()  # a worker whose rank is killed before it has read its parent's pid would run forever

@@ -57,6 +57,6 @@ def test_every_error_has_a_section() -> None:
 
 
 def test_every_page_leads_on() -> None:
-    """The reader is told what to read next."""
+    """The page says what to read next."""
     pages = [page for page in (ROOT / "docs").rglob("*.md") if page.name != "index.md"]
     assert [page.name for page in pages if "\n## Read next\n" not in page.read_text()] == []

@@ -61,7 +61,7 @@ def rows(sampler: Sampler, step: int) -> list[list[int]]:
     ],
 )
 @pytest.mark.filterwarnings("ignore:.*epochs")
-def test_a_kernel_that_reads_behind_a_cut_is_an_error(path: Path, packing: str, stem: str) -> None:
+def test_a_kernel_that_reads_after_a_cut_is_an_error(path: Path, packing: str, stem: str) -> None:
     """P9: the process lives, the batch is not given, the file is named; whole again, it is read again."""
     plan, sampler = running(path, packing)
     file = path / f"{stem}.bin"
@@ -78,7 +78,7 @@ def test_a_kernel_that_reads_behind_a_cut_is_an_error(path: Path, packing: str, 
 def test_a_file_that_is_whole_again_before_anybody_asks_is_read_again(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The batch that met zeros is made anew, over new maps."""
+    """A batch that read zeros is made again, from new maps."""
     _, sampler = running(path)
     expected = rows(sampler, 3)
     data = (path / "boundaries.bin").read_bytes()

@@ -110,7 +110,7 @@ def test_a_disk_that_fails_at_any_call_leaves_a_whole_store(path: Path, monkeypa
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_a_kill_before_the_manifest_leaves_a_store_that_the_next_run_mends(
+def test_a_kill_before_the_manifest_leaves_a_store_that_the_next_run_completes(
     path: Path, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
 ) -> None:
     """P8: the file has its name and the manifest does not know it: a store without order, sound, until it is run again."""
@@ -172,7 +172,7 @@ def public(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("closed", ["store", "folder"])
-def test_a_directory_that_may_not_be_written_is_told(public: Path, closed: str) -> None:
+def test_a_directory_that_may_not_be_written_is_an_error(public: Path, closed: str) -> None:
     """The message names the file, why, and what to do; the store reads on."""
     (public if closed == "store" else public.parent).chmod(0o555)
     with pytest.raises(

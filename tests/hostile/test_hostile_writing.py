@@ -146,7 +146,7 @@ NOT_OURS: dict[str, Callable[[Path, Path], object]] = {
 def test_a_work_folder_that_is_not_ours_is_refused(
     tmp_path: Path, victim: Path, source: str, other: str, command: str, kind: str
 ) -> None:
-    """P9: exit code 2 and its name; nothing in it or behind its links is changed, and the store is unchanged."""
+    """P9: exit code 2 and its name; nothing in it or at the targets of its links is changed, and the store is unchanged."""
     store = tmp_path / "out/store"
     if command != "build":
         without_order(build(store, source))

@@ -32,7 +32,7 @@ def worker(number: int, count: int) -> Iterator[None]:
 
 
 def in_turn(dataset: TokenDataset, count: int, stops: list[int]) -> list[list[list[int]]]:
-    """What DataLoader makes of `count` workers, each made anew from its state after `stops` more microbatches."""
+    """What DataLoader makes of `count` workers, each made again from its state after `stops` more microbatches."""
     iterators, given = [], []
     for number in range(count):
         with worker(number, count):

@@ -1,6 +1,6 @@
-"""Targets and labels of masked stores against a plain-Python twin: what is masked is left out, and nothing else.
+"""Targets and labels of masked stores against a plain-Python twin: exactly the masked tokens are ignored.
 
-Which pieces stand in a row is `plan.documents`, which test_packed_plan and test_plan hold against twins of the order.
+Which pieces a row contains is `plan.documents`, which test_packed_plan and test_plan hold against twins of the order.
 """
 
 import pickle
@@ -100,7 +100,7 @@ def check_rows(rows: Rows, batch: dict, numbers: slice | list[int] = slice(None)
 
 @given(case=cases())
 def test_targets_and_labels_are_those_of_the_twin(case: Case) -> None:
-    """FMT-10: a target is left out where the token to predict is masked, also in another row; a label where its own is."""
+    """FMT-10: a target is ignored where the token to predict is masked, also in another row; a label where its own is."""
     with tempfile.TemporaryDirectory() as folder:
         plan = plan_in(Path(folder), case)
         with_masks = TokenLoader(plan, fields=FIELDS, format="hf")
@@ -114,7 +114,7 @@ def test_targets_and_labels_are_those_of_the_twin(case: Case) -> None:
 
 @given(case=cases(), data=st.data())
 def test_any_rank_and_any_resume_give_the_same(case: Case, data: st.DataObject) -> None:
-    """P1, P2, FMT-10: split over ranks, in microbatches, gone on with inside a step by a plan made anew."""
+    """P1, P2, FMT-10: split over ranks, in microbatches, continued inside a step by a new plan."""
     world = data.draw(st.sampled_from([1, 2, 3, 4]), "world")
     size = data.draw(st.sampled_from([d for d in (1, 2, 3, 6, 12) if BATCH % (d * world) == 0]), "microbatch")
     with tempfile.TemporaryDirectory() as folder:

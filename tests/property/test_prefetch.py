@@ -32,7 +32,7 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Plan]:
 
 
 def walk(loader: TokenLoader, most: int) -> Iterator[tuple]:
-    """What each microbatch is and what the loader says behind it."""
+    """Each microbatch, and the position of the loader after it."""
     for _, batch in zip(range(most), loader, strict=False):
         tensors = {name: tensor.tolist() for name, tensor in batch.items()}
         yield tensors, loader.state_dict(), loader.step, loader.step_ended, loader.microbatches_per_step

@@ -8,7 +8,7 @@ A page is a Markdown file. Its fenced blocks run from top to bottom, in one fold
     console   is a list of commands after `$ `, each followed by its output
     text      directly after a python block is the output of that block. Anywhere else it is a drawing
 
-`...` in an output stands for any text. A line `<!-- not run: REASON -->` before a block says why it cannot run.
+`...` in an output matches any text. A line `<!-- not run: REASON -->` before a block says why it cannot run.
 """
 
 import contextlib
@@ -113,7 +113,7 @@ def _run(block: Block, folder: Path, namespace: dict[str, Any]) -> str:
 
 
 def _commands(text: str) -> Iterator[str]:
-    """Commands of a block: one per line, unless a line ends in a backslash. Comments are left out."""
+    """Commands of a block: one per line, unless a line ends in a backslash. Comments are omitted."""
     for command in re.split(r"(?<!\\)\n", text):
         if command.strip() and not command.lstrip().startswith("#"):
             yield command

@@ -24,11 +24,11 @@ def test_a_failed_build_resumes_from_its_parts(
     """P8: with the cause fixed, the same command reuses the finished parts and makes the bytes of an undisturbed run."""
     with pytest.raises(BadRecordsError):
         build(*two_units, workers=workers)
-    jsonl("in/b.jsonl", [*TEXTS, "mended"])
+    jsonl("in/b.jsonl", [*TEXTS, "fixed"])
     result = build(*two_units, note=notes.append)
     assert notes == ["resuming: 1 of 2 parts are done"]
     assert contents(result.path) == contents(build(*two_units, output="fresh").path)
-    assert documents(result.path) == as_bytes(*TEXTS, *TEXTS, "mended")
+    assert documents(result.path) == as_bytes(*TEXTS, *TEXTS, "fixed")
     assert left_behind(result.path) == []
 
 
@@ -40,7 +40,7 @@ def test_a_changed_input_is_tokenized_again(
     with pytest.raises(BadRecordsError):
         build(*two_units)
     first, second = two_units
-    jsonl("in/b.jsonl", [*TEXTS, "mended"])
+    jsonl("in/b.jsonl", [*TEXTS, "fixed"])
     if change == "name":
         first = first.rename(first.with_name("c.jsonl"))
     else:
@@ -67,8 +67,8 @@ def test_a_part_overwritten_by_a_build_of_other_inputs_is_discarded(
         patched.setattr(part, "write_atomically", die)
         with pytest.raises(KeyboardInterrupt):
             build(other, second)
-    jsonl("in/b.jsonl", [*TEXTS, "mended"])
-    assert documents(build(first, second).path) == as_bytes(*TEXTS, *TEXTS, "mended")
+    jsonl("in/b.jsonl", [*TEXTS, "fixed"])
+    assert documents(build(first, second).path) == as_bytes(*TEXTS, *TEXTS, "fixed")
 
 
 @pytest.mark.parametrize("damage", ["no tokens", "short tokens", "no rows", "long rows", "no json", "other json"])
@@ -85,8 +85,8 @@ def test_a_part_with_missing_or_truncated_files_is_made_again(
     path.write_bytes({"no": b"", "short": data[:-2], "long": data + bytes(8), "other": b"[]"}[how])
     if how == "no":
         path.unlink()
-    jsonl("in/b.jsonl", [*TEXTS, "mended"])
-    assert documents(build(*two_units).path) == as_bytes(*TEXTS, *TEXTS, "mended")
+    jsonl("in/b.jsonl", [*TEXTS, "fixed"])
+    assert documents(build(*two_units).path) == as_bytes(*TEXTS, *TEXTS, "fixed")
 
 
 def test_a_build_killed_while_replacing_a_store_is_resumed(

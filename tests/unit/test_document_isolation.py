@@ -122,7 +122,7 @@ def test_borders_of_one_shape_isolate_too(plan: Plan, gpt: GPT) -> None:
 
 
 def test_without_isolation_documents_mix(plan: Plan, gpt: GPT) -> None:
-    """The tests above would see it: a plain causal mask, or positions that go on, change all but the first of a row."""
+    """The tests above would see it: a plain causal mask, or positions that continue, change all but the first of a row."""
     batch = next(iter(TokenLoader(plan, fields=FIELDS)))
     check_mixed(plan, 0, gpt(batch["input_ids"], batch["position_ids"], causal), gpt_alone(gpt))
     positions = torch.arange(LENGTH).expand(BATCH, LENGTH)

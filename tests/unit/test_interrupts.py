@@ -1,4 +1,4 @@
-"""What a signal does to a command, and that nothing of it is left behind."""
+"""What a signal does to a command, and that nothing of it remains."""
 
 import json
 import signal
@@ -56,7 +56,7 @@ def test_a_signal_interrupts_a_command_in_one_line(number: int, capsys: pytest.C
 
 
 def test_an_interrupt_that_is_ignored_stays_ignored() -> None:
-    """A shell's job behind `&` is not ended by the Ctrl-C that is meant for another."""
+    """A shell's job started with `&` is not ended by the Ctrl-C that is meant for another."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert command(signal.SIGINT) == 0
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN

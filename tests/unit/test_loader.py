@@ -167,7 +167,7 @@ def test_steps_outside_the_plan_are_refused(plan: Plan, step: int) -> None:
 
 
 def test_updates_are_converted_to_steps(plan: Plan) -> None:
-    """A trainer that has made n updates goes on at plan.step_at(n)."""
+    """A trainer that has made n updates continues at plan.step_at(n)."""
     steps = [0, 1, 4, 5, 6]
     assert [plan.step_at(n) for n in range(5)] == steps
 
@@ -214,7 +214,7 @@ def test_a_store_replaced_under_a_pickled_plan_is_seen(plan: Plan, path: Path, m
         pickle.loads(data)
 
 
-def test_a_copied_loader_goes_on_and_holds_no_addresses(plan: Plan) -> None:
+def test_a_copied_loader_continues_and_holds_no_addresses(plan: Plan) -> None:
     """A copy or a pickled loader gives the next batch from maps of its own, not from addresses of another process."""
     loader = TokenLoader(plan)
     iterator = iter(loader)

@@ -189,7 +189,7 @@ def test_a_loop_that_reads_ahead_loses_nothing(plan: Plan, save: str) -> None:
 
 @pytest.fixture
 def evaluation(make_store: Callable[..., Path]) -> Plan:
-    """13 documents of one row each, 12 rows a step: the last step has one document and 11 empty rows somewhere."""
+    """13 documents of one row each, 12 rows per step: the last step has one document and 11 empty rows somewhere."""
     path = make_store("v", [[number] * 5 for number in range(1, 14)], length_index=True)
     return Plan.of(path, sequence_length=8, global_batch_size=12, packing="none", num_steps="all_exhausted")
 

@@ -34,7 +34,7 @@ from tokenstore.store.writer import StoreWriter
 
 
 def test_the_bits_of_a_small_store(small_masked: Path) -> None:
-    """FMT-10: one file a shard, token t at bit t mod 8 from the lowest of byte t div 8, 0 behind the last token."""
+    """FMT-10: one file a shard, token t at bit t mod 8 from the lowest of byte t div 8, 0 after the last token."""
     assert mask_files(small_masked) == SMALL_BITS
     files = json.loads((small_masked / "manifest.json").read_bytes())["files"]
     assert {name: entry["num_bytes"] for name, entry in files.items() if name in SMALL_BITS} == {
@@ -82,7 +82,7 @@ def test_every_shard_has_the_bits_of_its_documents(
 
 
 def test_a_mask_where_none_is_expected_is_refused(tmp_path: Path) -> None:
-    """FMT-10: for all shards or none: a store without masks takes none, and goes on without."""
+    """FMT-10: for all shards or none: a store without masks takes none, and gets none."""
     tokens, lengths, mask = np.array([1, 2, 3], np.uint16), np.array([1, 2]), np.array([T, F, T])
     with StoreWriter(tmp_path, 8, 1 << 20) as writer:
         with pytest.raises(ValueError, match=r"mask: expected none, because this store has no masks, found \(3,\)"):
@@ -105,7 +105,7 @@ def test_a_mask_where_none_is_expected_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_missing_mask_or_one_of_another_shape_is_refused(tmp_path: Path, mask: np.ndarray, found: str) -> None:
-    """FMT-10: a bit for every token: nothing of such a batch is kept, and the writer goes on."""
+    """FMT-10: a bit for every token: nothing of such a batch is kept, and the writer continues."""
     tokens, lengths = np.array([1, 2, 3], np.uint16), np.array([1, 2])
     with StoreWriter(tmp_path, 8, 1 << 20, masks=True) as writer:
         with pytest.raises(ValueError, match=rf"mask: expected bool\[3\], found {found}$"):
@@ -160,7 +160,7 @@ def test_a_mask_by_no_integer_is_a_type_error(small_masked: Path, index: object)
         store.loss_mask(index)
 
 
-def test_without_masks_every_token_is_to_be_learned(tmp_path: Path) -> None:
+def test_without_masks_every_token_is_in_the_loss(tmp_path: Path) -> None:
     """FMT-10: a store without masks learns all."""
     with open_store(write_masked(tmp_path / "s", SMALL, shard_bytes=20, masks=False)) as store:
         assert not store.manifest.has_masks
@@ -201,7 +201,7 @@ def test_masks_are_part_of_the_identity(tmp_path: Path, small_masked: Path) -> N
 
 
 def test_the_digest_is_what_the_specification_says(small_masked: Path) -> None:
-    """FMT-5: the checksums of the masks, in order, stand beside those of the shards; the order decides."""
+    """FMT-5: the checksums of the masks, in order, are in the digest with those of the shards; the order decides."""
     body = json.loads((small_masked / "manifest.json").read_bytes())
     assert body["digest"] == open_store(small_masked).digest == digest_of(body)
     one, other = (body["files"][name] for name in ("mask-00000.bin", "mask-00002.bin"))

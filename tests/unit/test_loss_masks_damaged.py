@@ -111,7 +111,7 @@ def test_verify_finds_every_flipped_bit(small_masked: Path) -> None:
         (2, [0b11111111, 0b11111011], "byte 1: expected 0 in bits 3 to 7, found 11111011"),
     ],
 )
-def test_verify_finds_bits_behind_the_last_token(small_masked: Path, number: int, data: list[int], text: str) -> None:
+def test_verify_finds_bits_after_the_last_token(small_masked: Path, number: int, data: list[int], text: str) -> None:
     """FMT-10, P9: under a checksum that fits; what a reader gives is right all the same."""
     rewrite_mask(small_masked, number, bytes(data))
     name = f"mask-{number:05d}.bin"
@@ -125,7 +125,7 @@ def test_verify_finds_bits_behind_the_last_token(small_masked: Path, number: int
 
 @pytest.mark.parametrize("fill", [0x00, 0xFF])
 def test_verify_accepts_every_mask_of_whole_bytes(small_masked: Path, fill: int) -> None:
-    """FMT-10: a shard of a multiple of 8 tokens has no bits behind its last token."""
+    """FMT-10: a shard of a multiple of 8 tokens has no bits after its last token."""
     rewrite_mask(small_masked, 3, bytes([fill]))
     assert verify(small_masked) == []
     with open_store(small_masked) as store:
@@ -133,7 +133,7 @@ def test_verify_accepts_every_mask_of_whole_bytes(small_masked: Path, fill: int)
 
 
 def test_verify_lists_damaged_masks_beside_other_damage(small_masked: Path) -> None:
-    """P9: all findings, also of bits behind the last token of one mask where another is damaged."""
+    """P9: all findings, also of bits after the last token of one mask where another is damaged."""
     rewrite_mask(small_masked, 1, b"\xff")
     overwrite(small_masked / "mask-00000.bin", b"\0")
     (small_masked / "mask-00003.bin").unlink()
@@ -146,7 +146,7 @@ def test_verify_lists_damaged_masks_beside_other_damage(small_masked: Path) -> N
     ]
 
 
-def test_a_disk_that_cannot_be_read_is_told(small_masked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_cannot_be_read_is_an_error(small_masked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P9: an input/output error when a mask is mapped is a TokenStoreError that names the file."""
     store = open_store(small_masked)
 

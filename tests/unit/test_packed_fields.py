@@ -161,7 +161,7 @@ def test_hugging_face_labels(plan: Plan) -> None:
 def test_hugging_face_labels_never_cross_documents(two: dict[str, Path]) -> None:
     """Inside a row the model's own shift of labels gives our targets: a long document's tail is predicted by no stranger.
 
-    Where a piece ends and its document goes on elsewhere, labels cannot say the next token: there it is left out.
+    Where a piece ends and its document continues elsewhere, the labels do not have the next token: there it is -100.
     """
     plan = Plan.of(two, LENGTH, BATCH, packing="best_fit", num_steps="all_exhausted")
     tails = 0
@@ -198,7 +198,7 @@ def test_workers_give_the_same(plan: Plan, workers: int) -> None:
 
 
 class TestEvaluation:
-    """The recipe: packing none, num_steps all_exhausted, weights left out; each rank the same number of steps."""
+    """The recipe: packing none, num_steps all_exhausted, no weights; each rank the same number of steps."""
 
     @pytest.fixture
     def evaluation(self, two: dict[str, Path]) -> Plan:
@@ -206,7 +206,7 @@ class TestEvaluation:
 
     @pytest.mark.parametrize("world", [1, 2, 4, 8])
     def test_every_document_once_and_all_ranks_step_equally(self, evaluation: Plan, world: int) -> None:
-        """P3, P5: a document a row, whole, none twice and none left out, over all ranks together."""
+        """P3, P5: one whole document per row, none twice and none missing, over all ranks together."""
         fields = ("input_ids", "targets", "document_ids", "source_ids")
         loaders = [TokenLoader(evaluation, rank=r, world_size=world, fields=fields) for r in range(world)]
         seen = Counter()

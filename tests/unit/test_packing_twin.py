@@ -153,7 +153,7 @@ class TestBestFit:
         assert packing_twin.singles({2: 2, 4: 1}, 4) == [[(4, 0)], [(2, 0)], [(2, 1)]]
 
     def test_by_hand(self) -> None:
-        """Lengths 6, 4, 4, 3, 3 into bins of 10: 6 4 | 4 3 3; the last placement stands first."""
+        """Lengths 6, 4, 4, 3, 3 into bins of 10: 6 4 | 4 3 3; the last placement comes first."""
         counts = {6: 1, 4: 2, 3: 2}
         assert packing_twin.num_sequences(counts, 10, "best_fit") == 2
         bins, _ = packing_twin.pack(counts, 10, 2, 0, "a", 0, False)
@@ -182,7 +182,7 @@ class TestSequences:
             assert found == expected
 
     def test_epochs_seeds_and_packings_differ(self) -> None:
-        """Shuffled, two epochs and two seeds pack and order anew; unshuffled, every epoch is the same."""
+        """Shuffled, two epochs and two seeds pack and order differently; unshuffled, every epoch is the same."""
         rng = random.Random(1)
         members = [([rng.randint(1, 40) for _ in range(300)], 1, 1)]
         first, second = (scan(members, 64, epoch, "best_fit", True) for epoch in (0, 1))

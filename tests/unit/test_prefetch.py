@@ -262,7 +262,7 @@ def test_closing_or_leaving_a_loader_ends_its_thread(plan: Plan) -> None:
     assert len(threads()) == 1
     loader.close()
     assert not threads()
-    assert (next(iterator)["input_ids"].numpy() == plan.batch(4)["input_ids"]).all()  # begins anew
+    assert (next(iterator)["input_ids"].numpy() == plan.batch(4)["input_ids"]).all()  # begins again
     assert [sum(1 for _ in loader), len(threads())] == [7, 0]
     iterator = iter(loader)
     next(iterator)

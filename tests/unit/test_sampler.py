@@ -1,4 +1,4 @@
-"""What interrupts, forks and full memory leave behind: a sampler that still gives the right rows, or says it cannot."""
+"""After interrupts, forks and full memory a sampler still gives the right rows, or says it cannot."""
 
 import multiprocessing
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from tokenstore.order.schedule import Schedule
 
 @pytest.fixture
 def plan(make_store: Callable[..., Path]) -> Plan:
-    """Some epochs of few sequences a step."""
+    """Some epochs, with few sequences per step."""
     return Plan.of(make_store("s", random_documents(1, 40, 30), length_index=True), 16, 64)
 
 
@@ -51,7 +51,7 @@ def test_an_interrupt_between_tables_is_no_wrong_batch(plan: Plan, monkeypatch: 
     assert (fresh.batch(3)["input_ids"] == expected).all()
 
 
-def test_no_room_for_scratch_is_told_again(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_for_scratch_is_reported_again(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """P9: after a MemoryError the rows do not go into the small scratch of before."""
     sampler = plan.sampler()
     rows = np.concatenate([sampler.locate(step, 0, 64) for step in range(4)])

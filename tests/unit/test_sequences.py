@@ -36,7 +36,7 @@ def given(plan: Plan) -> list[int]:
 
 
 def test_it_is_the_plan_row_by_row(plan: Plan) -> None:
-    """Number cursor(k) + r is row r of plan.batch(k); skipped steps keep their numbers, whose sequences can be had too."""
+    """Number cursor(k) + r is row r of plan.batch(k); skipped steps keep their numbers, whose sequences are available too."""
     dataset = SequenceDataset(plan)
     assert len(dataset) == plan.schedule.cursor(plan.num_steps) == 3 * 6 + (plan.num_steps - 3) * 10
     for step in given(plan):

@@ -1,4 +1,4 @@
-"""What tests of building share: a corpus of every format, and what lies in and beside a store that was built."""
+"""What tests of building share: a corpus of every format, and what is in and next to a store that was built."""
 
 import gzip
 import json
@@ -34,10 +34,10 @@ def counts(**numbers: int) -> dict[str, int]:
 def left_behind(output: Path) -> list[str]:
     """Names of everything of a build that is not its store: what is in its work folder, and what else is named like it."""
     work = Work(output).folder
-    beside = [path.name for path in output.parent.glob(f"{output.name}.*") if path != work]
+    next_to_it = [path.name for path in output.parent.glob(f"{output.name}.*") if path != work]
     inside = [path.name for path in work.iterdir() if path.name != MARK_NAME] if work.exists() else []
     assert inside or not work.exists()  # it goes when nothing is in it
-    return sorted([*beside, *inside])
+    return sorted([*next_to_it, *inside])
 
 
 def as_bytes(*texts: str) -> list[list[int]]:

@@ -1,4 +1,4 @@
-"""Stores made wrong on purpose: a manifest's digest and checksum by FMT-5 (a plain twin), files changed behind its back."""
+"""Stores made wrong on purpose: a manifest's digest and checksum by FMT-5 (a plain twin), files changed without updating it."""
 
 import hashlib
 import json

@@ -30,7 +30,7 @@ class Document(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """What a store has beside tokens."""
+    """What a store has besides tokens."""
 
     masks: bool = True
     origins: bool = True
@@ -92,7 +92,7 @@ def write(
 def prepare(
     path: Path, documents: Sequence[Document], kind: Kind = ALL, shard_bytes: int = 1 << 20, at_once: int = 3
 ) -> Path:
-    """The folder beside the store at `path` that holds its next version, not committed."""
+    """The folder next to the store at `path` that holds its next version, not committed."""
     working = path.with_name(path.name + ".working")
     shutil.rmtree(working, ignore_errors=True)
     working.mkdir()

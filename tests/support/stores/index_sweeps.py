@@ -1,4 +1,4 @@
-"""Sweeps over damaged indexes and tokens (P9): everything a store and its plans give is asked for, and is sane or told.
+"""Sweeps over damaged indexes and tokens (P9): everything that a store and its plans return is requested; it is valid or an error.
 
 Indexes are damaged in place while plans have them mapped, so kernels meet every value there is.
 """

@@ -1,4 +1,4 @@
-"""Damage to length indexes (P9, FMT-9): what a plan gives is compared with the documents themselves, or an error is told.
+"""Damage to length indexes (P9, FMT-9): what a plan gives is compared with the documents themselves, or there is an error.
 
 Each damage meets plans that were open before it and plans opened after it.
 """
@@ -46,7 +46,7 @@ def plan_of(path: Path, variant: dict) -> Plan:
 def check_message(error: CorruptionError, name: str) -> None:
     """A message says what is wrong, in which file, and what to run."""
     assert re.search(
-        rf"(expected .*, found .*|does not list .*)\(.*{name}(, or boundaries.bin (beside|next to) it)?\); (run `tokenstore verify|copy or build)",
+        rf"(expected .*, found .*|does not list .*)\(.*{name}(, or boundaries.bin next to it)?\); (run `tokenstore verify|copy or build)",
         str(error),
     ), error
     assert len(str(error)) < 1000

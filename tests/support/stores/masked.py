@@ -140,7 +140,7 @@ class Rows(NamedTuple):
 
 
 def rows_by_hand(plan: Plan, step: int, sources: dict[str, Documents], pad_id: int = 0) -> Rows:
-    """Rows of a step, from the pieces that the plan says stand in them, token by token."""
+    """Rows of a step, from the pieces that the plan lists for them, token by token."""
     length, cross = plan.config.sequence_length, plan.config.cross_document_targets
     rows = Rows([], [], [])
     for pieces in plan.documents(step):

@@ -17,7 +17,7 @@ SPECIAL = ("<|endoftext|>=700", "<|user|>=701")
 
 
 def byte_of_character() -> dict[str, int]:
-    """The byte each character of a byte-level vocabulary stands for: printable Latin-1 itself, the others from 256 on."""
+    """The byte that each character of a byte-level vocabulary represents: printable Latin-1 itself, the others from 256 on."""
     alphabet = set(pre_tokenizers.ByteLevel.alphabet())
     kept = [byte for byte in range(256) if chr(byte) in alphabet]
     moved = [byte for byte in range(256) if byte not in kept]
@@ -35,7 +35,7 @@ def rank_lines(tokenizer_file: Path) -> bytes:
 
 @cache
 def sentencepiece_model(**options: Any) -> bytes:
-    """A model of 700 pieces with byte fallback and no change of the text but the space before it, unless told else."""
+    """A model of 700 pieces with byte fallback and no change of the text but the space before it, unless specified."""
     wanted: dict[str, Any] = {
         "model_type": "bpe",
         "vocab_size": 700,
@@ -61,6 +61,6 @@ def variant(tokenizer_file: Path, target: Path, change: Callable[[dict[str, Any]
 
 
 def added_token(content: str, number: int, **flags: bool) -> dict[str, Any]:
-    """An entry of `added_tokens`, all flags off unless told else."""
+    """An entry of `added_tokens`, all flags off unless specified."""
     off = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
     return {"id": number, "content": content, **off, **flags}
