@@ -37,7 +37,7 @@ STORES = {"small": make_small, "wide": make_wide, "long": make_long}
 def check_message(error: object, *parts: object) -> None:
     """A message says what is wrong, where, and what to do."""
     text = str(error)
-    frame = r"expected .*, found .*\(.*\); [\w`]|no store at .*: found .*; \w|cannot .*: .*; \w|is not finished; \w|\(.*\); the file"
+    frame = r"expected .*, found .*\(.*\); [\w`]|no store at .*: found .*; \w|cannot .*: .*; \w|is not finished; \w|\(.*\); (the file|run `)"
     assert re.search(frame, text, re.DOTALL), text
     assert all(str(part) in text for part in parts), text
     assert len(text) < 1000
