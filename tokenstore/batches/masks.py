@@ -36,8 +36,10 @@ def widen_in_loss(
     if token_bytes == 2:
         short = array_at(uint16_at(tokens), (count,))
         for i in range(count):
-            wide[i] = np.int64(short[i]) if flags[i] else ignored
+            token = np.int64(short[i])  # read in any case: a load that depends on a flag is no vector instruction
+            wide[i] = token if flags[i] else ignored
     else:
         words = array_at(uint32_at(tokens), (count,))
         for i in range(count):
-            wide[i] = np.int64(words[i]) if flags[i] else ignored
+            token = np.int64(words[i])
+            wide[i] = token if flags[i] else ignored
