@@ -170,7 +170,7 @@ def test_each_loader_refuses_the_state_of_the_other(plan: Plan, workers: int) ->
         own.load_state_dict(loader.state_dict())
     iterator = iter(TokenDataset(plan))
     for state in (own.state_dict(), loader.state_dict()):
-        with pytest.raises(StateMismatchError, match="load here what the iterator of a TokenDataset gave"):
+        with pytest.raises(StateMismatchError, match="a TokenDataset loads only states of its own iterators"):
             iterator.load_state_dict(state)
     with pytest.raises(StateMismatchError, match="found 'worker'"):
         own.load_state_dict(iterator.state_dict())

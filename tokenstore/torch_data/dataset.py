@@ -25,16 +25,16 @@ _KEYS = ("state_version", "plan", "worker", "num_workers", "microbatch_rows", "t
 class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
     """Whole microbatches of a plan: use `DataLoader(TokenDataset(plan, ...), batch_size=None, num_workers=n)`.
 
-    Worker w of n gives microbatches w, w + n, ...; DataLoader asks its workers in turn, so the order is that of one
-    process. TokenLoader is faster and keeps its own state, for any number of ranks; this is for code that insists on a
-    DataLoader. It pickles by configuration, so workers may be forked, spawned or come from a fork server.
+    Worker w of n yields microbatches w, w + n, ... DataLoader reads from its workers in turn, so the order is that of
+    one process. TokenLoader is faster, and its state fits any number of ranks; this class is for code that requires a
+    DataLoader. It pickles as its configuration, so workers may be started by fork, spawn or forkserver.
 
-    Under Accelerate, and so in the Trainer of transformers, use TokenLoader or TokenTrainerMixin instead. On several
-    processes Accelerate deals out what process 0 reads, so a dataset that has a rank is refused there; one with `rank=0,
-    world_size=1` is dealt out right.
+    Under Accelerate, and so in the Trainer of transformers, use TokenLoader or TokenTrainerMixin instead. With several
+    processes Accelerate distributes the batches of process 0. So a dataset of one rank of several is refused there; one with
+    `rank=0, world_size=1` is distributed correctly.
 
-    Every iteration begins at `step`. Its iterators hold the state, as the workers' copies of a dataset are not seen by
-    anyone: torchdata's `StatefulDataLoader` saves and restores them exactly, with the num_workers of before.
+    Every iteration begins at `step`. The state belongs to the iterators, because nothing can reach the workers' copies
+    of a dataset. torchdata's `StatefulDataLoader` saves and restores it exactly, with the same num_workers.
     """
 
     # A type checker knows what a batch is by `format` and `fields`; names of options are checked too
@@ -88,9 +88,11 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
         inside_step: str = "warn",
         skip_empty: bool = False,
     ):
-        """Arguments are those of TokenLoader (`plan` may be the path of a plan file); to pin memory is DataLoader's.
+        """Arguments are those of TokenLoader (`plan` may be the path of a plan file). To pin memory, use DataLoader's
+        option.
 
-        With several workers no state says whether it lies inside a step: there is no warning, and "rewind" is an error.
+        With several workers a state does not show whether it is inside a step: there is no warning, and "rewind" is an
+        error.
         """
         self.plan = plan = as_plan(plan)
         self.step = plan.check_start(step)
@@ -100,11 +102,11 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
 
     @property
     def split(self) -> Split:
-        """The part of every step that this process is given."""
+        """The part of this process in every step."""
         return self._process_split.now()
 
     def fixed_split(self) -> Split:
-        """The same from now on, whatever becomes of the process's environment."""
+        """The same, and constant from now on, even if the environment changes."""
         return self._process_split.fix()
 
     def __iter__(self) -> "Microbatches[BatchT]":
@@ -116,7 +118,7 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
         check_dealing(self, self.split)
 
     def __len__(self) -> int:
-        """Microbatches of one iteration over all workers, from `step` on; TypeError when the plan is endless."""
+        """Microbatches of one iteration over all workers, from `step` on. Raises: TypeError: the plan is endless."""
         total = self.split.num_microbatches(self.step)
         if total is None:
             raise TypeError("dataset: expected a plan with num_steps to have a length, found an endless one")
@@ -138,7 +140,7 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
         self._go_to(dataset.step, 0, self._worker)
 
     def _go_to(self, step: int, given: int, to_skip: int) -> None:
-        """Go on at a place of the plan, after `to_skip` microbatches there that other workers give."""
+        """Continue at a place of the plan, after `to_skip` microbatches that belong to other workers."""
         self._step, self._given, self._to_skip = step, given, to_skip
         self._batches: Iterator[tuple[Any, BatchT]] | None = None
 
@@ -148,7 +150,7 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
     def __next__(self) -> BatchT:
         try:
             (_, _, _, next_step, given), batch = next(self._batches or self._start_batches())
-        except BaseException:  # what made the batches is at its end; asked again, it begins at the same place
+        except BaseException:  # the iterator failed; the next call begins at the same position
             self._batches = None
             raise
         self._step, self._given, self._to_skip = next_step, given, self._num_workers - 1
@@ -162,7 +164,7 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
         return self._batches
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this worker is: behind the batch it gave last."""
+        """The position of this worker, after its last batch."""
         plan = self._dataset.plan
         return {
             "state_version": _VERSION,
@@ -174,14 +176,14 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the state of the same worker; {} does nothing.
+        """Continue from the state of the same worker; {} does nothing.
 
-        Raises: StateMismatchError: it is of another plan, another number of workers, or other microbatches. ConfigError: the
-            state is inside a step whose rest does not divide among the ranks.
+        Raises: StateMismatchError: it is from another plan, another number of workers, or other microbatches.
+            ConfigError: the state is inside a step whose rest does not divide among the ranks.
         """
         if isinstance(state, Mapping) and not state:
             return
-        hint = "; load here what the iterator of a TokenDataset gave, and a loader's own state into that loader"
+        hint = "; a TokenDataset loads only states of its own iterators: load the state of a loader into that loader"
         check_keys(state, _KEYS, hint)
         if type(state["state_version"]) is not int or state["state_version"] != _VERSION:
             raise StateMismatchError(
@@ -209,7 +211,9 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
         self._go_to(step, self._rest(step, given), to_skip)
 
     def _rest(self, step: int, given: int) -> int:
-        """Rows of `step` that count as given. Each of several workers knows its own place, not that of the run."""
+        """Rows of `step` that count as used. With several workers, each knows its own position, but not that of the
+        run.
+        """
         choice = self._dataset.inside_step
         if self._num_workers == 1:
             return rest_of_step(self._dataset.plan, step, given, choice)

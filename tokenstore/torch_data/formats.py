@@ -1,4 +1,4 @@
-"""What a batch looks like, for whom. A format is a table: field -> what the kernel writes, or a small function.
+"""Formats of batches, by model code. A format is a table: field -> what the kernel writes, or a small function.
 
     format           a batch is                             default fields; others it has
     torch            dict, [B, L]                           input_ids, targets
@@ -11,11 +11,11 @@
     nanotron         dict, [B, L]                           input_ids, position_ids, label_ids, label_mask
 
 torch, hf, hf_flash, megatron and nanotron also have document_ids, source_ids; torch and hf position_ids, cu_seqlens and
-max_seqlen too. `fields=` picks some of a format's fields: a pipeline stage asks only for what it needs. No format gives an
-attention_mask: with one, Hugging Face models let documents of a row see each other. (Without one they keep them apart by
-position_ids, but only if called with use_cache=False, as their Trainer does.)
+max_seqlen too. `fields=` selects fields of a format, for example those that a pipeline stage needs. No format has an
+attention_mask: with one, Hugging Face models let the documents of a row attend to each other. (Without one they isolate
+documents by position_ids, but only if called with use_cache=False, as their Trainer does.)
 
-Fields, int64 and of the shape above unless said:
+Fields, int64 and of the shape above unless stated otherwise:
     input_ids, input, tokens     the tokens
     targets, shift_labels; labels of torchtitan    shifted: the next token of the document, also where it is in
         another row; -100 at a document's last token, where that token is masked, and on padding

@@ -35,18 +35,19 @@ class AllOptions(LoaderOptions, total=False):
 class TokenLoader(Iterator[BatchT], Generic[BatchT]):
     """Microbatches of a plan for one rank, as torch tensors.
 
-    Needs no worker processes: a batch is planned and copied by one kernel, faster than a worker could hand it over.
+    No worker processes are needed: kernels make a batch faster than a worker process could transfer it.
 
-    A loader has one position, and is its own iterator: `for batch in loader`, `next(loader)` and every `iter(loader)` move
-    the same position. So a loop that was left early continues where it stopped; with `restart=True`, as an evaluation wants
-    it, every loop begins at `step` again. After the plan's last step the next loop starts at step 0. A copy or a pickled
-    loader continues from the same place.
+    A loader has one position and is its own iterator: `for batch in loader`, `next(loader)` and every `iter(loader)`
+    move the same position. So the next loop continues where a loop with `break` stopped. With `restart=True`, for
+    evaluations, every loop begins at `step` again. After the plan's last step the next loop starts at step 0. A copied
+    or unpickled loader continues from the same position.
 
     Batches are on the CPU, also after `accelerator.prepare(loader)`, which returns a loader unchanged.
 
     Attributes:
-        step: the step to go on with, the one number to save: that of the next microbatch, or a skipped one before it.
-        step_ended: whether the microbatch given last was the last of its step.
+        step: the step to continue with, the one number to save: that of the next microbatch, or a skipped one before
+            it.
+        step_ended: whether the last microbatch returned was the last one of its step.
     """
 
     # A type checker knows what a batch is by `format` and `fields`; names of options are checked too
@@ -105,33 +106,36 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         inside_step: str = "warn",
         skip_empty: bool = False,
     ):
-        """Make a loader; nothing is read yet.
+        """Make a loader. Nothing is read yet.
 
         Args:
-            plan: what to give: a Plan, or the path of its file.
-            rank, world_size: data-parallel rank and size, or `rank=DataRank.from_mesh(mesh)` alone, so that the ranks of
-                tensor, context and pipeline parallelism are given the same. Default: `DataRank.from_environment()` of the
-                process that iterates, at its first batch.
-            microbatch_size: sequences a batch; left out: the rank's share of a step.
-            step: the step to begin with; unchecked. `load_state_dict` checks that the history is the same.
-            fields: names of tensors, see `formats`; left out: those of the format.
-            format: whom the batches are for: "torch", "hf", "hf_flash", "torchtitan", "torchtitan_flat", "megatron",
-                "nanotron"; see `formats`. Call models of Hugging Face with `use_cache=False`: with a cache the documents
-                of a row see each other, whatever their position_ids.
+            plan: the plan to load, or the path of its file.
+            rank, world_size: data-parallel rank and size, or `rank=DataRank.from_mesh(mesh)` alone, so that ranks of
+                tensor, context and pipeline parallelism get the same data. Default: `DataRank.from_environment()` of
+                the process that iterates, at its first batch.
+            microbatch_size: sequences per batch. Default: the rank's share of a step.
+            step: the step to begin with. Unlike `load_state_dict`, this does not check that the history is the same.
+            fields: names of tensors, see `formats`. Default: those of the format.
+            format: the model code that the batches are for: "torch", "hf", "hf_flash", "torchtitan", "torchtitan_flat",
+                "megatron", "nanotron"; see `formats`. Call models of Hugging Face with `use_cache=False`: with a cache,
+                the documents of a row attend to each other, whatever their position_ids.
             pin_memory: allocate tensors in page-locked memory (needs CUDA).
-            max_documents: pieces of documents a microbatch has room for in `cu_seqlens`, which then has one shape.
-            readahead: microbatches ahead to have read from the disk, when some had to be waited for; costs next to nothing
-                where all is in memory.
-            prefetch: microbatches that a thread makes ahead. It pays where tokens come from the disk or epochs are short, as
-                packing one takes milliseconds; else a batch is made faster than it is handed over.
-            reuse: with a number, the memory of a batch is used again when so many more have been asked for, which saves
-                about a tenth of the work of a large one. None may be kept longer, nor be on its way to a device.
-            restart: whether every `iter(loader)` begins at `step` again; a state that was loaded counts for the first one.
-            inside_step: what to do with a state saved inside a step: "continue" with its rest, for checkpoints that hold
-                the gradients of its first part; "rewind" to its start, for all others; "warn", and continue.
+            max_documents: maximum number of pieces in a microbatch, so that `cu_seqlens` always has the same shape.
+            readahead: number of microbatches to read ahead from the disk after a batch had to wait for it. It costs
+                almost nothing if the store is in memory.
+            prefetch: number of microbatches that a thread makes ahead. It helps if tokens come from the disk, or if
+                epochs are short, because packing one takes milliseconds. Otherwise a batch is made faster than it is
+                passed between threads.
+            reuse: reuse the memory of a batch after this many more batches. This saves about a tenth of the time of a
+                large batch. Do not keep a batch longer than that, and finish its copy to a device before.
+            restart: whether every `iter(loader)` begins at `step` again. After `load_state_dict`, the first one begins
+                at the loaded state.
+            inside_step: what to do with a state saved inside a step: "continue" with the rest, for checkpoints that
+                contain the gradients of the first part; "rewind" to the start of the step, for all others; "warn": warn
+                and continue.
             skip_empty: skip microbatches that have no token on any rank, in a last step that is filled with empty rows
-                (`packing: none`). Others may still have no target on one rank: sum losses and divide by
-                the targets of all ranks, as a mean over none is NaN.
+                (`packing: none`). Others may still have no target on one rank: sum the losses and divide by the number
+                of targets on all ranks, because a mean over no targets is NaN.
         Raises: ConfigError: a step does not divide evenly among the ranks, in some stage.
         """
         self.plan = plan = as_plan(plan)
@@ -143,10 +147,10 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         self._inside_step = check_inside_step(inside_step)
         self._start, self._restart = plan.check_start(step), restart
         self._step, self._given = self._start, 0
-        self._given_last = plan.schedule.next_step(self._step)  # the step of the microbatch given last, or the first
+        self._given_last = plan.schedule.next_step(self._step)  # step of the last microbatch returned
         self._end = _last_given(plan)
         self._finished = False
-        self._loaded = False  # whether the position is that of a state, and nothing was given since
+        self._loaded = False  # whether a state was loaded, and no microbatch returned since
         self._maker: BatchMaker | None = None
         self._batches: Iterator[tuple[Any, Any]] | None = None  # from the position on
 
@@ -178,29 +182,29 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         batch: BatchT
         try:
             (step, _, _, next_step, given), batch = next(self._batches or self._start_batches())
-        except PrefetchStopped:  # forked: again from what was given last
+        except PrefetchStopped:  # forked: continue after the last microbatch returned
             self._batches = None
             return next(self)
-        except BaseException as error:  # what made the batches is at its end; asked again, it begins at the same place
+        except BaseException as error:  # the iterator failed; the next call begins at the same position
             self._batches, self._finished = None, isinstance(error, StopIteration)
             raise
         self._step, self._given, self._given_last = next_step, given, step
-        if next_step >= self._end and not given:  # also for who counts to len() and asks for no more
+        if next_step >= self._end and not given:  # also for a loop that counts to len() and stops
             self._finished, self._batches = True, None
         return batch
 
     def _go_to(self, step: int, given: int) -> None:
-        """Continue with another microbatch; what was made ahead is dropped."""
+        """Continue with another microbatch, and drop batches that were made ahead."""
         self._stop_batches()
         self._step, self._given, self._finished = step, given, False
         self._given_last = self.plan.schedule.next_step(step)
 
     def _start_batches(self) -> Iterator[tuple[Any, Any]]:
-        """Every place from the position on, and its batch."""
+        """Every place from the current position on, and its batch."""
         self._loaded = False
         places = self._process_split.fix().places(self._step, self._given)
         if self._prefetch:
-            batches = self._new_maker().batches(places, self._readahead)  # another thread's, so none that is in use
+            batches = self._new_maker().batches(places, self._readahead)  # a new one, for the thread
             self._batches = Prefetcher(use_device(batches, self._pin_memory), self._prefetch)
         else:
             self._maker = self._maker or self._new_maker()
@@ -218,7 +222,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         return BatchMaker(self.plan, self._format, self._fields, self._pin_memory, self._max_documents, ring)
 
     def __len__(self) -> int:
-        """Microbatches in the whole plan, not only those left; TypeError when the plan is endless."""
+        """Microbatches in the whole plan, not only the remaining ones. Raises: TypeError: the plan is endless."""
         total = self._process_split.now().num_microbatches()
         if total is None:
             raise TypeError("loader: expected a plan with num_steps to have a length, found an endless one")
@@ -236,16 +240,16 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
 
     @property
     def microbatches_per_step(self) -> int:
-        """Microbatches a rank is given in the step of the microbatch given last: the gradient accumulation."""
+        """Microbatches per rank in the step of the last microbatch returned: the gradient accumulation."""
         return self._process_split.now().microbatches_in(self._given_last)
 
     def state_dict(self) -> dict[str, int | str]:
-        """Where the loader is and what it has given: ints and strings, the same on every rank.
+        """The position of the loader and its history: ints and strings, the same on every rank.
 
-        That is the state of a run only when every batch given was trained and its step ended. A loop that asks for the next
-        batch before it saves (litgpt, nanochat, any prefetching) saves `plan.state(k)`, k being the first step that has not
-        been trained: `plan.step_at(updates)` after so many updates of the optimizer. Or it keeps the state from before it
-        asked.
+        It is the state of a run only if every batch returned so far was trained and its step ended. A loop that
+        requests the next batch before it saves (litgpt, nanochat, any prefetching) should save `plan.state(k)` for the
+        first step k that is not trained yet: `plan.step_at(updates)`, from the number of optimizer updates. Or it keeps
+        the state from before the request.
         """
         return self.plan.state(self._step, self.plan.schedule.cursor(self._step) + self._given)
 
@@ -255,8 +259,8 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         A state inside a step (saved while `step_ended` was False) is handled as `inside_step` says.
 
         Raises:
-            StateMismatchError: the state is of a run with another history; the fields that differ are named. Or it is none of
-                a TokenLoader, but of a DataLoader around a TokenDataset.
+            StateMismatchError: the state is from a run with another history (the message names the fields that differ),
+                or from a DataLoader around a TokenDataset.
             ConfigError: the state is inside a step whose rest does not divide among these ranks.
         """
         if isinstance(state, Mapping) and not state:
@@ -277,13 +281,13 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         """Do nothing: every source counts its own epochs. Here for trainers that call it."""
 
     def close(self) -> None:
-        """Let go of the maps, and end the thread that makes batches ahead; the next batch opens them again."""
+        """Release the memory maps and end the prefetching thread. The next batch opens them again."""
         self._stop_batches()
         self._maker = None
 
 
 def _last_given(plan: Plan) -> int:
-    """The first step after which nothing more is given: the end of the plan, or the skipped steps before it."""
+    """The step at which no microbatch is left: the end of the plan, or the skipped steps before it."""
     end = plan.last_start
     for start, stop in reversed(plan.schedule.skip_steps):
         end = start if start < end <= stop else end
@@ -291,10 +295,10 @@ def _last_given(plan: Plan) -> int:
 
 
 def _check_whose(state: Mapping[str, Any]) -> None:
-    """Refuse the state of a loader around a TokenDataset, which says where each worker was."""
+    """Refuse the state of a DataLoader around a TokenDataset, which contains the position of each worker."""
     marks = [mark for mark in ("_snapshot", "_num_yielded", "worker") if isinstance(state, Mapping) and mark in state]
     if marks:
         raise StateMismatchError(
-            f"state: expected that of a TokenLoader, found {marks[0]!r}, that of a torchdata StatefulDataLoader; load it into"
-            " one around a TokenDataset with the same num_workers, or begin at its step with TokenLoader(plan, step=...)"
+            f"state: expected that of a TokenLoader, found {marks[0]!r}, as in that of a torchdata StatefulDataLoader;"
+            " load it into one around a TokenDataset with the same num_workers, or begin at its step with TokenLoader(plan, step=...)"
         )

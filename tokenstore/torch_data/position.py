@@ -24,11 +24,11 @@ def check_inside_step(choice: str) -> str:
 
 
 def rest_of_step(plan: Plan, step: int, given: int, choice: str) -> int:
-    """Rows of `step` to count as given when a state is loaded that was saved after `given` of them."""
+    """How many rows of `step` count as used when a state is loaded that was saved after `given` of them."""
     if given and choice == "warn":
         warnings.warn(
             f"state: it was saved inside step {step}, after {given} of its {plan.global_batch_size(step)} sequences. Training"
-            " continues with the rest, and the gradients of those are lost unless the checkpoint holds them. Pass"
+            " continues with the rest. The gradients of these sequences are lost unless the checkpoint has them. Pass"
             ' inside_step="rewind" to start the step again, or inside_step="continue" if you restored the gradients.'
             f" To save states at step borders only, use plan.state({step})",
             stacklevel=3,
@@ -66,7 +66,7 @@ class Split:
 
     @property
     def microbatch_rows(self) -> int | None:
-        """Rows that all ranks together are given at once; None: those of a whole step."""
+        """Rows of one microbatch of all ranks together; None: those of a whole step."""
         return None if self.microbatch_size is None else self.microbatch_size * self.place.world_size
 
     def rows_a_rank(self, step: int) -> int:
@@ -74,13 +74,13 @@ class Split:
         return self.microbatch_size or self.plan.global_batch_size(step) // self.place.world_size
 
     def rows_a_microbatch(self, step: int) -> int:
-        """Rows that all ranks together are given at once in `step`."""
+        """Rows of one microbatch of all ranks together in `step`."""
         return self.rows_a_rank(step) * self.place.world_size
 
     def microbatches_in(self, step: int) -> int:
-        """Microbatches that a rank is given in `step`."""
+        """Microbatches per rank in `step`."""
         size, block = self.plan.global_batch_size(step), self.rows_a_microbatch(step)
-        if not self._may_skip(step):  # asked for in every microbatch of an accumulating loop
+        if not self._may_skip(step):  # called for every microbatch by loops that accumulate gradients
             return size // block
         return sum(self._after_empty(step, given) == given for given in range(0, size, block))
 
@@ -99,12 +99,14 @@ class Split:
 
     @cached_property
     def _empty_rows(self) -> np.ndarray:
-        """bool[global_batch_size], which rows of the last step are empty. They are anywhere: a step's rows are shuffled."""
+        """bool[global_batch_size], which rows of the last step are empty. They can be anywhere, because the rows of a
+        step are shuffled.
+        """
         last = (self.plan.num_steps or 0) - 1
         return self.plan.sampler().locate(last, 0, self.plan.global_batch_size(last))[:, 0] < 0
 
     def num_microbatches(self, start: int = 0) -> int | None:
-        """Microbatches a rank is given from step `start` on; None when the plan is endless."""
+        """Microbatches per rank from step `start` on; None if the plan is endless."""
         schedule = self.plan.schedule
         if schedule.num_steps is None:
             return None
@@ -122,7 +124,7 @@ class Split:
         return total
 
     def check_inside(self, step: int, given: int) -> None:
-        """Refuse to go on inside a step whose rest does not divide among the ranks."""
+        """Raise ConfigError if the rest of `step` does not divide evenly among the ranks."""
         rest, block = self.plan.global_batch_size(step) - given, self.rows_a_microbatch(step)
         if given and rest % block:
             raise ConfigError(
@@ -132,7 +134,9 @@ class Split:
             )
 
     def places(self, step: int, given: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """(step, this rank's first row, its rows, next step, rows given there) of every microbatch from a position on."""
+        """Yield (step, this rank's first row, its rows, next step, rows used there) for every microbatch from a
+        position on.
+        """
         schedule, end = self.plan.schedule, self.plan.last_start
         while True:
             if given == 0:
@@ -146,7 +150,7 @@ class Split:
                 step, given = step + 1, 0
                 continue
             stop = self._next_change(step)
-            last = size - block  # rows given before a step's last microbatch
+            last = size - block  # rows used before a step's last microbatch
             for now in range(step, stop):
                 for before in range(given, last, block):
                     yield now, before + first, rows, now, before + block
@@ -155,7 +159,9 @@ class Split:
             step = stop
 
     def _next_change(self, step: int) -> int:
-        """The first step after `step` whose microbatches need another look: a stage begins, it may be skipped, or the plan ends."""
+        """The next step at which the microbatches may change: a stage begins, the step may be skipped, or the plan
+        ends.
+        """
         schedule, end = self.plan.schedule, self.plan.last_start
         skips = [start for start, _ in schedule.skip_steps if start > step]
         ends = [end - 1] if self.skip_empty and end - 1 > step else [end]
@@ -173,7 +179,7 @@ class Split:
 
 
 class ProcessSplit:
-    """The Split of the process that asks; see ProcessRank."""
+    """The Split of the current process; see ProcessRank."""
 
     def __init__(
         self,
@@ -183,18 +189,18 @@ class ProcessSplit:
         microbatch_size: int | None,
         skip_empty: bool = False,
     ):
-        """Raises: ConfigError: a step does not divide evenly among the ranks, as far as they are known."""
+        """Raises: ConfigError: a step does not divide evenly among the ranks, if they are known already."""
         self.rank = ProcessRank(rank, world_size)
         self.microbatch_size = microbatch_size
         self._split = Split(plan, self.rank.now(), microbatch_size, skip_empty)
 
     def now(self) -> Split:
-        """The Split here. Raises: ConfigError: a step does not divide evenly among the ranks."""
+        """The Split of this process. Raises: ConfigError: a step does not divide evenly among the ranks."""
         if (place := self.rank.now()) != self._split.place:
             self._split = replace(self._split, place=place)
         return self._split
 
     def fix(self) -> Split:
-        """The Split here, from now on."""
+        """The Split of this process, which is constant from now on."""
         self.rank.fix()
         return self.now()

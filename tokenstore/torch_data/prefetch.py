@@ -1,6 +1,6 @@
-"""What a loader does before it is asked: reads pages of coming batches from the disk, and makes batches in a thread.
+"""Work ahead of the training loop: reading pages of the next batches from the disk, and making batches in a thread.
 
-Neither changes what is given or what the state says: both go through the same places of the plan in the same order.
+Neither changes the batches or the state: both visit the same places of the plan in the same order.
 """
 
 import threading
@@ -14,7 +14,8 @@ from tokenstore.store.files import major_faults
 # Batches of a burst of readahead, the first and the longest; and how often to look where nothing came from the disk so far: a
 # look costs 0.4 us, a burst about 10 us a batch
 FIRST_BURST, LONGEST_BURST, LOOK_EVERY = 8, 256, 16
-# To find out whether a burst still pays, some batches near its end are read without one row: one page to wait for, not a batch
+# To find out whether a burst still helps, one row of some batches near its end is not read ahead: the test costs one
+# page, not a batch
 PROBES = 2
 _ITEM, _END, _ERROR, _GONE = range(4)
 
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 
 class PrefetchStopped(Exception):
-    """The thread that made the items was ended, or stayed behind in the process that this one was forked from."""
+    """The thread that made the items has ended, or belongs to the process that this one was forked from."""
 
 
 def check_ahead(name: str, batches: int) -> int:
@@ -33,11 +34,11 @@ def check_ahead(name: str, batches: int) -> int:
 
 
 class Bursts:
-    """When to read ahead from the disk: in bursts, after a batch had to be waited for.
+    """Decides when to read ahead from the disk: in bursts, after a batch had to wait for the disk.
 
-    A page that had to be waited for says that others may be missing, or nothing: any reclaimed page of a store that is in
-    memory does that. So the first burst is short. It grows while pages are still waited for, and the next one, if it comes
-    soon, is twice as long; after a quiet time it is short again.
+    A wait for a page may mean that others are missing too, or that a single page of a store in memory was reclaimed. So
+    the first burst is short. It grows as long as batches still wait, and if the next one follows soon, it is twice as
+    long. After a time without waits it is short again.
     """
 
     def __init__(self, batches: int):
@@ -45,11 +46,11 @@ class Bursts:
         self._batches = batches
         self._faults = major_faults() if batches else 0
         self._length, self._quiet = FIRST_BURST, 0
-        self._left = 2 if batches else 0  # a burst of one batch: the first may well have to be waited for
-        self._num_asked = 0  # of the microbatches that wait, how many have been asked for
+        self._left = 2 if batches else 0  # a burst of one batch: the first batch often has to wait
+        self._num_asked = 0  # of the waiting microbatches, how many have been requested
 
     def reach(self) -> int:
-        """How many microbatches ahead to read now, called once a batch."""
+        """How many microbatches ahead to read now. Called once per batch."""
         self._num_asked = max(self._num_asked - 1, 0)
         if not self._batches:
             return 0
@@ -66,13 +67,13 @@ class Bursts:
         return self._batches if self._left else 0
 
     def due(self, waiting: Sequence[tuple[Any, T]]) -> Iterator[tuple[T, int]]:
-        """What of the microbatches that wait is to be read now, at most two: the first batch waits for no more.
+        """The waiting microbatches to read now, at most two, so that the first batch does not wait for more.
 
-        Each comes with the first row to read, 1 where it shall tell whether the burst still pays.
+        Each with the first row to read, which is 1 if the microbatch tests whether the burst still helps.
         """
         first = self._num_asked
         self._num_asked = max(min(first + 2, len(waiting), self._batches + 1), first)
-        probed = self._batches < self._left <= self._batches + PROBES  # far enough from the end to hear of it
+        probed = self._batches < self._left <= self._batches + PROBES  # early enough to extend the burst
         for i in range(first, self._num_asked):
             yield waiting[i][1], int(probed)
 
@@ -80,18 +81,18 @@ class Bursts:
 class Prefetcher(Iterator[Any]):
     """The items of an iterator, at most `most` of them made ahead by a thread, which ends with this object.
 
-    An error of the iterator is raised behind the items before it. PrefetchStopped is raised where the thread is no more: behind
-    the end, after `close`, and in a forked process, once the items it had made are taken.
+    An error of the iterator is raised after the items before it. PrefetchStopped is raised if the thread no longer
+    exists: after the end, after `close`, and in a forked process after the items that were ready.
     """
 
     def __init__(self, items: Iterator[Any], most: int):
         self._ready: SimpleQueue[tuple[int, Any]] = SimpleQueue()
-        self._places: SimpleQueue[None] = SimpleQueue()  # one a free place, and one more to wake the thread to its end
+        self._places: SimpleQueue[None] = SimpleQueue()  # one per free place; one more ends the thread
         self._ended = False
         closing = threading.Event()
         for _ in range(most):
             self._places.put(None)
-        arguments = (items, self._places, self._ready, closing)  # not self: who forgets this object ends the thread
+        arguments = (items, self._places, self._ready, closing)  # not self, so that it can be collected
         self._thread = threading.Thread(target=_make, args=arguments, name="tokenstore-ahead", daemon=True)
         self.close = weakref.finalize(self, _close, self._thread, self._places, closing)  # also when the process ends
         self._thread.start()
@@ -103,7 +104,7 @@ class Prefetcher(Iterator[Any]):
         if kind == _ITEM:
             self._places.put(None)
             return value
-        self._ended = True  # nothing comes behind it, though the thread may take its time to go
+        self._ended = True  # nothing follows, even if the thread has not ended yet
         if kind == _ERROR:
             raise value
         raise StopIteration if kind == _END else PrefetchStopped
@@ -112,14 +113,14 @@ class Prefetcher(Iterator[Any]):
 def _make(
     items: Iterator[Any], places: SimpleQueue[None], ready: SimpleQueue[tuple[int, Any]], closing: threading.Event
 ) -> None:
-    """Put each item into `ready` when there is a place for it; last, how it ended."""
+    """Put each item into `ready` when there is a place for it, and finally how the iterator ended."""
     end: tuple[int, Any] = (_GONE, None)
     try:
         while not (places.get() or closing.is_set()):
             ready.put((_ITEM, next(items)))
     except StopIteration:
         end = (_END, None)
-    except BaseException as error:  # whatever it is, it is the consumer's to see
+    except BaseException as error:  # the consumer raises it, whatever it is
         end = (_ERROR, error)
     ready.put(end)
 

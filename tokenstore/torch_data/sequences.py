@@ -1,4 +1,4 @@
-"""SequenceDataset: every sequence of a plan by its number, for samplers of one's own."""
+"""SequenceDataset: every sequence of a plan by its number, for custom samplers."""
 
 import operator
 import threading
@@ -22,11 +22,11 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
     """The rows of all steps of a plan, one after the other: `dataset[n]` is row n of the run over all ranks.
 
     Row r of step k, as `plan.batch(k)` numbers it, is sequence plan.schedule.cursor(k) + r; those of skipped steps are
-    numbered too. For `DataLoader` with any sampler, in any number of workers; it reads `batch_size` of them by one call of a
+    numbered too. Use it with `DataLoader` and any sampler, in any number of workers; a batch is read by one call of a
     kernel. For the plan's own order, by rank, use TokenLoader. The Trainer of transformers shuffles datasets, which is
-    refused: give it `train_sampling_strategy="sequential"`, or use TokenTrainerMixin.
+    refused: set `train_sampling_strategy="sequential"`, or use TokenTrainerMixin.
 
-    Safe to share among threads and to pickle (by configuration).
+    It can be shared among threads, and pickles as its configuration.
     """
 
     # A type checker knows what a batch is by `format` and `fields`; names of arguments are checked too
@@ -82,13 +82,13 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
         renew_after_fork(self, SequenceDataset._hold_nothing)
 
     def __len__(self) -> int:
-        """Sequences of the whole plan; TypeError when it is endless."""
+        """Number of sequences of the whole plan. Raises: TypeError: it is endless."""
         if self.plan.num_steps is None:
             raise TypeError("dataset: expected a plan with num_steps to have a length, found an endless one")
         return self.plan.schedule.cursor(self.plan.num_steps)
 
     def __getitem__(self, number: int) -> BatchT:
-        """Sequence `number` in the format's shape without the first dimension; from the end where negative."""
+        """Sequence `number`, in the format's shape without the first dimension. A negative number counts from the end."""
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[BatchT]:

@@ -1,7 +1,8 @@
-"""Located rows -> a batch of fresh torch tensors, in the format asked for.
+"""Located rows -> a batch of new torch tensors, in the requested format.
 
-`targets` are shifted already and are not called `labels` on purpose: a Hugging Face model shifts `labels` itself, so
-shifted ones given to it train wrongly with a plausible loss. `format="hf"` gives `labels` as such a model wants them.
+`targets` are already shifted, and for that reason not called `labels`: a Hugging Face model shifts `labels` itself.
+With shifted labels it would train wrongly, with a plausible loss. `format="hf"` has `labels` as such a model expects
+them.
 """
 
 from collections import deque
@@ -20,7 +21,8 @@ from tokenstore.store.maps import prefetch_pages
 from tokenstore.torch_data.formats import FORMATS, Derived, Rows, Written, source_ids
 from tokenstore.torch_data.prefetch import Bursts
 
-# Rows and tokens planned by one call, unless one microbatch has more: fewer wait for memory more often, more gain nothing
+# Rows and tokens planned by one call, unless one microbatch has more. Fewer wait for memory more often; more are no
+# faster
 MOST_ROWS, MOST_TOKENS = 64, 1 << 17
 
 
@@ -32,13 +34,13 @@ class Batch(TypedDict):
 
 
 _empty_like = torch.empty_like
-BatchT = TypeVar("BatchT", covariant=True)  # Batch, or what another format or other fields make of it
+BatchT = TypeVar("BatchT", covariant=True)  # Batch, or the batch of another format or of other fields
 
 
 class BatchMaker:
     """Makes batches in one format, with the given fields in that order; see `formats`. For one thread.
 
-    `ring`: so many batches have memory of their own, and the next one is given that of the first; 0: all have.
+    `ring`: number of batches with memory of their own; the next one reuses that of the first. 0: no memory is reused.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class BatchMaker:
         }
         self._words = [field.word for field in self._written.values()]
         if words.TARGETS not in self._words and {words.LOSS_MASK, words.LABEL_MASK} & set(self._words):
-            self._words.append(words.TARGETS)  # masks follow from targets, which nobody is given
+            self._words.append(words.TARGETS)  # masks are computed from targets, even if targets are not a field
         self.sampler.set_format(self._format.ignored, self._format.flat)
         self._pin_memory, self._max_documents = pin_memory, max_documents
         self._templates: dict[int, list[torch.Tensor]] = {}
@@ -78,15 +80,15 @@ class BatchMaker:
     def batches(self, places: Iterable[Place], readahead: int = 0) -> Iterator[tuple[Place, Any]]:
         """Each place (step, first row, rows, ...) and its batch.
 
-        Microbatches are planned some at a time, at least one more than is made; the tokens of the next one are brought into
-        the cache while this one is copied. readahead: how many more are planned, and read from the disk, while some have to
-        be waited for.
+        Several microbatches are planned at a time, at least one more than is made. While one is copied, the tokens of
+        the next are prefetched into the cache. readahead: how many more are planned, and read from the disk, as long as
+        batches have to wait for it.
         """
         waiting: deque[tuple[Place, PlannedRows]] = deque()
         ahead = _Planning(self.sampler, iter(places), MOST_TOKENS // self._length)
         bursts = Bursts(readahead)
         while True:
-            reach = bursts.reach()  # 0, or `readahead` while it pays
+            reach = bursts.reach()  # 0, or `readahead` as long as that helps
             if len(waiting) <= max(reach, 1):
                 ahead.plan(waiting, reach)
             if not waiting:
@@ -114,7 +116,7 @@ class BatchMaker:
         return {name: written[name] if name in written else derived[name] for name in self._fields}
 
     def _memory(self, num_rows: int) -> list[torch.Tensor]:
-        """A tensor to fill for each of the words: fresh, or out of the ring."""
+        """A tensor to fill for each of the words: a new one, or one of the ring."""
         if not self._ring:
             return self._fresh(num_rows)
         self._ring.rotate()
@@ -156,9 +158,10 @@ class _Planning:
         self._count = 1  # microbatches a call: the first batch waits for no other one
 
     def plan(self, waiting: deque[tuple[Place, PlannedRows]], reach: int) -> None:
-        """Append some more to `waiting`: at least one unless there is none; few while the disk is waited for (`reach`).
+        """Append more microbatches to `waiting`: at least one, if there is one; few while batches wait for the disk
+        (`reach`).
 
-        What is damaged is raised when nothing is waiting, not before its turn.
+        Damage is raised only when nothing is waiting, so not before the batch that contains it.
         """
         places = list(islice(self._places, min(self._count, 2) if reach else self._count))
         if not places:
@@ -180,16 +183,18 @@ class _Planning:
 
 
 def check_pinned(pin_memory: bool) -> bool:
-    """`pin_memory`, refused at once where there is no device to copy to."""
+    """`pin_memory`; ValueError if it is set and there is no device to copy to."""
     if pin_memory and not torch.accelerator.is_available():
         raise ValueError(
-            "pin_memory: expected a device such as CUDA to copy to, found none on this machine; leave pin_memory out"
+            "pin_memory: expected a device such as CUDA to copy to, found none on this machine; omit pin_memory"
         )
     return pin_memory
 
 
 def use_device(batches: Iterator[Any], pin_memory: bool) -> Iterator[Any]:
-    """The same for another thread: what it pins is to be for the device of this one, as a thread begins with device 0."""
+    """The same for another thread. It must pin memory for the device of this thread, but a new thread begins with
+    device 0.
+    """
     device = torch.cuda.current_device() if pin_memory and torch.cuda.is_available() else None
 
     def on_device() -> Iterator[Any]:
