@@ -11,6 +11,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from docs.figures import figures
 from docs.generated import GENERATED, example_report
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,6 +54,7 @@ NO_SEARCH = ("changelog.md", "contributing.md", "benchmarks.md")  # they hold ev
 _LINK = re.compile(r"\]\((?P<target>(?!https?:)[^)#\s]+)(?P<anchor>#[^)\s]*)?\)")
 _FILL_IN = re.compile(r"^```\{(?P<kind>[\w-]+)\} ?(?P<argument>[\w.]*)\n```$", re.MULTILINE)
 _NOT_RUN = re.compile(r"^<!-- not run: .*? -->\n", re.MULTILINE)
+_FIGURE = re.compile(r"^<!-- on the site: figure (\w+) -->$", re.MULTILINE)
 _EXAMPLE = "<!-- on the site: a link to the example report -->"
 _EXAMPLE_LINK = (
     '- <a href="example-report.html">An example of a report</a>: the plan of First steps, made with this site'
@@ -66,6 +68,7 @@ def stage(folder: Path) -> None:
     for source, name in pages.items():
         text = _NOT_RUN.sub("", source.read_text()).replace(_EXAMPLE, _EXAMPLE_LINK)
         text = _LINK.sub(lambda match, source=source, name=name: _link(match, source, name, pages), text)
+        text = _FIGURE.sub(lambda match: figures()[match[1]], text)
         text = _FILL_IN.sub(lambda match: GENERATED[match["kind"]](match["argument"]), text)
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
