@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # After `#:`, a part of what mypy reports for the line; a line without it has no error
 CLIENT = """
 from collections.abc import Iterator
@@ -55,6 +57,7 @@ first(tokenstore.TokenLoader(plan, format="torchtitan"))  #: incompatible type
 """
 
 
+@pytest.mark.deep  # from a cold cache mypy takes as long as a tenth of the default tests
 def test_a_clients_mistakes_are_type_errors(tmp_path: Path) -> None:
     """A misspelt keyword of a public function, or key of a batch, is an error at its line; correct code has none."""
     client = tmp_path / "client.py"
