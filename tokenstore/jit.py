@@ -1,9 +1,10 @@
 """Layer 0: the one policy for numba kernels.
 
-nogil, no fastmath, no parallel, cached on disk. Two traps of numba's cache are closed here. It checks only the file of
-the kernel itself, not of the kernels that one calls, so a changed callee would leave a stale result: our stamp is a
-hash of every source file of the package that holds kernels. And where the package's directory and the user's cache
-directory are both read-only there is no cache at all: then the kernel is compiled in memory. So it is where the disk is full.
+nogil, no fastmath, no parallel, cached on disk. This module works around two problems of numba's cache. First, numba
+checks only the file of the kernel itself, not those of the kernels it calls, so a changed callee would leave a stale
+result. Our stamp is a hash of every source file of the package that contains kernels. Second, if the package's
+directory and the user's cache directory are both read-only, numba raises an error; then the kernel is compiled in
+memory. The same happens if the disk is full.
 
 Kernels take plain arrays and integers, `out` last; they allocate nothing, raise nothing, and are always called with
 the same types, so each has one compiled form and processes that compile at once write the same file (numba #4807).
@@ -24,7 +25,7 @@ from numba.core.ccallback import CFunc
 _config: Any = config  # its attributes are made from the environment
 _KERNEL_FOLDERS = ("order", "batches")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
-Integer = int | np.int64  # what kernels hand to each other; Python is handed an int
+Integer = int | np.int64  # kernels pass np.int64 to each other; Python gets an int
 
 
 @cache
@@ -41,7 +42,7 @@ def _source_stamp() -> str:
 
 
 def _unless_it_fails(save: Callable[..., None]) -> Callable[..., None]:
-    """A disk too full for the cache is no reason to stop: the kernel is compiled already."""
+    """Ignore a full disk when the cache is written: the kernel is already compiled."""
 
     def guarded(*arguments: Any) -> None:
         with suppress(OSError):
@@ -52,10 +53,10 @@ def _unless_it_fails(save: Callable[..., None]) -> Callable[..., None]:
 
 @contextmanager
 def _without_extensions() -> Iterator[None]:
-    """Compile or load a kernel without what other installed packages add to numba.
+    """Compile or load a kernel without the numba extensions of other installed packages.
 
-    Before its first kernel numba imports every package that has registered an extension: with awkward, which gigatoken
-    brings along, that takes .1 s and 18 MB. Our kernels take arrays and integers only. The flag is put back, so numba
+    Before its first kernel numba imports every package that has registered an extension. With awkward, a dependency of
+    gigatoken, that takes 0.1 s and 18 MB. Our kernels need only arrays and integers. The flag is restored, so numba
     loads the extensions as usual before the first kernel that is not ours.
     """
     state: Any = entrypoints
@@ -68,7 +69,7 @@ def _without_extensions() -> Iterator[None]:
 
 
 def _loaded_alone(compiled: Any) -> Any:
-    """A compiled function whose machine code is loaded or made without other packages' extensions."""
+    """Load or make a function's machine code without other packages' extensions."""
     compile_for = compiled._compile_for_args
 
     @wraps(compile_for)
@@ -108,7 +109,7 @@ def callback(function: Callable[..., Any], signature: Any) -> Any:
 
 
 def inline_kernel(function: _Function) -> _Function:
-    """A kernel that only other kernels call: compiled into them, so it needs no file of its own."""
+    """A kernel that only other kernels call. It is compiled into them and has no cache file of its own."""
     compiled: Any = njit(nogil=True, inline="never")(function)
     typed: _Function = compiled
     return typed

@@ -1,4 +1,6 @@
-"""A set of small numbers that finds its next member at once: 64 numbers a word, and a word over each 64 words."""
+"""A set of small numbers that finds its next member quickly: one word per 64 numbers, and a second level with one bit
+per word.
+"""
 
 import numpy as np
 

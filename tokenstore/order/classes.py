@@ -1,6 +1,6 @@
 """Length classes (ORD-13): the pieces of a source's documents at one sequence length, as unions of runs.
 
-Their tables are as large as the number of distinct lengths, whatever the number of documents.
+The size of their tables depends on the number of distinct lengths, not on the number of documents.
 """
 
 from collections.abc import Sequence
@@ -22,8 +22,8 @@ class LengthClasses:
         length: the sequence length L.
         counts: int64[L + 1], slots of each class.
         firsts: int64[L + 2], where each class begins in `entries`.
-        entries: int64[n, 4], a row for what a run gives to a class: its first SLOT, its first RANK, its MEMBER, and PIECE:
-            the number of the piece in its document, in class L the number of pieces of each rank.
+        entries: int64[n, 4], a row for the slots that a run adds to a class: its first SLOT, its first RANK, its
+            MEMBER, and PIECE: the number of the piece in its document, in class L the number of pieces of each rank.
     """
 
     length: int
@@ -33,7 +33,7 @@ class LengthClasses:
 
     @property
     def num_pieces(self) -> int:
-        """Number of pieces of an epoch."""
+        """Number of pieces per epoch."""
         return int(self.counts.sum())
 
     @property
@@ -79,7 +79,7 @@ def slot_of(classes: LengthClasses, member: int, rank: int, piece: int, run_leng
     full = piece < run_length // classes.length
     length = classes.length if full else run_length % classes.length
     rows = classes.entries[classes.starts[length] : classes.starts[length + 1]]
-    # rows are sorted by member, then rank: those of one run come once in a class
+    # rows are sorted by member, then rank; a run has at most one row per class
     key = (rows[:, MEMBER] < member) | ((rows[:, MEMBER] == member) & (rows[:, RANK] <= rank))
     row = rows[int(np.count_nonzero(key)) - 1]
     offset = rank - int(row[RANK])

@@ -17,7 +17,7 @@ class Interleave:
 
     Attributes:
         source: int32[P], source of each slot.
-        rank: int32[P], slots of the same source before it.
+        rank: int32[P], number of earlier slots of the same source.
         places: int32[P], the slots of source 0 in order, then those of source 1, ...
         first: int64[k + 1], where each source's slots begin in `places`.
     """
@@ -75,7 +75,7 @@ def _interleave_kernel(
     k = c.size
     d = 2 * k - 2
     head, link, x = work[: period + 2], work[period + 2 : period + 2 + k], work[period + 2 + k :]
-    for s in range(k):  # head and link hold source + 1, 0 for none
+    for s in range(k):  # heads and links are source + 1; 0 for none
         release = -((-period) // (d * c[s]))
         link[s] = head[release]
         head[release] = s + 1
@@ -113,7 +113,7 @@ def _push(heap: np.ndarray, size: int, deadline: int, source: int) -> int:
 
 @inline_kernel
 def _pop(heap: np.ndarray, size: int) -> int:
-    """Drop the smallest."""
+    """Remove the smallest entry."""
     size -= 1
     deadline, source = heap[size, 0], heap[size, 1]
     at = 0

@@ -1,4 +1,6 @@
-"""The order backwards: from a slot or a window to the sequence that holds it. Asked once a question, never once a token."""
+"""The inverse of the order: from a slot or a window to the sequence that contains it. Called once per query, never per
+token.
+"""
 
 import numpy as np
 
@@ -24,7 +26,7 @@ class BinIndex:
         packing, groups = self._packing, self._packing.groups
         group = _last(self._by_slot, self._lengths, length, groups[:, FIRST_SLOT], slot)
         place = (slot - int(groups[group, FIRST_SLOT])) // int(groups[group, COPIES])
-        while place < groups[group, TAKEN]:  # this bin went on into a later group
+        while place < groups[group, TAKEN]:  # this bin moved on to a later group
             group = _last(self._by_parent, self._parents, group, groups[:, OFFSET], place)
             place -= int(groups[group, OFFSET])
         leaf = int(np.searchsorted(packing.leaves, group))
@@ -32,16 +34,16 @@ class BinIndex:
 
 
 def _last(order: np.ndarray, keys: np.ndarray, key: int, values: np.ndarray, value: int) -> int:
-    """Of the rows of `order` whose key is `key`, the last one whose value is at most `value`."""
+    """The last row of `order` with this key whose value is at most `value`."""
     low, high = np.searchsorted(keys, [key, key + 1])
     rows = order[low:high]
     return int(rows[np.searchsorted(values[rows], value, side="right") - 1])
 
 
 def place_before(images: np.ndarray, size: int, base: np.uint64, counter: int, inner: int = -1) -> np.ndarray:
-    """The numbers that `permute` takes to int64 `images` of range(size) under counted key `counter` of `base`.
+    """The numbers that `permute` maps to `images`, int64 values in range(size), under counted key `counter` of `base`.
 
-    inner: where 0 or more, the key is counted key number `inner` of that one (the classes of an epoch).
+    inner: if 0 or more, the key is counted key `inner` of that key, as for the classes of an epoch.
     """
     out = np.empty(len(images), np.int64)
     _unpermute(np.asarray(images, np.int64), size, as_bits(base), counter, inner, out)

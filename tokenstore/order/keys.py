@@ -1,4 +1,6 @@
-"""Keys (ORD-1): the user's seed and labels -> uint64. uint64 meets only uint64 here, or numba would make it a float."""
+"""Keys (ORD-1): the user's seed and labels -> uint64. Here uint64 is combined only with uint64; otherwise numba would
+convert it to float.
+"""
 
 import hashlib
 import json
@@ -31,10 +33,10 @@ def mix(x: np.uint64) -> np.uint64:
 
 @inline_kernel
 def counted_key(base: np.uint64, counter: int) -> np.uint64:
-    """Key number `counter` (>= 0) of the stream that begins at `base`."""
+    """Counted key number `counter` (>= 0) of the base key `base`."""
     return mix(base + (np.uint64(counter) + np.uint64(1)) * _GOLDEN)
 
 
 def as_bits(key: np.uint64) -> int:
-    """The int64 with the key's bits: numba takes a Python int above 2**63 only at 50 microseconds a call."""
+    """The int64 with the same bits: passing numba a Python int above 2**63 costs 50 microseconds per call."""
     return int(np.uint64(key).astype(np.int64))

@@ -1,4 +1,6 @@
-"""Sequences of a packed source (ORD-15): the slots of a bin, their order in the row, and who is in a slot this epoch."""
+"""Sequences of a packed source (ORD-15): the slots of a bin, their order in the row, and which piece is in a slot in an
+epoch.
+"""
 
 import numpy as np
 
@@ -11,12 +13,13 @@ from tokenstore.order.permutation import SMALL, SWAP_ROUNDS, permute, swap_round
 def slots_of_bin(
     number: int, nodes: np.ndarray, leaves: np.ndarray, starts: np.ndarray, lengths: np.ndarray, slots: np.ndarray
 ) -> int:
-    """The slots of bin `number` into int64 `lengths` (their classes) and `slots`; returns how many, at most L.
+    """Write the slots of bin `number` to int64 `lengths` (their classes) and `slots`; return how many there are, at
+    most L.
 
     nodes, leaves, firsts: see `packing.Bins`.
     """
     low, left = 0, leaves.shape[0]
-    while left > 1:  # no branch on what is found: a wrong guess costs more than the whole step
+    while left > 1:  # without a branch: a wrong branch prediction costs more than the whole step
         half = left >> 1
         low += half if starts[low + half] <= number else 0
         left -= half
@@ -35,7 +38,7 @@ def slots_of_bin(
 
 @inline_kernel
 def shuffle_slots(key: np.uint64, count: int, lengths: np.ndarray, slots: np.ndarray) -> None:
-    """Fisher and Yates over the first `count` of both arrays."""
+    """Shuffle the first `count` entries of both arrays in the same way (Fisher, Yates)."""
     for t in range(count - 1, 0, -1):
         chosen = np.int64(((counted_key(key, t) >> np.uint64(32)) * np.uint64(t + 1)) >> np.uint64(32))
         lengths[t], lengths[chosen] = lengths[chosen], lengths[t]
@@ -44,9 +47,11 @@ def shuffle_slots(key: np.uint64, count: int, lengths: np.ndarray, slots: np.nda
 
 @inline_kernel
 def permute_each(sizes: np.ndarray, keys: np.ndarray, numbers: np.ndarray) -> None:
-    """`permute` every numbers[j] of range(sizes[j]) by keys[j], in place; uint64 arrays, `keys` is used up.
+    """`permute` every numbers[j] in range(sizes[j]) with keys[j], in place. All are uint64 arrays; `keys` is
+    overwritten.
 
-    Small domains go round by round, all at once: the processor does several side by side, three times as fast.
+    On small domains each round is applied to all numbers before the next one. The processor then works on several at a
+    time, which is three times as fast.
     """
     small = 0
     for j in range(numbers.size):

@@ -1,7 +1,8 @@
-"""Packing (ORD-14): an epoch's pieces into bins of one sequence each, from the length histogram and not from the documents.
+"""Packing (ORD-14): puts the pieces of an epoch into bins of one sequence each. It works on the length histogram, not
+on documents.
 
-Best-fit decreasing on lengths is an old rule (Johnson 1973); that it can be done for many equal bins at once is in Krell et al.
-2021 (arXiv 2107.02027). Spreading the long pieces over all bins first is what gives documents new neighbours every epoch.
+Best-fit decreasing is from Johnson (1973). Krell et al. (2021, arXiv 2107.02027) handle many equal bins at once.
+Spreading the long pieces over all bins first gives documents new neighbours in every epoch.
 """
 
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from tokenstore.order.bitset import add, empty_bitset, next_member, remove
 from tokenstore.order.classes import LengthClasses
 from tokenstore.order.keys import as_bits, counted_key
 
-PARTS = 16384  # entries of all classes together, about: more parts mix better and cost more
+PARTS = 16384  # entries of all classes together, approximately: more of them mix better and cost more
 JITTER_BITS = 22
 LADDER = (
     (2, 38),
@@ -23,11 +24,11 @@ LADDER = (
     (50, 12),
     (0, 2),
     (0, 0),
-)  # percent of tokens packed best fit, 0: all; jitter
+)  # by attempt: percent of tokens packed by best fit (0: all), and jitter
 SLACK, SLACK_OF_FEW, FEW_PIECES, FEW_BINS = 1000, 200, 100_000, 32
 
-# Columns of a group: where its bins come from (a group and the first of its bins), what was put into each, bins, bins
-# that went on into later groups, and the group below it on its stack
+# Columns of a group: where its bins come from (a group and the first of its bins), what was put into each, number of
+# bins, bins that moved on to later groups, and the group below it on its stack
 PARENT, OFFSET, FIRST_SLOT, LENGTH, COPIES, BINS, TAKEN, BELOW = range(8)
 _LENGTH, _FIRST, _STOP = range(3)  # columns of an entry
 _NO_BIN, _NO_ROOM = -1, -2
@@ -39,10 +40,10 @@ class Packing:
     """The bins of one epoch. `groups` is a tree: a bin's content is that of its group and of all groups it came from.
 
     Attributes:
-        groups: int64[n, 8], see the columns above; group 0 is the empty bins that all came from.
+        groups: int64[n, 8], see the columns above; group 0 has the empty bins from which all others came.
         leaves: int64[m], the groups in which bins ended, in the order in which they were made.
         firsts: int64[m + 1], number of the first bin that ended in each.
-        attempt: which attempt of the ladder it was.
+        attempt: number of the attempt that succeeded.
     """
 
     groups: np.ndarray
@@ -53,10 +54,10 @@ class Packing:
 
 @dataclass(frozen=True)
 class Bins:
-    """A packing as it is read a bin at a time: half the memory.
+    """A packing in the form in which bins are read one by one. It takes half the memory.
 
     Attributes:
-        nodes: int64[n, 4], of each group its parent, length << 32 | copies, first bin in the parent, first slot.
+        nodes: int64[n, 4], for each group: its parent, length << 32 | copies, first bin in the parent, first slot.
         leaves: int64[m, 2], the groups in which bins ended; a bin's number plus the second column is its place in the group.
         firsts: int64[m + 1], number of the first bin that ended in each.
     """
@@ -75,10 +76,10 @@ def bins_of(packing: Packing) -> Bins:
 
 
 def num_best_fit(classes: LengthClasses) -> int:
-    """Sequences an epoch of `best_fit`, the same for every epoch."""
+    """Number of sequences per epoch of `best_fit`, the same for every epoch."""
     pieces = classes.num_pieces
     lengths = np.flatnonzero(classes.counts)[::-1]
-    entries = np.stack([lengths, np.zeros_like(lengths), classes.counts[lengths]], axis=1)  # each class whole
+    entries = np.stack([lengths, np.zeros_like(lengths), classes.counts[lengths]], axis=1)  # no class is cut
     groups = _pack(entries, classes.length + 1, classes.length, pieces, _ALL_JOIN)
     bins = int(groups[0, TAKEN])
     least = -(-classes.num_tokens // classes.length)
@@ -89,7 +90,7 @@ def num_best_fit(classes: LengthClasses) -> int:
 
 
 def pack(classes: LengthClasses, num_bins: int, jitter_base: np.uint64, epoch: int, shuffle: bool) -> Packing:
-    """Pack `epoch` into exactly `num_bins` bins (`num_best_fit`); without shuffle every epoch is packed the same."""
+    """Pack `epoch` into exactly `num_bins` bins (`num_best_fit`). Without shuffle all epochs have the same packing."""
     length, pieces = classes.length, classes.num_pieces
     parts = max(1, PARTS // length)
     for attempt, (percent, jitter) in enumerate(LADDER):
@@ -105,7 +106,7 @@ def pack(classes: LengthClasses, num_bins: int, jitter_base: np.uint64, epoch: i
 
 
 def pack_singles(classes: LengthClasses) -> Packing:
-    """`none`: every piece in a bin of its own, the longest first."""
+    """`none`: each piece has its own bin, the longest first."""
     lengths = np.flatnonzero(classes.counts)[::-1]
     groups = np.zeros((len(lengths) + 1, 8), np.int64)
     groups[1:, LENGTH], groups[1:, COPIES], groups[1:, BINS] = lengths, 1, classes.counts[lengths]
@@ -121,8 +122,8 @@ def _numbered(groups: np.ndarray, attempt: int) -> Packing:
 
 
 def _cut(classes: LengthClasses, percent: int) -> int:
-    """The greatest length such that shorter pieces hold at most `percent` of the tokens of all but class L."""
-    tokens = np.cumsum(classes.counts[:-1] * np.arange(classes.length))  # of pieces up to each length
+    """The greatest length such that shorter pieces have at most `percent` of the tokens of all classes except L."""
+    tokens = np.cumsum(classes.counts[:-1] * np.arange(classes.length))  # tokens of pieces up to each length
     return int(np.searchsorted(tokens, int(tokens[-1]) // 100 * percent, side="right"))
 
 
@@ -136,12 +137,12 @@ def _entries(classes: LengthClasses, parts: int, jitter: int, cut: int, base: np
 
 
 def greatest_first(keys: np.ndarray) -> np.ndarray:
-    """Where the greatest of int64 `keys` >= 0 is, the next one and so on, equal ones in order.
+    """Indices that sort int64 `keys` >= 0 in descending order; equal keys stay in order.
 
-    Each key with its place behind it is sorted as one number: a fifth of the time of a stable argsort.
+    Each key and its index are sorted as one number, in a fifth of the time of a stable argsort.
     """
     bits = len(keys).bit_length()
-    if int(keys.max(initial=0)) >> (63 - bits):  # no room for both: sequences of half a million tokens
+    if int(keys.max(initial=0)) >> (63 - bits):  # both do not fit: sequences of half a million tokens
         return np.argsort(-keys, kind="stable")
     both = (-keys << bits) + np.arange(len(keys))
     both.sort()
@@ -159,7 +160,7 @@ def _cut_classes(
     entries: np.ndarray,
     sort_keys: np.ndarray,
 ) -> int:
-    """Fill entries and sort keys, the longest class first; return how many."""
+    """Fill entries and sort keys, the longest class first; return the number of entries."""
     used = 0
     longest = counts.size - 1
     most = counts.size << (JITTER_BITS + 1)  # above every length with its jitter
@@ -181,7 +182,7 @@ def _cut_classes(
 
 
 def _pack(entries: np.ndarray, cut: int, length: int, num_bins: int, joins: int) -> np.ndarray:
-    """int64[n, 8], the groups; none where a piece found no bin."""
+    """int64[n, 8], the groups; no rows if a piece found no bin."""
     room = min(int((entries[:, _STOP] - entries[:, _FIRST]).sum()) + 1, 128 * len(entries) + 1024)
     while True:
         stacks, bits = np.full(length + 1, -1, np.int64), empty_bitset(length + 1)
@@ -194,7 +195,7 @@ def _pack(entries: np.ndarray, cut: int, length: int, num_bins: int, joins: int)
 
 @inline_kernel
 def _tokens_left(best: bool, piece: int, joins: int, top: int, stacks: np.ndarray, bits: np.ndarray) -> int:
-    """How full the bins are that a piece goes to, as tokens left in them; 0 or less where none will do."""
+    """The tokens left in the bins to which a piece goes; 0 or less if no bin fits."""
     if joins == 0:
         return stacks.size - 1 if stacks[stacks.size - 1] >= 0 else 0
     if best:
@@ -208,7 +209,8 @@ def place(
 ) -> int:
     """Place entries int64[n, 3] into bins of `stacks.size - 1` tokens, those of length >= `cut` worst fit, the others best fit.
 
-    joins: how many pieces may join a bin that is not empty. stacks: int64[L + 1] of -1; bits: an empty bitset; scratch.
+    joins: number of pieces that may join a bin that is not empty. stacks: int64[L + 1] of -1; bits: an empty bitset;
+        scratch.
     groups: int64[room, 8], filled. Returns the number of groups, _NO_BIN or _NO_ROOM.
     """
     length = top = stacks.size - 1
@@ -221,7 +223,7 @@ def place(
         piece, first, stop = entries[e, _LENGTH], entries[e, _FIRST], entries[e, _STOP]
         best = piece < cut
         while first < stop:
-            while not best and top > 0 and stacks[top] < 0:  # worst fit never makes a bin emptier than the emptiest
+            while not best and top > 0 and stacks[top] < 0:  # no bin gets more room than the emptiest has
                 top -= 1
             left = _tokens_left(best, piece, joins, top, stacks, bits)
             if left <= 0:

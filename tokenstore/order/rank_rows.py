@@ -9,12 +9,14 @@ def first_row(microbatch: int, rank: int, world_size: int, microbatch_size: int)
 
 
 def divisors(value: int) -> list[int]:
-    """The divisors of `value`, for messages that list what would do."""
+    """The divisors of `value`, for messages that list valid sizes."""
     return [d for d in range(1, value + 1) if value % d == 0]
 
 
 def check_split(batch_size: int, rank: int, world_size: int, microbatch_size: int | None) -> int:
-    """The microbatch size (the whole share of a rank if None), checked so that all ranks get equal microbatches (P5)."""
+    """The microbatch size (if None, the whole share of a rank), after checking that all ranks get equal microbatches
+    (P5).
+    """
     if world_size < 1 or not 0 <= rank < world_size:
         raise ValueError(f"rank: expected 0 <= rank < world_size, found rank {rank} of {world_size}")
     if batch_size % world_size:

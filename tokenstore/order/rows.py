@@ -43,7 +43,7 @@ class SegmentTables:
         periods = [table.period for table in tables]
         first = np.cumsum([0, *periods[:-1]])
         self.segments = np.array([[segment.start for segment in segments], periods, first], np.int64).T.copy()
-        if len(tables) == 1:  # nearly always: megabytes that need not be copied
+        if len(tables) == 1:  # nearly always; avoids copying megabytes
             self.sources, self.ranks = tables[0].source, tables[0].rank
         else:
             self.sources = np.concatenate([table.source for table in tables])

@@ -1,6 +1,6 @@
 """Steps, stages, segments, exhaustion and skips (ORD-5): which source is at which cursor, in O(1) from small tables.
 
-Plain Python integers: this is asked once a step, not once a token. Only interleave tables are arrays.
+Plain Python integers, because this is called once per step and not once per token. Only interleave tables are arrays.
 """
 
 from bisect import bisect_right
@@ -48,7 +48,7 @@ class Segment:
         return _cached_interleave(tuple(self.shares[name] for name in self.names))
 
     def at(self, cursor: int) -> tuple[str, int]:
-        """The source of sequence `cursor` of the run, and how many of that source came before it."""
+        """The source of sequence `cursor` of the run, and the number of sequences of that source before it."""
         periods, slot = divmod(cursor - self.start, self.table.period)
         name = self.names[self.table.source[slot]]
         return name, self.base.get(name, 0) + periods * self.shares[name] + int(self.table.rank[slot])
@@ -58,17 +58,17 @@ class Segment:
         return self.table.count(self.names.index(name), cursor - self.start) if name in self.shares else 0
 
     def place(self, name: str, number: int) -> int:
-        """Cursor of the source's sequence `number`, counted from this segment's start, were the segment endless."""
+        """Cursor of the source's sequence `number`, counted from this segment's start, as if the segment were endless."""
         return self.start + self.table.place(self.names.index(name), number)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The laid-out run. `end` is its cursor and `num_steps` its whole steps (None: endless).
+    """The schedule of a run. `end` is the cursor of its end and `num_steps` its number of whole steps (None: endless).
 
-    `drops` are the (cursor, source) at which sources ran out. `exhausted` is set where `on_exhausted` is `error` and a
-    source would be asked for one sequence too many: (cursor, source) of that; the schedule then ends there. With `pads`
-    the step in which the run ends is part of it (ORD-11).
+    `drops` are the (cursor, source) at which sources ran out. `exhausted` is set if `on_exhausted` is `error` and a
+    source runs out: (cursor, source) of the first missing sequence, at which the schedule ends. With `pads` the step in
+    which the run ends is part of it (ORD-11).
     """
 
     stages: tuple[Stage, ...]
@@ -96,7 +96,7 @@ class Schedule:
         return self.stages[bisect_right(self._steps, step) - 1]
 
     def stage_end(self, step: int) -> int:
-        """The step in which the next stage after that of `step` begins; MOST_SEQUENCES where there is none."""
+        """The step in which the stage after that of `step` begins; MOST_SEQUENCES if there is none."""
         i = bisect_right(self._steps, step)
         return self._steps[i] if i < len(self._steps) else MOST_SEQUENCES
 
@@ -106,7 +106,7 @@ class Schedule:
         return self._cursors[i] + (step - self._steps[i]) * self.stages[i].global_batch_size
 
     def step_of(self, cursor: int) -> int:
-        """The step that holds sequence `cursor`."""
+        """The step that contains sequence `cursor`."""
         i = bisect_right(self._cursors, cursor) - 1
         return self._steps[i] + (cursor - self._cursors[i]) // self.stages[i].global_batch_size
 
@@ -140,10 +140,10 @@ class Schedule:
         return {name: segment.base.get(name, 0) + segment.count(name, cursor) for name in sorted(names)}
 
     def find(self, name: str, number: int) -> int | None:
-        """Cursor of the source's sequence `number`, counted over the whole run; None where it never comes."""
+        """Cursor of the source's sequence `number`, counted over the whole run; None if the run does not reach it."""
         after = [*(segment.base.get(name, 0) for segment in self.segments[1:]), None]
         for segment, behind in zip(self.segments, after, strict=True):
-            if behind is not None and number >= behind:  # later; the segment's table need not be made
+            if behind is not None and number >= behind:  # later: the segment's table is not needed
                 continue
             if name not in segment.shares:
                 return None
@@ -169,14 +169,14 @@ def lay_out(
     skip_steps: Sequence[tuple[int, int]] = (),
     pads: bool = False,
 ) -> Schedule:
-    """Lay the segments out from the left, in O(stages + drops).
+    """Compute the segments in order, in O(stages + drops).
 
     Args:
-        stages: by rising from_step, the first at 0; the first does not continue another.
-        limits: the most sequences of a source, for those that have a limit.
+        stages: by increasing from_step. The first is at 0 and does not continue another.
+        limits: maximum number of sequences, of each source that has a limit.
         on_exhausted: DROP, STOP or ERROR.
         num_steps: steps of the plan; None: endless, or until the sources run out.
-        skip_steps: disjoint [start, stop) ranges, rising.
+        skip_steps: disjoint [start, stop) ranges, in increasing order.
         pads: whether a last step that is not full is part of the plan.
     """
     builder = _Builder(limits, on_exhausted)
@@ -196,7 +196,7 @@ def lay_out(
 
 
 class _Builder:
-    """Segments so far, sequences of each source before the next one, and who has run out."""
+    """The segments so far, the sequences of each source before the next segment, and the sources that have run out."""
 
     def __init__(self, limits: Mapping[str, int], on_exhausted: str):
         self.limits, self.on_exhausted = limits, on_exhausted
@@ -227,7 +227,7 @@ class _Builder:
         return None
 
     def _ends(self, segment: Segment) -> list[tuple[int, str]]:
-        """Where each limited source runs out in `segment`, were it endless."""
+        """Where each limited source would run out if `segment` were endless."""
         ends = []
         for name in segment.names:
             if name in self.limits:

@@ -1,10 +1,12 @@
-"""Documents sorted by (tokens, id) (ORD-12): a counting sort, two passes over the boundaries and nothing else in memory."""
+"""Sorts documents by (tokens, document number) (ORD-12): a counting sort in two passes over the boundaries, without
+other large arrays.
+"""
 
 import numpy as np
 
 from tokenstore.jit import kernel
 
-LONG = 1 << 20  # tokens; documents at least this long share one count: even a large store has few of them
+LONG = 1 << 20  # tokens; documents at least this long share one count, because even a large store has few of them
 
 
 @kernel

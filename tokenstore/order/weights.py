@@ -1,4 +1,4 @@
-"""Weights -> integer shares (ORD-3), exactly, with no float in between."""
+"""Weights -> integer shares (ORD-3), exactly and without floats."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -14,7 +14,7 @@ def integer_shares(weights: Mapping[str, object]) -> dict[str, int]:
 
     Args:
         weights: by source name; ints, Fractions, Decimals, decimal strings, or numbers whose str() is the decimal meant
-            (a YAML 0.6 is read as 6/10). Sources of weight 0 are left out.
+            (a YAML 0.6 is read as 6/10). Sources of weight 0 are omitted.
     Returns: {name: share}. Exact when the weights' common denominator gives a sum <= MAX_PERIOD.
     Raises: ValueError: no weight is above 0, one is negative or not a number, or there are more than MAX_PERIOD of them.
     """
@@ -32,7 +32,9 @@ def integer_shares(weights: Mapping[str, object]) -> dict[str, int]:
 
 
 def tempered(sizes: Mapping[str, int], temperature: Decimal) -> dict[str, int]:
-    """Weights in proportion to sizes ** (1 / temperature), to 2**-32 of the smallest and exactly the same everywhere."""
+    """Weights in proportion to sizes ** (1 / temperature), accurate to 2**-32 of the smallest and identical on every
+    platform.
+    """
     ratio = Fraction(temperature)
     scale = 1 << (32 * ratio.numerator)
     return {name: _root(size**ratio.denominator * scale, ratio.numerator) for name, size in sizes.items()}
@@ -60,7 +62,9 @@ def _fraction(name: str, weight: object) -> Fraction:
 
 
 def _exactly(weight: Decimal) -> Fraction:
-    """As a fraction, unless its exponent alone would fill the memory."""
+    """The number as a fraction; 10**40, which is out of range, if its exponent is so large that the fraction would fill
+    the memory.
+    """
     return Fraction(weight) if not weight or abs(weight.adjusted()) < 100 else Fraction(10**40)
 
 

@@ -1,4 +1,4 @@
-"""`concat` (ORD-7): a source's token stream as a circle, cut into windows at another offset every epoch."""
+"""`concat` (ORD-7): a store's token stream as a circle, cut into windows at a different offset in every epoch."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from tokenstore.order.keys import counted_key
 
 
 def num_windows(num_tokens: int, sequence_length: int) -> int:
-    """Sequences an epoch of `concat`."""
+    """Number of sequences per epoch of `concat`."""
     return num_tokens // sequence_length
 
 
@@ -23,7 +23,7 @@ def window_start(
 ) -> Integer:
     """Stream position of the first token of a window of `epoch`. Unchecked: 0 <= window < num_tokens div length.
 
-    window: what the shuffle of the epoch makes of a sequence's number in it.
+    window: the sequence's number in the epoch, after the shuffle of the epoch.
     """
     if not shuffle:
         return window * length
