@@ -16,6 +16,16 @@ from tests.support.processes.command_lines import ROOT, environment
 pytestmark = pytest.mark.browser
 PHONE, DESK = {"width": 375, "height": 800}, {"width": 1280, "height": 900}
 ANSWERS = {  # what somebody looks for, and the page that should be among the first five
+    "how do I resume": "FAQ",
+    "HF Trainer": "Hugging Face",
+    "exit code 4": "Errors and exit codes",
+    "gradient accumulation": "FAQ",
+    "download tokenizer": "Building stores",
+    "multi gpu": "FAQ",
+    "first batch slow": "FAQ",
+    "jupyter notebook": "Plans and mixtures",
+    "delete data": "FAQ",
+    "out of memory": "FAQ",
     "resume checkpoint": "First steps",
     "world size": "FAQ",
     "loss mask": "tokenstore.Store.loss_mask",

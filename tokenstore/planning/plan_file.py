@@ -25,7 +25,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ) from error
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
         found = getattr(error, "strerror", None) or error
-        raise ConfigError(f"plan: cannot read {path}: {found}; give the path of a plan file") from error
+        raise ConfigError(
+            f"plan: cannot read {path}: {found}; give the path of a plan file, which lists stores as its sources"
+        ) from error
     try:
         fields = parse(text)
     except Exception as error:  # a tag such as !!bool with an invalid value raises errors of many types

@@ -173,7 +173,8 @@ def _reference(spec: str, request: Request) -> Tokenizer:
     except (OSError, ValueError) as error:  # ValueError: a zero byte in a name
         found = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
-            f"tokenizer: cannot read {spec!r}: {found}; give the path of a tokenizer file, or 'bytes'"
+            f"tokenizer: cannot read {spec!r}: {found}; give the path of a tokenizer file, or 'bytes';"
+            " nothing is downloaded: for a model, download its tokenizer.json first"
         ) from error
     with loading(path):
         return _of_file(path, data, request)
