@@ -132,7 +132,7 @@ class TestInterleave:
         table = interleave(tuple(shares))
         slots = order_twin.interleave(named)
         assert [f"s{i:02d}" for i in table.source] == slots
-        assert table.rank.tolist() == [slots[:n].count(slots[n]) for n in range(len(slots))]
+        assert table.earlier.tolist() == [slots[:n].count(slots[n]) for n in range(len(slots))]
         for i, name in enumerate(named):
             places = [n for n, slot in enumerate(slots) if slot == name]
             assert table.places[table.first[i] : table.first[i + 1]].tolist() == places

@@ -12,24 +12,24 @@ from benches.scenes import web_lengths
 from tests.support.calls import entries_of, member, positions_of
 from tests.support.twins import packing as packing_twin
 from tests.support.twins.packings import EPOCHS, classes_of, counts_of, factors, pools
-from tokenstore.order.classes import MEMBER, PIECE, RANK, SLOT, length_classes, slot_of
-from tokenstore.order.repeats import ranks_of
+from tokenstore.order.classes import COPY, MEMBER, PIECE, SLOT, length_classes, slot_of
+from tokenstore.order.repeats import copies_of
 from tokenstore.order.sorting import LONG, count_lengths, place_by_length
 
 
 class TestRepeats:
-    """ORD-12: which documents an epoch contains, and at which ranks."""
+    """ORD-12: which documents an epoch contains, and how often."""
 
     @given(st.integers(1, 40), factors(), EPOCHS)
-    def test_ranks_and_positions_equal_the_twin(self, num_documents: int, factor: tuple, epoch: int) -> None:
-        """A rank has the twin's document, or none; a document's ranks are those that have it."""
+    def test_copies_and_positions_equal_the_twin(self, num_documents: int, factor: tuple, epoch: int) -> None:
+        """A copy is the twin's document, or empty; a document's copies are those that are it."""
         p, q = factor
         expected = [packing_twin.position(k, epoch, num_documents, p, q) for k in range(-(-num_documents * p // q))]
         found = positions_of(range(len(expected)), epoch, p, q)
-        assert member([1] * num_documents, p, q).num_ranks == len(expected)
+        assert member([1] * num_documents, p, q).num_copies == len(expected)
         assert [x if x < num_documents else None for x in found] == expected
         for x in range(num_documents):
-            assert list(ranks_of(x, epoch, p, q)) == [k for k, at in enumerate(expected) if at == x]
+            assert list(copies_of(x, epoch, p, q)) == [k for k, at in enumerate(expected) if at == x]
 
     @given(
         st.integers(1, 10**12),
@@ -45,15 +45,17 @@ class TestRepeats:
         """
         p, q = factor
         x = int(share * (num_documents - 1))
-        ranks = ranks_of(x, epoch, p, q)
-        assert len(ranks) == packing_twin.given_before(epoch + x + 1, p, q) - packing_twin.given_before(epoch + x, p, q)
-        some = [*ranks[:3], *ranks[-3:]]
+        copies = copies_of(x, epoch, p, q)
+        assert len(copies) == packing_twin.given_before(epoch + x + 1, p, q) - packing_twin.given_before(
+            epoch + x, p, q
+        )
+        some = [*copies[:3], *copies[-3:]]
         assert positions_of(some, epoch, p, q) == [x] * len(some)
-        rank = int(share * (-(-num_documents * p // q) - 1))
-        at = -(-(epoch * p // q + rank + 1) * q // p) - 1 - epoch
-        assert positions_of([rank], epoch, p, q) == [at]
-        assert rank in ranks_of(at, epoch, p, q)
-        assert positions_of([rank], 0, p, q)[0] >= at
+        copy = int(share * (-(-num_documents * p // q) - 1))
+        at = -(-(epoch * p // q + copy + 1) * q // p) - 1 - epoch
+        assert positions_of([copy], epoch, p, q) == [at]
+        assert copy in copies_of(at, epoch, p, q)
+        assert positions_of([copy], 0, p, q)[0] >= at
 
     @pytest.mark.parametrize(("p", "q"), [(2, 4), (0, 1), (1, 0), (-1, 2), (3, 3)])
     def test_factors_not_in_lowest_terms_are_refused(self, p: int, q: int) -> None:
@@ -67,21 +69,21 @@ class TestClasses:
 
     @given(pools())
     def test_equal_the_twin(self, pool: tuple) -> None:
-        """Counts equal the twin's, entry_of finds the (member, rank, j) of every slot, and slot_of inverts it."""
+        """Counts equal the twin's, entry_of finds the (member, copy, j) of every slot, and slot_of inverts it."""
         length, members = pool
         expected = packing_twin.slots(members, length)
         classes = length_classes([member(*each) for each in members], length)
         assert counts_of(classes) == {v: len(places) for v, places in expected.items()}
         assert classes.num_pieces == sum(map(len, expected.values()))
         assert classes.num_tokens == sum(v * len(places) for v, places in expected.items())
-        rooms = [packing_twin.ranks(*each) for each in members]
+        rooms = [packing_twin.copy_rooms(*each) for each in members]
         for v, places in expected.items():
             entries = entries_of(classes, v, range(len(places)))
             for y, (at, entry) in enumerate(zip(places, entries, strict=True)):
-                rank, piece = y - int(entry[SLOT]), int(entry[PIECE])
+                copy, piece = y - int(entry[SLOT]), int(entry[PIECE])
                 if v == length:
-                    rank, piece = divmod(rank, piece)
-                assert (entry[MEMBER], entry[RANK] + rank, piece) == at
+                    copy, piece = divmod(copy, piece)
+                assert (entry[MEMBER], entry[COPY] + copy, piece) == at
                 assert slot_of(classes, *at, rooms[at[0]][at[1]]) == (v, y)
 
     def test_are_as_large_as_the_number_of_lengths(self) -> None:

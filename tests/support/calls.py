@@ -6,7 +6,7 @@ import numpy as np
 from numba import njit
 
 from tokenstore.order import bitset, packed, permutation, repeats, windows
-from tokenstore.order.classes import MEMBER, PIECE, RANK, SLOT, LengthClasses, entry_of, length_classes
+from tokenstore.order.classes import COPY, MEMBER, PIECE, SLOT, LengthClasses, entry_of, length_classes
 from tokenstore.order.keys import as_bits, base_key, counted_key
 from tokenstore.order.packing import Packing, num_best_fit, pack, pack_singles
 from tokenstore.order.packing import bins_of as packing_bins
@@ -76,14 +76,14 @@ def member(lengths: Sequence[int] | np.ndarray, p: int = 1, q: int = 1, times: i
 
 
 @njit
-def _positions_of(ranks: np.ndarray, epoch: int, p: int, q: int, out: np.ndarray) -> None:
-    for j in range(ranks.size):
-        out[j] = repeats.position_of(ranks[j], epoch, p, q)
+def _positions_of(copies: np.ndarray, epoch: int, p: int, q: int, out: np.ndarray) -> None:
+    for j in range(copies.size):
+        out[j] = repeats.position_of(copies[j], epoch, p, q)
 
 
-def positions_of(ranks: Sequence[int], epoch: int, p: int, q: int) -> list[int]:
-    out = np.empty(len(ranks), np.int64)
-    _positions_of(np.array(ranks, np.int64), epoch, p, q, out)
+def positions_of(copies: Sequence[int], epoch: int, p: int, q: int) -> list[int]:
+    out = np.empty(len(copies), np.int64)
+    _positions_of(np.array(copies, np.int64), epoch, p, q, out)
     return out.tolist()
 
 
@@ -190,7 +190,7 @@ def _packed_rows(
     leaves: np.ndarray,
     starts: np.ndarray,
     counts: np.ndarray,
-    class_firsts: np.ndarray,
+    class_starts: np.ndarray,
     entries: np.ndarray,
     factors: np.ndarray,
     out: np.ndarray,
@@ -210,12 +210,12 @@ def _packed_rows(
             for j in range(count):
                 slots[j] = np.int64(places[j])
         for j in range(count):
-            entry = entries[entry_of(rooms[j], slots[j], class_firsts, entries)]
-            rank, piece = slots[j] - entry[SLOT], entry[PIECE]
+            entry = entries[entry_of(rooms[j], slots[j], class_starts, entries)]
+            copy, piece = slots[j] - entry[SLOT], entry[PIECE]
             if rooms[j] == length:
-                rank, piece = rank // entry[PIECE], rank % entry[PIECE]
+                copy, piece = copy // entry[PIECE], copy % entry[PIECE]
             p, q = factors[entry[MEMBER]]
-            position = repeats.position_of(entry[RANK] + rank, epoch, p, q)
+            position = repeats.position_of(entry[COPY] + copy, epoch, p, q)
             out[used, 0], out[used, 1], out[used, 2] = epoch * num_sequences + i, entry[MEMBER], position
             out[used, 3], out[used, 4], out[used, 5] = piece, rooms[j], slots[j]
             used += 1

@@ -89,11 +89,11 @@ class TestRepeats:
 
     @pytest.mark.parametrize(("p", "q"), FACTORS)
     def test_rooms_are_those_of_epoch_zero(self, p: int, q: int) -> None:
-        """A rank has the room of its document in epoch 0, the empty one of the longest; no epoch needs more."""
+        """A copy has the room of its document in epoch 0, the empty one of the longest; no epoch needs more."""
         rng = random.Random(p * 100 + q)
         for _ in range(20):
             lengths = [rng.randint(1, 9) for _ in range(rng.randint(1, 20))]
-            rooms, ordered = packing_twin.ranks(lengths, p, q), sorted(lengths)
+            rooms, ordered = packing_twin.copy_rooms(lengths, p, q), sorted(lengths)
             for epoch in range(q + 2):
                 at = [packing_twin.position(k, epoch, len(lengths), p, q) for k in range(len(rooms))]
                 assert all(x is None or ordered[x] <= room for x, room in zip(at, rooms, strict=True))

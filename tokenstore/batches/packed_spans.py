@@ -21,7 +21,7 @@ from tokenstore.batches.block import (
     work_of,
 )
 from tokenstore.batches.packings import (
-    CLASS_FIRSTS,
+    CLASS_STARTS,
     COUNTS,
     ENTRIES,
     EPOCH,
@@ -56,13 +56,13 @@ from tokenstore.batches.tables import (
 from tokenstore.format.layout import MOST_SHORT_NUMBERS
 from tokenstore.intrinsics import int64_at, prefetch, uint32_at
 from tokenstore.jit import inline_kernel
-from tokenstore.order.classes import MEMBER, PIECE, RANK, SLOT, entry_of
+from tokenstore.order.classes import COPY, MEMBER, PIECE, SLOT, entry_of
 from tokenstore.order.keys import counted_key
 from tokenstore.order.packed import permute_each, shuffle_slots, slots_of_bin
 from tokenstore.order.repeats import position_of
 
 # Rows of the int64 scratch, a column a piece: its room in tokens; its slot, then place in the length index, then document; its
-# number in the document; its store; how many whole pieces of L its rank has room for. A column a row: its packing and bin
+# number in the document; its store; how many whole pieces of L its copy has room for. A column a row: its packing and bin
 ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_OF_RANK, _PACKING, _BIN = range(7)
 
 
@@ -137,7 +137,7 @@ def _find_slots(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> int:
 
 @inline_kernel
 def _find_places(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> bool:
-    """Slots -> places in the length indexes, -1 for a rank that is empty; and the number of the piece in its document."""
+    """Slots -> places in the length indexes, -1 for a copy that is empty; and the number of the piece in its document."""
     stores, files, packings, work = stores_of(block), files_of(block), packings_of(block), work_of(block)
     length = block[SEQUENCE_LENGTH]
     for r in range(rows.shape[0]):
@@ -146,18 +146,18 @@ def _find_places(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> boo
         packing = packings[work[_PACKING, r]]
         epoch = packing[EPOCH]
         entries = carray(int64_at(packing[ENTRIES]), (packing[NUM_ENTRIES], 4))
-        class_firsts = carray(int64_at(packing[CLASS_FIRSTS]), (length + 2,))
+        class_starts = carray(int64_at(packing[CLASS_STARTS]), (length + 2,))
         members = carray(int64_at(packing[MEMBERS]), (stores.shape[0],))  # no more than there are stores
         for j in range(starts[r], starts[r + 1]):
             room = work[ROOM, j]
-            entry = entry_of(room, work[PLACE, j], class_firsts, entries)
-            rank, piece = work[PLACE, j] - entries[entry, SLOT], entries[entry, PIECE]
+            entry = entry_of(room, work[PLACE, j], class_starts, entries)
+            copy, piece = work[PLACE, j] - entries[entry, SLOT], entries[entry, PIECE]
             work[PIECES_OF_RANK, j] = piece
             if room == length:
-                rank, piece = rank // piece, rank % piece
+                copy, piece = copy // piece, copy % piece
             store = members[entries[entry, MEMBER]]
             row = stores[store]
-            place = position_of(entries[entry, RANK] + rank, epoch, row[P], row[Q])
+            place = position_of(entries[entry, COPY] + copy, epoch, row[P], row[Q])
             work[NUMBER, j], work[PIECE_STORE, j] = piece, store
             work[PLACE, j] = place if place < row[NUM_DOCUMENTS] else -1
             if not is_mapped(block, row[INDEX_FILE]) or not is_mapped(block, row[FIRST_FILE]):
@@ -201,7 +201,7 @@ def _put_piece(block: np.ndarray, j: int, out: np.ndarray) -> int:
     if first < 0 or stop <= first or stop > row[NUM_TOKENS]:
         report(block, BAD_BOUNDARY, row[FIRST_FILE], first, first, stop)
         return -1
-    # The length index promises documents of these lengths here. Under a fractional repeat factor a rank holds documents of
+    # The length index promises documents of these lengths here. Under a fractional repeat factor a copy holds documents of
     # several runs, none longer than the room it was given
     whole = work[PIECES_OF_RANK, j]
     fits = (stop - first) // length == whole and (room == length or (stop - first) % length == room)
@@ -211,7 +211,7 @@ def _put_piece(block: np.ndarray, j: int, out: np.ndarray) -> int:
         return -1
     token = first + work[NUMBER, j] * length
     size = min(room, stop - token)
-    if size <= 0:  # a shorter document than the rank has room for
+    if size <= 0:  # a shorter document than the copy has room for
         return 0
     return 1 if put_span(block, store, token, size, document, first, stop, out) else -1
 

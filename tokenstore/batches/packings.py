@@ -22,7 +22,7 @@ from tokenstore.order.packing import Bins, Packing, bins_of, pack, pack_singles
     NUM_LEAVES,
     FIRSTS,
     COUNTS,
-    CLASS_FIRSTS,
+    CLASS_STARTS,
     ENTRIES,
     NUM_ENTRIES,
     MEMBERS,

@@ -90,17 +90,17 @@ x = 0..D-1. The documents of one length form a run, described by its tokens t, i
 A pool has several stores, its members, sorted by name, each with a repeat factor p/q in lowest terms. A source that is not a
 pool is its own only member with p/q = 1. F(a) = (a p) div q. In epoch e the document at position x appears
 F(e + x + 1) - F(e + x) times, so after any number of epochs all documents have appeared equally often, within one. The copies
-of one epoch are numbered k = 0, 1, ... in the order of their positions; these numbers are called ranks in this clause:
-    rank k is position  ceil((F(e) + k + 1) q / p) - 1 - e;  if that is D or more, rank k is empty in this epoch
-The ranks are divided into runs once, for epoch 0, so that nothing below depends on the epoch. A run has the ranks
-[F(first), F(first + number)), the last run those up to ceil(D p / q), and each of its ranks has room for the run's t tokens.
-No epoch puts a longer document at a rank, because the position of rank k is greatest in epoch 0.
-Worked example: p/q = 1/2, D = 5: 3 ranks; epoch 0 has positions 1, 3, none; epoch 1 has positions 0, 2, 4.
+of one epoch are numbered k = 0, 1, ... in the order of their positions:
+    copy k is position  ceil((F(e) + k + 1) q / p) - 1 - e;  if that is D or more, copy k is empty in this epoch
+The copies are divided into runs once, for epoch 0, so that nothing below depends on the epoch. A run has the copies
+[F(first), F(first + number)), the last run those up to ceil(D p / q), and each of its copies has room for the run's t tokens.
+In no epoch is copy k a longer document, because its position is greatest in epoch 0.
+Worked example: p/q = 1/2, D = 5: 3 copies; epoch 0 has positions 1, 3, none; epoch 1 has positions 0, 2, 4.
 
-ORD-13 Pieces (`classes.py`). A rank with room for t tokens has the pieces j = 0 .. t div L - 1 of length L and, if
-v = t mod L > 0, piece j = t div L of length v. Piece j with room v holds tokens [j L, min(j L + v, n)) of the document at the
-rank, which has n tokens; if that range is empty, so is the piece. The pieces with room v form length class v. Its h[v] slots
-are numbered by member, run, rank and j, in this order. P = sum of h[v] is the number of pieces.
+ORD-13 Pieces (`classes.py`). A copy with room for t tokens has the pieces j = 0 .. t div L - 1 of length L and, if
+v = t mod L > 0, piece j = t div L of length v. Piece j with room v holds tokens [j L, min(j L + v, n)) of the copied
+document, which has n tokens; if that range is empty, so is the piece. The pieces with room v form length class v. Its h[v] slots
+are numbered by member, run, copy and j, in this order. P = sum of h[v] is the number of pieces.
 
 ORD-14 `best_fit` (`packing.py`). An epoch puts the slots of all classes into exactly N bins of L tokens, in five steps. Steps
 2 to 5 are one attempt; attempts are made until one succeeds.

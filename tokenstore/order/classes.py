@@ -11,19 +11,19 @@ import numpy as np
 from tokenstore.jit import inline_kernel
 from tokenstore.order.repeats import Member
 
-SLOT, RANK, PIECE, MEMBER = range(4)
+SLOT, COPY, PIECE, MEMBER = range(4)
 
 
 @dataclass(frozen=True)
 class LengthClasses:
-    """The slots of every class, in order of member, run and rank.
+    """The slots of every class, in order of member, run and copy.
 
     Attributes:
         length: the sequence length L.
         counts: int64[L + 1], slots of each class.
-        firsts: int64[L + 2], where each class begins in `entries`.
-        entries: int64[n, 4], a row for the slots that a run adds to a class: its first SLOT, its first RANK, its
-            MEMBER, and PIECE: the number of the piece in its document, in class L the number of pieces of each rank.
+        starts: int64[L + 2], where each class begins in `entries`.
+        entries: int64[n, 4], a row for the slots that a run adds to a class: its first SLOT, its first COPY, its
+            MEMBER, and PIECE: the number of the piece in its document, in class L the number of pieces of each copy.
     """
 
     length: int
@@ -46,12 +46,12 @@ def length_classes(members: Sequence[Member], length: int) -> LengthClasses:
     """Length classes of `members`, sorted by name, at sequence length `length`, in O(runs log runs + length)."""
     parts = []
     for number, member in enumerate(members):
-        ranks = np.append(member.starts * member.p // member.q, member.num_ranks)
+        copies = np.append(member.starts * member.p // member.q, member.num_copies)
         chunks, rest = np.divmod(member.lengths, length)
-        sizes = np.diff(ranks)
+        sizes = np.diff(copies)
         for classes, piece, slots in ((rest, chunks, sizes), (np.full_like(rest, length), chunks, sizes * chunks)):
             used = (classes > 0) & (slots > 0)
-            columns = (classes, slots, ranks[:-1], piece, np.full_like(piece, number))
+            columns = (classes, slots, copies[:-1], piece, np.full_like(piece, number))
             parts.append(np.stack([column[used] for column in columns]))
     table = np.concatenate(parts, axis=1)
     table = table[:, np.argsort(table[0], kind="stable")]
@@ -74,13 +74,13 @@ def entry_of(length: int, slot: int, starts: np.ndarray, entries: np.ndarray) ->
     return low
 
 
-def slot_of(classes: LengthClasses, member: int, rank: int, piece: int, run_length: int) -> tuple[int, int]:
-    """(class, slot) of piece `piece` at `rank` of `member`, in a run of `run_length` tokens: the inverse of `entry_of`."""
+def slot_of(classes: LengthClasses, member: int, copy: int, piece: int, run_length: int) -> tuple[int, int]:
+    """(class, slot) of piece `piece` of copy `copy` of `member`, in a run of `run_length` tokens: the inverse of `entry_of`."""
     full = piece < run_length // classes.length
     length = classes.length if full else run_length % classes.length
     rows = classes.entries[classes.starts[length] : classes.starts[length + 1]]
-    # rows are sorted by member, then rank; a run has at most one row per class
-    key = (rows[:, MEMBER] < member) | ((rows[:, MEMBER] == member) & (rows[:, RANK] <= rank))
+    # rows are sorted by member, then copy; a run has at most one row per class
+    key = (rows[:, MEMBER] < member) | ((rows[:, MEMBER] == member) & (rows[:, COPY] <= copy))
     row = rows[int(np.count_nonzero(key)) - 1]
-    offset = rank - int(row[RANK])
+    offset = copy - int(row[COPY])
     return length, int(row[SLOT]) + (offset * int(row[PIECE]) + piece if full else offset)

@@ -17,13 +17,13 @@ class Interleave:
 
     Attributes:
         source: int32[P], source of each slot.
-        rank: int32[P], number of earlier slots of the same source.
+        earlier: int32[P], number of earlier slots of the same source.
         places: int32[P], the slots of source 0 in order, then those of source 1, ...
         first: int64[k + 1], where each source's slots begin in `places`.
     """
 
     source: np.ndarray
-    rank: np.ndarray
+    earlier: np.ndarray
     places: np.ndarray
     first: np.ndarray
 
@@ -54,10 +54,10 @@ def interleave(shares: tuple[int, ...]) -> Interleave:
     if num_sources == 1:
         slots = np.arange(period, dtype=np.int32)
         return Interleave(np.zeros(period, np.int32), slots, slots, first)
-    source, rank, places = np.empty((3, period), np.int32)
+    source, earlier, places = np.empty((3, period), np.int32)
     work = np.zeros(period + 2 + 2 * num_sources, np.int64)
-    _interleave_kernel(weights, period, first, np.zeros((num_sources, 2), np.int64), work, source, rank, places)
-    return Interleave(source, rank, places, first)
+    _interleave_kernel(weights, period, first, np.zeros((num_sources, 2), np.int64), work, source, earlier, places)
+    return Interleave(source, earlier, places, first)
 
 
 @kernel
@@ -68,7 +68,7 @@ def _interleave_kernel(
     heap: np.ndarray,
     work: np.ndarray,
     source: np.ndarray,
-    rank: np.ndarray,
+    earlier: np.ndarray,
     places: np.ndarray,
 ) -> None:
     """heap: int64[k, 2], (deadline, source). work: int64[P + 2 + 2k], zeroed: bucket heads, their links, counts."""
@@ -88,7 +88,7 @@ def _interleave_kernel(
             s = link[s] - 1
         s = heap[0, 1]
         size = _pop(heap, size)
-        source[n - 1], rank[n - 1] = s, x[s]
+        source[n - 1], earlier[n - 1] = s, x[s]
         places[first[s] + x[s]] = n - 1
         x[s] += 1
         if x[s] < c[s]:

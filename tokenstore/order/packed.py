@@ -16,7 +16,7 @@ def slots_of_bin(
     """Write the slots of bin `number` to int64 `lengths` (their classes) and `slots`; return how many there are, at
     most L.
 
-    nodes, leaves, firsts: see `packing.Bins`.
+    nodes, leaves, starts: see `packing.Bins`.
     """
     low, left = 0, leaves.shape[0]
     while left > 1:  # without a branch: a wrong branch prediction costs more than the whole step

@@ -42,7 +42,7 @@ class Packing:
     Attributes:
         groups: int64[n, 8], see the columns above; group 0 has the empty bins from which all others came.
         leaves: int64[m], the groups in which bins ended, in the order in which they were made.
-        firsts: int64[m + 1], number of the first bin that ended in each.
+        starts: int64[m + 1], number of the first bin that ended in each.
         attempt: number of the attempt that succeeded.
     """
 
@@ -59,7 +59,7 @@ class Bins:
     Attributes:
         nodes: int64[n, 4], for each group: its parent, length << 32 | copies, first bin in the parent, first slot.
         leaves: int64[m, 2], the groups in which bins ended; a bin's number plus the second column is its place in the group.
-        firsts: int64[m + 1], number of the first bin that ended in each.
+        starts: int64[m + 1], number of the first bin that ended in each.
     """
 
     nodes: np.ndarray

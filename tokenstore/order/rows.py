@@ -15,7 +15,7 @@ from tokenstore.order.schedule import Segment
 # END or after it there is no sequence. SHUFFLED: whether the rows of a step are shuffled, by STEP_KEY. Then addresses and sizes
 # of the tables of SegmentTables
 FIRST_STEP, CURSOR, END, BATCH_SIZE, STEP_KEY, SHUFFLED = range(6)
-SEGMENTS, NUM_SEGMENTS, COUNTS, NUM_SOURCES, NUMBERS, SOURCES, RANKS, NUM_SLOTS = range(6, 14)
+SEGMENTS, NUM_SEGMENTS, COUNTS, NUM_SOURCES, NUMBERS, SOURCES, EARLIER, NUM_SLOTS = range(6, 14)
 BLOCK_SIZE = 14
 _NUMBERS, _SIZES, _KEYS = range(3)  # rows of the scratch, a column a row
 
@@ -24,10 +24,11 @@ class SegmentTables:
     """The segments that a run of steps touches (nearly always one), as arrays, and which steps these are.
 
     Attributes:
-        segments: int64[m, 3], start of each segment's cursor, its period, where its slots begin in `sources` and `ranks`.
+        segments: int64[m, 3], start of each segment's cursor, its period, where its slots begin in `sources` and `earlier`.
         counts: int64[2, m, num_sources], sequences before the segment, and shares.
         numbers: int32[m, num_sources], the plan's number of the segment's i-th source.
-        sources, ranks: int32[sum of periods], the segment's source and rank of each slot; for one segment its own tables.
+        sources, earlier: int32[sum of periods], the source of each slot, and the number of its earlier slots in the period;
+            for one segment its own tables.
         block: int64[BLOCK_SIZE], see the words above.
     """
 
@@ -44,14 +45,14 @@ class SegmentTables:
         first = np.cumsum([0, *periods[:-1]])
         self.segments = np.array([[segment.start for segment in segments], periods, first], np.int64).T.copy()
         if len(tables) == 1:  # nearly always; avoids copying megabytes
-            self.sources, self.ranks = tables[0].source, tables[0].rank
+            self.sources, self.earlier = tables[0].source, tables[0].earlier
         else:
             self.sources = np.concatenate([table.source for table in tables])
-            self.ranks = np.concatenate([table.rank for table in tables])
+            self.earlier = np.concatenate([table.earlier for table in tables])
         self.block = np.zeros(BLOCK_SIZE, np.int64)
         self.block[SEGMENTS:] = (
             *(self.segments.ctypes.data, len(segments), self.counts.ctypes.data, len(numbers)),
-            *(self.numbers.ctypes.data, self.sources.ctypes.data, self.ranks.ctypes.data, sum(periods)),
+            *(self.numbers.ctypes.data, self.sources.ctypes.data, self.earlier.ctypes.data, sum(periods)),
         )
 
     def begin(self, step: int, cursor: int, end: int, batch_size: int, step_key: int | None) -> None:
@@ -91,7 +92,7 @@ def locate_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray, out: np
     counts = carray(int64_at(block[COUNTS]), (2, num_segments, num_sources))
     numbers = carray(int32_at(block[NUMBERS]), (num_segments, num_sources))
     sources = carray(int32_at(block[SOURCES]), (num_slots,))
-    ranks = carray(int32_at(block[RANKS]), (num_slots,))
+    earlier = carray(int32_at(block[EARLIER]), (num_slots,))
     _shuffle_rows(block, places, keys)
     row = 0
     for p in range(places.shape[0]):
@@ -108,5 +109,5 @@ def locate_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray, out: np
                 slot = segments[m, 2] + (n - segments[m, 0]) - periods * segments[m, 1]
                 source = numbers[m, sources[slot]]
                 out[row, 0] = source
-                out[row, 1] = counts[0, m, source] + periods * counts[1, m, source] + ranks[slot]
+                out[row, 1] = counts[0, m, source] + periods * counts[1, m, source] + earlier[slot]
             row += 1

@@ -51,7 +51,7 @@ class Segment:
         """The source of sequence `cursor` of the run, and the number of sequences of that source before it."""
         periods, slot = divmod(cursor - self.start, self.table.period)
         name = self.names[self.table.source[slot]]
-        return name, self.base.get(name, 0) + periods * self.shares[name] + int(self.table.rank[slot])
+        return name, self.base.get(name, 0) + periods * self.shares[name] + int(self.table.earlier[slot])
 
     def count(self, name: str, cursor: int) -> int:
         """Sequences of `name` in [start, cursor)."""

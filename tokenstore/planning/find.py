@@ -15,7 +15,7 @@ from tokenstore.format.layout import BOUNDARIES_NAME, LENGTH_INDEX_NAME
 from tokenstore.order.classes import slot_of
 from tokenstore.order.inverse import BinIndex, circle_offset, place_before
 from tokenstore.order.keys import base_key
-from tokenstore.order.repeats import ranks_of
+from tokenstore.order.repeats import copies_of
 from tokenstore.order.schedule import Schedule
 from tokenstore.store import Store
 
@@ -129,11 +129,11 @@ class Finder:
         store, repeat = source.members[member].store, source.members[member].repeat
         runs = store.runs()
         size, position = _position(store, runs, document)
-        rank_starts = runs[:, 1] * repeat.numerator // repeat.denominator
-        for rank in ranks_of(position, epoch, repeat.numerator, repeat.denominator):
-            room = int(runs[int(np.searchsorted(rank_starts, rank, side="right")) - 1, 0])
+        copy_starts = runs[:, 1] * repeat.numerator // repeat.denominator
+        for copy in copies_of(position, epoch, repeat.numerator, repeat.denominator):
+            room = int(runs[int(np.searchsorted(copy_starts, copy, side="right")) - 1, 0])
             for piece in range(-(-size // self._length)):
-                length, slot = slot_of(source.classes, member, rank, piece, room)
+                length, slot = slot_of(source.classes, member, copy, piece, room)
                 slot = self._before(slot, int(source.classes.counts[length]), "class", source.name, epoch, length)
                 bin_number = self._index(number, epoch).bin_of(length, slot)
                 i = self._before(bin_number, source.num_sequences, "sequence", source.name, epoch)

@@ -35,10 +35,10 @@ def copies(epoch, num_documents, p, q):
     return out
 
 
-def position(rank, epoch, num_documents, p, q):
-    """The position of the document that is copy `rank` in an epoch; None if the epoch has no such copy."""
+def position(copy, epoch, num_documents, p, q):
+    """The position of the document that is copy `copy` in an epoch; None if the epoch has no such copy."""
     places = copies(epoch, num_documents, p, q)
-    return places[rank] if rank < len(places) else None
+    return places[copy] if copy < len(places) else None
 
 
 @cache
@@ -53,25 +53,25 @@ def runs(lengths):
     return [(tokens, ordered.index(tokens), ordered.count(tokens)) for tokens in sorted(set(ordered))]
 
 
-def ranks(lengths, p, q):
+def copy_rooms(lengths, p, q):
     """Tokens reserved for each copy."""
     rooms = []
     for tokens, first, number in runs(lengths):
         rooms += [tokens] * (given_before(first + number, p, q) - given_before(first, p, q))
-    num_ranks = -(-len(lengths) * p // q)
-    return rooms + [max(lengths, default=0)] * (num_ranks - len(rooms))
+    num_copies = -(-len(lengths) * p // q)
+    return rooms + [max(lengths, default=0)] * (num_copies - len(rooms))
 
 
 # ---- ORD-13
 def slots(members, L):
-    """Slots of every length class in order: {v: [(member, rank, j)]}. members: [(lengths, p, q)], sorted by name."""
+    """Slots of every length class in order: {v: [(member, copy, j)]}. members: [(lengths, p, q)], sorted by name."""
     classes = {}
     for member, (lengths, p, q) in enumerate(members):
-        for rank, room in enumerate(ranks(lengths, p, q)):
+        for copy, room in enumerate(copy_rooms(lengths, p, q)):
             for j in range(room // L):
-                classes.setdefault(L, []).append((member, rank, j))
+                classes.setdefault(L, []).append((member, copy, j))
             if room % L > 0:
-                classes.setdefault(room % L, []).append((member, rank, room // L))
+                classes.setdefault(room % L, []).append((member, copy, room // L))
     return classes
 
 
@@ -204,7 +204,7 @@ def bins_of(members, L, seed, name, epoch, packing, shuffle):
 
 
 def slots_of_sequence(members, L, seed, name, k, packing, shuffle):
-    """[(member, rank, j, v)] of the k-th sequence, in row order."""
+    """[(member, copy, j, v)] of the k-th sequence, in row order."""
     classes, counts, n = classes_of(members, L, packing)
     epoch, i = divmod(k, n)
     bins = bins_of(members, L, seed, name, epoch, packing, shuffle)
@@ -220,9 +220,9 @@ def packed_sequence(members, L, seed, name, k, packing, shuffle):
     """Pieces of the k-th sequence of a packed source, in row order: [(member, document, start, stop)]."""
     members = tuple((tuple(lengths), p, q) for lengths, p, q in members)
     epoch, pieces = k // classes_of(members, L, packing)[2], []
-    for member, rank, j, v in slots_of_sequence(members, L, seed, name, k, packing, shuffle):
+    for member, copy, j, v in slots_of_sequence(members, L, seed, name, k, packing, shuffle):
         lengths, p, q = members[member]
-        x = position(rank, epoch, len(lengths), p, q)
+        x = position(copy, epoch, len(lengths), p, q)
         if x is not None:
             document = by_length(lengths)[x]
             start, stop = j * L, min(j * L + v, lengths[document])
