@@ -2,7 +2,7 @@
 
 From a step number to its arrays, in this order:
 
-sampler.py   locates the rows of steps (order/rows.py), has them planned and copied, maps the files that kernels ask for
+sampler.py   locates the rows of steps (order/rows.py), calls the kernels, and maps the files that they need
 planner.py   rows -> spans, for several microbatches at once: the first kernel
     concat_spans.py, packed_spans.py   by packing; shuffled.py   the place of each row in the shuffle of its epoch
     spans.py   what a sequence consists of: runs of tokens, each inside one document
@@ -14,5 +14,5 @@ block.py     the argument of both kernels: constants, and addresses of all table
 tables.py    stores, sources and mapped files as arrays
 packings.py  the packings of the current epochs
 sources.py   sources and pools: the stores each draws from, and its sequences per epoch
-sigbus.py    a file that is cut while a kernel reads it does not kill the process
+sigbus.py    keeps the process alive if a file is truncated while a kernel reads it
 """

@@ -1,11 +1,12 @@
-"""The argument block: one int64 array with the addresses of all tables, and its own address is all that a kernel takes.
+"""The argument block: one int64 array with the addresses of all tables. Its own address is the only argument of a
+kernel.
 
-Handing numba 17 arrays cost 1.05 us a call, more than planning a row; one integer costs 0.15. And numba counts references to an
-array that came from Python, an atomic operation or two for every function it is handed to: 2.9 of the 8 us of a batch of 8 x
-2048. An array made from an address inside the kernel has no owner to count for.
+Passing 17 arrays to numba cost 1.05 us per call, more than planning a row; one integer costs 0.15. Numba also counts
+references to an array that comes from Python, with one or two atomic operations for every function that takes it: 2.9
+of the 8 us of a batch of 8 x 2048. An array made from an address inside the kernel has no owner, so nothing is counted.
 
-A word that is an address is 0 where there is nothing to read or to write. Python writes words through a memoryview (25 ns a
-word).
+A word that is an address is 0 if there is nothing to read or to write. Python writes words through a memoryview (25 ns
+per word).
 """
 
 import numpy as np
@@ -27,11 +28,11 @@ WORK, KEYS, NUM_COLUMNS, CLOCK = range(15, 19)
 NUM_ROWS, ROWS, STARTS, SPANS, SPAN_ROOM, NEXT_ROWS, NEXT_STARTS, NEXT_SPANS = range(19, 27)
 # How far the lines of the coming microbatch have been prefetched: its span, bytes of that span, the span after its last
 AHEAD_SPAN, AHEAD_BYTES, AHEAD_STOP = range(27, 30)
-# Where to write, 0: nowhere. int64[rows, SEQUENCE_LENGTH]: IDS, TARGETS, LABELS, POSITIONS, DOCUMENTS; float32 LOSS_MASK and bool
-# LABEL_MASK of that shape; BORDERS int32[rows * SEQUENCE_LENGTH + 1]
+# Where to write (0: nowhere): int64[rows, SEQUENCE_LENGTH]: IDS, TARGETS, LABELS, POSITIONS, DOCUMENTS; float32
+# LOSS_MASK and bool LABEL_MASK of that shape; BORDERS int32[rows * SEQUENCE_LENGTH + 1]
 IDS, TARGETS, LABELS, POSITIONS, DOCUMENTS, LOSS_MASK, LABEL_MASK, BORDERS = range(30, 38)
 # How to write: -100 or 0 for a target that is not in the loss; whether rows follow one another in one row, so that the first
-# label of each is left out; scratch for the loss mask of a chunk, uint64[MASK_WORDS]
+# label of each is ignored; scratch for the loss mask of a chunk, uint64[MASK_WORDS]
 IGNORED_TARGET, FLAT_LABELS, MASK_SCRATCH = range(38, 41)
 # What was found: borders written, and the longest piece
 NUM_BORDERS, LONGEST = range(41, 43)
@@ -86,6 +87,6 @@ def keys_of(block: np.ndarray) -> np.ndarray:
 
 @inline_kernel
 def report(block: np.ndarray, code: int, first: Integer, second: Integer, third: Integer, fourth: Integer) -> None:
-    """Say how the call ended; the meaning of the other words depends on `code`, see `tables`."""
+    """Report how the call ended. The meaning of the other words depends on `code`, see `tables`."""
     block[REPORT], block[REPORT + 1], block[REPORT + 2] = code, first, second
     block[REPORT + 3], block[REPORT + 4] = third, fourth

@@ -1,7 +1,7 @@
 """Sequences of `concat` (ORD-7) -> their spans, all rows of a call at once.
 
-Every sequence needs an entry of the lookup table and some boundaries, anywhere in a file of any size. So each step is done for
-all rows before the next one, and prefetches what the next one reads.
+Every sequence needs an entry of the lookup table and some boundaries, anywhere in a file of any size. So each step is
+done for all rows before the next step, and prefetches what the next step reads.
 """
 
 import numpy as np
@@ -34,7 +34,7 @@ from tokenstore.intrinsics import prefetch
 from tokenstore.jit import Integer, inline_kernel
 from tokenstore.order.windows import window_start
 
-_TOKEN, _ENTRY = range(2)  # rows of the scratch, a column a row: the first token, and its entry of the lookup table
+_TOKEN, _ENTRY = range(2)  # rows of the scratch: a row's first token, and its entry of the lookup table
 
 
 @inline_kernel
@@ -71,7 +71,7 @@ def _find_starts(block: np.ndarray, rows: np.ndarray) -> bool:
 
 @inline_kernel
 def _document_of(token: Integer, starts: np.ndarray, num_documents: int, num_tokens: int) -> int:
-    """The document that holds `token`, by the lookup table and binary search; -1 where the table is damaged."""
+    """The document that contains `token`, by the lookup table and binary search; -1 if the table is damaged."""
     entry = num_documents + 1 + token // LOOKUP_STRIDE
     low = starts[entry]
     last_entry = num_documents + 1 + (num_tokens - 1) // LOOKUP_STRIDE
@@ -89,7 +89,9 @@ def _document_of(token: Integer, starts: np.ndarray, num_documents: int, num_tok
 
 @inline_kernel
 def _spans_from(block: np.ndarray, store: int, token: Integer, left: Integer, out: np.ndarray) -> int:
-    """Spans of `left` tokens of a store from `token` on, round its circle; returns how many, -1 with a report."""
+    """Write the spans of `left` tokens of a store from `token` on, around its circle; return their number, or -1 with a
+    report.
+    """
     row, files = stores_of(block)[store], files_of(block)
     num_tokens, num_documents = row[NUM_TOKENS], row[NUM_DOCUMENTS]
     starts = boundaries_of(row, files)
@@ -118,7 +120,7 @@ def _spans_from(block: np.ndarray, store: int, token: Integer, left: Integer, ou
 def concat_spans(block: np.ndarray, rows: np.ndarray, starts: np.ndarray, spans: np.ndarray) -> bool:
     """Fill `starts` and `spans` for located rows, see `planner.plan_spans`; False with a report.
 
-    Where targets cross documents a row has one token more: the target of its last one.
+    If targets cross documents, a row has one more token: the target of its last one.
     """
     if not _find_starts(block, rows):
         return False

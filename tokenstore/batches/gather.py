@@ -1,11 +1,11 @@
 """Spans -> arrays: the second hot kernel. One call fills every field of a microbatch in one pass over its spans.
 
-Tokens are read in chunks of CHUNK, and each chunk is written to all arrays while it is in the nearest cache. Between chunks
-the processor is asked for the same amount of the coming microbatch: sequences are far apart, and without this each would begin
-with a wait for memory (measured: half of the time of a batch of 8 x 2048). Larger chunks leave the lines asked for too little
-time, smaller ones make short loops that the compiler's vector code is not worth entering for.
+Tokens are read in chunks of CHUNK, and each chunk is written to all arrays while it is in the nearest cache. Between
+chunks the same amount of the next microbatch is prefetched: sequences are far apart, and without this each would begin
+with a wait for memory (measured: half of the time of a batch of 8 x 2048). With larger chunks the prefetched lines
+arrive too late; with smaller ones the loops are too short for vector code.
 
-The largest id is found on the way: an id outside the vocabulary never reaches a model.
+The largest id is computed in the same pass, so that an id outside the vocabulary never reaches a model.
 """
 
 import numpy as np
@@ -56,12 +56,12 @@ from tokenstore.batches.tables import BAD_ID, OK
 from tokenstore.intrinsics import array_at, float32_at, int32_at, int64_at, prefetch, uint8_at, uint16_at, uint32_at
 from tokenstore.jit import Integer, inline_kernel, kernel
 
-IGNORE = -100  # the target that losses leave out, in torch and in every framework built on it
+IGNORE = -100  # the target that losses ignore, in torch and in every framework built on it
 CHUNK = 512  # tokens
 LINE_BYTES = 64
 
 
-# ---- loops over a chunk: addresses in, no arrays, as an array handed over costs a counted reference
+# ---- loops over a chunk; they take addresses, because passing an array costs a counted reference
 
 
 @inline_kernel
@@ -178,7 +178,7 @@ def _copy_chunk(
 
 @inline_kernel
 def _put_first(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer) -> None:
-    """What the first token of a span means for the token before it in the row, and for its own label."""
+    """Write the target of the token before the first token of a span, and that token's own label."""
     if block[CROSS]:
         if at > row_at and block[TARGETS]:
             target = span[MEMORY]
@@ -188,7 +188,7 @@ def _put_first(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer
             else:
                 _widen(target, block[TOKEN_BYTES], 1, block[TARGETS] + 8 * (at - 1))
     elif block[LABELS] and (at > row_at or span[START] == span[DOCUMENT_START]):
-        _put(block[LABELS] + 8 * at, IGNORE)  # nothing before it predicts it
+        _put(block[LABELS] + 8 * at, IGNORE)  # no token before it predicts it
 
 
 @inline_kernel
@@ -204,7 +204,8 @@ def _put_border(block: np.ndarray, at: Integer, size: Integer) -> None:
 def _copy_span(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer, document: Integer) -> Integer:
     """Write a span of the row that begins at element `row_at` to elements at, at + 1, ...; returns the largest id read.
 
-    Where targets cross documents, the last span may go one token beyond its row, or consist of that token: only a target.
+    If targets cross documents, the last span may extend one token beyond its row, or consist of that token, which is
+    only a target.
     """
     length = block[SEQUENCE_LENGTH]
     size = min(span[LENGTH], row_at + length - at)

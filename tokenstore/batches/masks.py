@@ -8,7 +8,7 @@ import numpy as np
 from tokenstore.intrinsics import array_at, int64_at, uint8_at, uint16_at, uint32_at, uint64_at
 from tokenstore.jit import Integer, inline_kernel
 
-MASK_WORDS = 80  # uint64 of scratch: 8 tokens each, for a chunk of 512 that begins inside a byte and one token more
+MASK_WORDS = 80  # uint64 of scratch, 8 tokens each: a chunk of 512 that begins inside a byte, and one more token
 _REPEAT, _PICK = np.uint64(0x0101010101010101), np.uint64(0x8040201008040201)
 
 
@@ -31,7 +31,7 @@ def read_bits(place: Integer, count: Integer, scratch: Integer) -> Integer:
 def widen_in_loss(
     tokens: Integer, token_bytes: Integer, count: Integer, in_loss: Integer, ignored: Integer, out: Integer
 ) -> None:
-    """Copy `count` tokens of uint16 or uint32 to int64, `ignored` in place of those whose byte of `in_loss` is 0."""
+    """Copy `count` tokens of uint16 or uint32 to int64, with `ignored` in place of those whose byte of `in_loss` is 0."""
     wide, flags = array_at(int64_at(out), (count,)), array_at(uint8_at(in_loss), (count,))
     if token_bytes == 2:
         short = array_at(uint16_at(tokens), (count,))

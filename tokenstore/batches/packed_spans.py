@@ -1,8 +1,8 @@
 """Sequences of packed sources (ORD-13, ORD-15) -> their spans, all rows of a call at once.
 
-Every piece needs three places in memory that are anywhere in a store of any size: its document's number, the boundaries of
-that document, its tokens. So each step is done for all pieces of the call before the next one, and prefetches what the next
-one reads.
+Every piece needs three reads at unrelated places of the store: its document's number, the boundaries of that document,
+and its tokens. So each step is done for all pieces of the call before the next step, and prefetches what the next step
+reads.
 """
 
 import numpy as np
@@ -68,7 +68,7 @@ ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_OF_RANK, _PACKING, _BIN = range(7)
 
 @inline_kernel
 def _packing_of(block: np.ndarray, source: int, epoch: int) -> int:
-    """The row of the table of packings for this epoch of a source; -1 with a report asking for it where there is none."""
+    """The row of this epoch of a source in the table of packings; -1, with a report that requests it, if there is none."""
     packings, sources = packings_of(block), sources_of(block)
     row = sources[source, PACKING]
     if packings[row, SOURCE] != source or packings[row, EPOCH] != epoch:
@@ -85,7 +85,7 @@ def _packing_of(block: np.ndarray, source: int, epoch: int) -> int:
 
 @inline_kernel
 def _find_bins(block: np.ndarray, rows: np.ndarray) -> bool:
-    """The packing of each row, and its bin in that; False with a report asking for a packing."""
+    """Find the packing of each row, and its bin there; False, with a report that requests a packing, if one is missing."""
     sources, work, keys = sources_of(block), work_of(block), keys_of(block)
     for r in range(rows.shape[0]):
         if rows[r, 0] >= 0:
@@ -101,7 +101,9 @@ def _find_bins(block: np.ndarray, rows: np.ndarray) -> bool:
 
 @inline_kernel
 def _find_slots(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> int:
-    """The slots of all rows, in row order, as places in their class in this epoch; returns how many, -1 with a report."""
+    """Find the slots of all rows, in row order, as places in their class in this epoch; return their number, or -1 with
+    a report.
+    """
     if not _find_bins(block, rows):
         return -1
     sources, packings, work, keys = sources_of(block), packings_of(block), work_of(block), keys_of(block)
@@ -147,7 +149,7 @@ def _find_places(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> boo
         epoch = packing[EPOCH]
         entries = carray(int64_at(packing[ENTRIES]), (packing[NUM_ENTRIES], 4))
         class_starts = carray(int64_at(packing[CLASS_STARTS]), (length + 2,))
-        members = carray(int64_at(packing[MEMBERS]), (stores.shape[0],))  # no more than there are stores
+        members = carray(int64_at(packing[MEMBERS]), (stores.shape[0],))  # at most the number of stores
         for j in range(starts[r], starts[r + 1]):
             room = work[ROOM, j]
             entry = entry_of(room, work[PLACE, j], class_starts, entries)

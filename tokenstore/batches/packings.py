@@ -1,4 +1,5 @@
-"""The packings of the epochs at hand, as addresses a kernel reads: at most two a source, unless one batch needs more.
+"""The packings of the current epochs, as addresses that a kernel reads: at most two per source, unless one batch needs
+more.
 
 Nothing is written to disk: a packing takes milliseconds, and every rank makes the same one.
 """
@@ -11,7 +12,7 @@ from tokenstore.batches.sources import Source
 from tokenstore.order.keys import base_key
 from tokenstore.order.packing import Bins, Packing, bins_of, pack, pack_singles
 
-# Columns of `packings`: whose they are, when last used, and addresses and sizes of arrays
+# Columns of `packings`: source and epoch, when last used, and addresses and sizes of arrays
 (
     SOURCE,
     EPOCH,
@@ -32,7 +33,7 @@ _KEPT = 2  # of a source: this epoch's and the next one's
 
 
 class Packings:
-    """Makes packings when a kernel asks for one, and forgets those used longest ago.
+    """Makes packings that a kernel requests, and drops those used longest ago.
 
     Attributes:
         table: int64[n, PACKING_COLUMNS], see the columns above.
@@ -48,7 +49,7 @@ class Packings:
         self.table = np.full((_KEPT * len(sources) + 1, PACKING_COLUMNS), -1, np.int64)
 
     def packing(self, number: int, epoch: int) -> Packing:
-        """The packing of an epoch, made anew; those of `none` and without shuffle are the same in all."""
+        """Make the packing of an epoch. With packing `none` or without shuffle all epochs have the same one."""
         source = self._sources[number]
         if source.packing == "none":
             return pack_singles(source.classes)
@@ -57,9 +58,9 @@ class Packings:
     def add(self, number: int, epoch: int, clock: int) -> None:
         """Make the packing of `epoch` of a source and put it into the table."""
         row = self._free_row(number, clock)
-        made = bins_of(self.packing(number, epoch))  # before the old one goes: an interrupt may come here
+        made = bins_of(self.packing(number, epoch))  # before the old one is dropped, because of interrupts
         old = (int(self.table[row, SOURCE]), int(self.table[row, EPOCH]))
-        self.table[row] = -1  # nobody reads at an address that is given up
+        self.table[row] = -1  # from here on nothing reads the old address
         self._held.pop(old, None)
         self._held[number, epoch] = made
         classes = self._sources[number].classes
@@ -71,16 +72,16 @@ class Packings:
         )
 
     def add_missing(self, number: int, numbers: np.ndarray, clock: int) -> None:
-        """Make the packings of all epochs that sequences `numbers` of a source lie in: one batch may span many."""
+        """Make the packings of all epochs to which sequences `numbers` of a source belong: one batch may span several."""
         epochs = np.unique(numbers // self._sources[number].num_sequences).tolist()
         mine = self.table[:, SOURCE] == number
-        self.table[mine & np.isin(self.table[:, EPOCH], epochs), PACKING_CLOCK] = clock  # these are not to go
+        self.table[mine & np.isin(self.table[:, EPOCH], epochs), PACKING_CLOCK] = clock  # do not drop these
         for epoch in epochs:
             if (number, epoch) not in self._held:
                 self.add(number, epoch, clock)
 
     def _free_row(self, number: int, clock: int) -> int:
-        """A row that was never used or is to be forgotten; a new one where the batch under way uses them all."""
+        """An unused row, or the row used longest ago; a new one if the current batch uses them all."""
         table = self.table
         mine = np.flatnonzero(table[:, SOURCE] == number)
         free = np.flatnonzero(table[:, SOURCE] < 0)

@@ -15,9 +15,9 @@ from tokenstore.jit import kernel
 def plan_spans(address: int) -> None:
     """Fill `starts` and `spans` for the located rows in the block at `address`, and report how that ended.
 
-    A row of padding has the source -1. starts: where the spans of each row begin, and how many there are. As each token may be
-    a document, n rows have at most n * (L + 1) spans, so there is room for one more, and the scratch has as many columns (n
-    for `concat`).
+    A row of padding has the source -1. starts: where the spans of each row begin, and how many there are. Each token
+    may be a document, so n rows have at most n * (L + 1) spans. There is room for one more, and the scratch has as many
+    columns (n for `concat`).
     """
     block = block_at(address)
     num_rows = block[NUM_ROWS]

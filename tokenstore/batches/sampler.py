@@ -2,10 +2,10 @@
 
     places (step, first row, rows) --locate--> int64[n, 2] source, sequence --plan--> PlannedRows --copy--> the arrays
 
-Rows of several microbatches are located and planned by one call each, and copied a microbatch at a time: planning 64 rows at
-once costs half as much a row as planning 8, as every step of it waits for memory for all rows together.
+Rows of several microbatches are located and planned by one call each, and copied a microbatch at a time: planning 64
+rows at once costs half as much per row as planning 8, because each step waits for memory for all rows together.
 
-Not safe for two threads at once: every loader has its own, and a Plan guards the one it keeps for itself.
+Not thread-safe: every loader has its own sampler, and a Plan protects its own with a lock.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,7 +33,9 @@ Place = tuple[Any, ...]  # step, first row, rows, ...
 
 @dataclass(frozen=True)
 class Order:
-    """What decides a plan's order, beside the stores: the schedule, names of the sources in order, and a few constants."""
+    """What decides a plan's order apart from the stores: the schedule, the sorted names of the sources, and a few
+    constants.
+    """
 
     schedule: Schedule
     names: tuple[str, ...]
@@ -55,12 +57,12 @@ class _Plan:
 
 
 class PlannedRows:
-    """A microbatch whose tokens have been found and not been read: some rows of what one call planned.
+    """A microbatch whose tokens were located but not read: some of the rows that one call planned.
 
     Attributes:
         num_rows: how many.
         starts_at, spans_at: addresses of the first row's entry of `starts`, and of `spans`. Asking numpy takes a microsecond.
-        clock: when it was planned; maps that were given up since then may be those that its spans are in.
+        clock: when it was planned. Its spans may be in maps that were released since then.
     """
 
     __slots__ = ("_first", "_plan", "clock", "num_rows", "spans_at", "starts_at")
@@ -92,17 +94,15 @@ class Sampler:
 
     def __init__(self, order: Order, tables: Tables, packings: Packings):
         self._order = order
-        self._guard = Guard(tables.files)  # first, so that it ends first: it knows the addresses of maps
+        self._guard = Guard(tables.files)  # created first so that it is removed first: it has addresses of maps
         self._tables = tables
         self._packings = packings
         self._block = np.zeros(words.BLOCK_SIZE, np.int64)
         self._address = self._block.ctypes.data
-        self._words = self._block.data  # 25 ns a word; numpy takes 100
+        self._words = self._block.data  # 25 ns per word; numpy takes 100
         self._report = self._block[REPORT : REPORT + REPORT_SIZE]
         self._mask_scratch = np.empty(MASK_WORDS, np.uint64)
-        self._token_bytes = int(
-            tables.stores[0, TOKEN_BYTES]
-        )  # all stores of a plan are of one tokenizer, and so of one type
+        self._token_bytes = int(tables.stores[0, TOKEN_BYTES])  # all stores of a plan have one tokenizer, so one dtype
         self._borders = np.empty(0, np.int32)
         self._set_constants()
         self._room = 0
@@ -141,7 +141,7 @@ class Sampler:
         return self.locate_places([(step, first_row, num_rows)])
 
     def locate_places(self, places: Sequence[Place]) -> np.ndarray:
-        """int64[n, 2] of all rows of `places` (step, first row, rows, ...), one place after the other."""
+        """int64[n, 2], source and sequence number of all rows of `places` (step, first row, rows, ...), in order."""
         parts = []
         first = 0
         while first < len(places):
@@ -174,7 +174,9 @@ class Sampler:
     # ---- rows -> spans
 
     def plan(self, rows: np.ndarray, sizes: Iterable[int] | None = None) -> list[PlannedRows]:
-        """Find the tokens of located rows, and read none: microbatches of `sizes` rows, together all; None: one of all rows."""
+        """Find the tokens of located rows without reading them. sizes: rows per microbatch, in total all rows; None:
+        one microbatch.
+        """
         self._clock += 1
         if len(rows) > self._room:
             self._make_scratch(len(rows))
@@ -188,7 +190,7 @@ class Sampler:
         return planned
 
     def _make_scratch(self, num_rows: int) -> None:
-        """Room for so many rows, each token a document at worst; memory never touched costs nothing."""
+        """Allocate for this many rows, in the worst case with a document per token. Untouched memory costs nothing."""
         size = num_rows * (self._order.sequence_length + 1) + 1
         columns = size if self._order.packed else num_rows
         self._room = 0  # until there is room: memory may run out in between
@@ -202,7 +204,7 @@ class Sampler:
         self._room = num_rows
 
     def _run_planner(self, rows: np.ndarray) -> None:
-        """Call the kernel, again after each time it asks for a file to be mapped or an epoch to be packed."""
+        """Call the kernel, and call it again whenever it requests that a file is mapped or an epoch packed."""
         if self._tables.pace.is_due():
             self._look_at_files()
         block = self._words
@@ -216,13 +218,13 @@ class Sampler:
                 return
 
     def _look_at_files(self) -> None:
-        """Refuse stores that were replaced; only now and then, as it costs a call of the system for each file."""
+        """Refuse stores that were replaced. Done only now and then, because it costs a system call per file."""
         self._guard.install()
         self._tables.check_files()
 
     def _is_done(self, rows: np.ndarray) -> bool:
-        """Whether a kernel came to its end; if not, what it asked for is there now."""
-        if cut := self._guard.take_replaced():  # before the report, which may come of the zeros
+        """Whether a kernel finished. If not, what it requested is available now."""
+        if cut := self._guard.take_replaced():  # before the report, which may be due to the zeros
             self._tables.refuse_cut_file(cut, self._clock)
             return False
         report = self._report
@@ -240,9 +242,9 @@ class Sampler:
 
         Args:
             planned: what to copy.
-            coming: what will be copied next: it is prefetched on the way.
-            outputs: (word of the block, address) of each array to fill; see `block` for their shapes. A word that was set once
-                has to be set in every call.
+            coming: what will be copied next; it is prefetched.
+            outputs: (word of the block, address) of each array to fill; see `block` for their shapes. A word that was
+                set once must be set in every later call.
         """
         block = self._words
         for word, address in outputs:
@@ -250,7 +252,7 @@ class Sampler:
         if self._tables.pace.is_due():
             self._look_at_files()
         while True:
-            if planned.clock <= self._tables.lost:  # its maps may be gone
+            if planned.clock <= self._tables.lost:  # its maps may be released
                 (planned,) = self.plan(planned.rows)
             block[words.NUM_ROWS] = planned.num_rows
             block[words.STARTS], block[words.SPANS] = planned.starts_at, planned.spans_at
@@ -279,9 +281,11 @@ class Sampler:
             block[words.CROSS] = self._order.cross_document_targets
 
     def set_format(self, ignored_target: int, flat: bool) -> None:
-        """What to write for a target that is not in the loss, -100 or 0; and whether the rows of a microbatch are one row.
+        """Set what is written for a target that is not in the loss, -100 or 0, and whether the rows of a microbatch
+        form one row.
 
-        In one row, the first token of each row would be predicted from the last one of the row before: it has no label.
+        In one row, the first token of each row would be predicted from the last token of the row before, so it has no
+        label.
         """
         self._words[words.IGNORED_TARGET], self._words[words.FLAT_LABELS] = ignored_target, flat
 
@@ -294,9 +298,9 @@ class Sampler:
 
     @property
     def borders(self) -> np.ndarray:
-        """int32[n + 1], where each piece begins in the rows laid end to end, and the end, of the microbatch filled last.
+        """int32[n + 1], where each piece of the last microbatch begins in its concatenated rows, and the end.
 
-        A view of what the next call overwrites.
+        A view, which the next call overwrites.
         """
         return self._borders[: self._words[words.NUM_BORDERS] + 1]
 
@@ -306,5 +310,5 @@ class Sampler:
         return self._words[words.LONGEST]
 
     def ranges(self, planned: PlannedRows, first_row: int = 0) -> list[tuple[int, int]]:
-        """(address, bytes) of the tokens of a microbatch's rows from `first_row` on; none where its maps may be gone."""
+        """(address, bytes) of the tokens of a microbatch's rows from `first_row` on; none if its maps may be released."""
         return planned.ranges(self._token_bytes, first_row) if planned.clock > self._tables.lost else []

@@ -8,7 +8,8 @@ from tokenstore.jit import inline_kernel
 from tokenstore.order.keys import counted_key
 from tokenstore.order.packed import permute_each
 
-# Rows of the uint64 scratch, a column a number to be permuted: the number, then its place; of how many; the key
+# Rows of the uint64 scratch, with a column per number to permute: the number, later its place; the size of its range;
+# the key
 NUMBERS, SIZES, KEYS = range(3)
 
 

@@ -1,10 +1,11 @@
-"""Survive SIGBUS: a kernel that reads a map behind the end of its file, as somebody cut the file, goes on over zeros.
+"""Survive SIGBUS: if a file is truncated while it is mapped, a kernel that reads after its end continues with zeros.
 
-The system sends SIGBUS to the thread that reads such a page. Our handler puts a page of zeros there and notes it, so the
-kernel comes to its end, and its caller throws the batch away and says which file was cut. Every other SIGBUS is that of
-the handler before ours. A sampler has maps of its own, which only its kernels read: nobody else ever sees the zeros.
+The system sends SIGBUS to the thread that reads such a page. Our handler maps a page of zeros there and records it. So
+the kernel finishes, and its caller discards the batch and reports which file was truncated. Every other SIGBUS goes to
+the previous handler. A sampler has its own maps, which only its kernels read, so nothing else ever sees the zeros.
 
-Installed when a sampler first runs, and again where somebody else has replaced it. Linux only; elsewhere nothing is done.
+The handler is installed when a sampler first runs, and again if other code has replaced it. Linux only; elsewhere
+nothing is done.
 """
 
 import mmap
@@ -66,10 +67,10 @@ def _on_bus_error(number: int, info: int, context: int) -> None:
                 state[row + NUM_REPLACED] += 1
                 state[row + REPLACED] = address
                 return
-    # Not ours: the action before takes the signal, as if we had not been here; should it come back to us, the default
+    # Not ours: the previous action gets the signal, as if ours did not exist; if it comes back to us, the default
     _sigaction(number, state[PREVIOUS] if state[PASSED_ON] == 0 else state[DEFAULT], 0)
     state[PASSED_ON] += 1
-    if code <= 0:  # sent by somebody: it will not come again by itself
+    if code <= 0:  # sent by a process: it will not be raised again by itself
         _raise(number)
 
 
@@ -88,7 +89,7 @@ _free = [FIRST_ROW + ROW_WORDS * row for row in reversed(range(MAX_ROWS))]
 
 
 class Guard:
-    """Over the maps of one sampler, which are in `files`."""
+    """Protects the maps of one sampler, which are in `files`."""
 
     def __init__(self, files: np.ndarray):
         self._files = files  # the handler knows its address
@@ -110,11 +111,11 @@ class Guard:
             self._is_ready = True
 
     def has_replaced(self) -> bool:
-        """Whether a kernel read zeros in a map since `take_replaced` was asked last."""
+        """Whether a kernel read zeros in a map since the last call of `take_replaced`."""
         return self._state[self._row + NUM_REPLACED] != 0
 
     def take_replaced(self) -> int:
-        """An address in a map where a kernel read zeros since this was asked last; 0 if there was none."""
+        """An address in a map where a kernel read zeros since the last call; 0 if there is none."""
         if not self._state[self._row + NUM_REPLACED]:
             return 0
         self._state[self._row + NUM_REPLACED] = 0

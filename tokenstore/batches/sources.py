@@ -24,8 +24,8 @@ class SourceMember:
 class Source:
     """Attributes:
     packing: `concat`, `best_fit` or `none`.
-    num_sequences: sequences an epoch, the same in every epoch.
-    num_tokens: tokens an epoch gives, on average over epochs.
+    num_sequences: sequences per epoch, the same in every epoch.
+    num_tokens: tokens per epoch, averaged over epochs.
     length_classes: of its pieces; None under `concat`.
     """
 
@@ -45,12 +45,12 @@ class Source:
 
     @property
     def is_pool(self) -> bool:
-        """Whether its members are sources of their own names; otherwise it is its own only member."""
+        """Whether it is a pool of named sources. Otherwise the source is its own only member."""
         return self.members[0].name != self.name
 
     @property
     def identity(self) -> dict[str, object]:
-        """What of the stores decides the source's sequences."""
+        """The properties of the stores that decide the source's sequences."""
         if not self.is_pool:
             return {**self._content(self.members[0]), "num_sequences": self.num_sequences}
         pool = {member.name: {**self._content(member), "repeat": str(member.repeat)} for member in self.members}
@@ -59,7 +59,7 @@ class Source:
     def _content(self, member: SourceMember) -> dict[str, str]:
         """Identity of a member's content. The digest does not cover the length index, and packing reads it.
 
-        A sound index follows from the boundaries, so this refuses nothing more; a forged one is another plan.
+        A sound index follows from the boundaries, so it makes no difference; a forged index makes a different plan.
         """
         if self.packing == "concat":
             return {"digest": member.store.digest}

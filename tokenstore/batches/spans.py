@@ -1,7 +1,7 @@
 """Spans: runs of tokens that each lie inside one document. A sequence is its spans in row order, then padding.
 
-Boundaries come from a file, so every value is checked before anything is read at it: a damaged file is reported, never
-followed.
+Boundaries come from a file, so every value is checked before it is used as a position: damage is reported, and never
+leads to a read outside of a file.
 """
 
 import numpy as np
@@ -35,7 +35,7 @@ SPAN_COLUMNS = 8
 
 @inline_kernel
 def is_mapped(block: np.ndarray, file: int) -> bool:
-    """Whether `file` can be read, and used as of now; else the report asks for it."""
+    """Whether `file` is mapped; marks it as just used. If it is not, the report requests it."""
     files = files_of(block)
     if files[file, ADDRESS] == 0:
         report(block, NOT_MAPPED, file, 0, 0, 0)
@@ -81,9 +81,7 @@ def put_span(
     continues = np.int64(token + size < stop)
     shard = shard_of(token, row, files)
     at = token - files[shard, FIRST_TOKEN]
-    if (
-        at + size + continues > files[shard, FILE_TOKENS]
-    ):  # a document that straddles shards: its boundaries are damaged
+    if at + size + continues > files[shard, FILE_TOKENS]:  # a document in two shards: its boundaries are damaged
         report(block, BAD_BOUNDARY, row[FIRST_FILE], token, token, token + size + continues)
         return False
     if not is_mapped(block, shard):

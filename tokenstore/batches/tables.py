@@ -1,7 +1,7 @@
-"""Stores and sources as arrays a kernel reads: a row each, a row a file, and the addresses of the files that are mapped.
+"""Stores, sources and files as arrays that a kernel reads: a row for each, with the addresses of the mapped files.
 
-A kernel that needs a file which is not mapped says so and is called again. So the usual batch is one call, a start costs
-nothing, and the number of maps is bounded whatever the number of shards.
+A kernel that needs a file that is not mapped reports it and is called again. So most batches are one call, starting
+costs nothing, and the number of maps is bounded for any number of shards.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ class Tables:
 
     def __init__(self, stores: Mapping[str, Store], sources: Sequence[Source], seed: int):
         self._stores = list(stores.values())
-        self._owners: list[tuple[int, int]] = []  # of each file: store, and its number there
+        self._owners: list[tuple[int, int]] = []  # for each file: its store, and its number there
         self.stores = np.zeros((len(stores), STORE_COLUMNS), np.int64)
         files: list[tuple[int, ...]] = []
         for number, store in enumerate(self._stores):
@@ -72,11 +72,13 @@ class Tables:
         self._held: dict[int, np.ndarray] = {}
         self._most_held = MAX_MAPS
         self._all_used = -1
-        self.lost = 0  # the latest clock at which a map that was given up since had been used
+        self.lost = 0  # the latest use, by clock, of any map that has been released
         self.pace = Pace()
 
     def check_files(self) -> None:
-        """Refuse stores that were replaced, and held files that were written to, cut or taken away, since they were opened."""
+        """Refuse stores that were replaced, and mapped files that were written to, truncated or removed, since they
+        were opened.
+        """
         began = monotonic()
         held: list[list[int]] = [[] for _ in self._stores]
         for number, file in map(self._owners.__getitem__, self._held):
@@ -86,9 +88,9 @@ class Tables:
         self.pace.checked(began)
 
     def refuse_cut_file(self, address: int, clock: int) -> None:
-        """Give up all maps, as one has a page of zeros at `address`, and say what is wrong with its file.
+        """Release all maps, because one has a page of zeros at `address`, and report what is wrong with its file.
 
-        Raises: TokenStoreError: the file is cut or cannot be read. If it is whole again, there is nothing to raise.
+        Raises: TokenStoreError: the file is truncated or cannot be read. If it is complete again, nothing is raised.
         """
         starts = self.files[:, ADDRESS]
         (file,) = np.flatnonzero((starts <= address) & (address < starts + self.files[:, NUM_BYTES]) & (starts > 0))
@@ -99,7 +101,9 @@ class Tables:
         self._stores[number].check_content(file_in_store)
 
     def resolve(self, report: np.ndarray, clock: int) -> None:
-        """Do what a kernel asked for in `report`: map a file; or raise for the damage it met."""
+        """Do what a kernel requested in `report`, which is to map a file, or raise an error for the damage that it
+        found.
+        """
         if report[0] == BAD_ID:
             self._refuse_id(*(int(x) for x in report[1:5]))
         file = int(report[1])
@@ -107,18 +111,18 @@ class Tables:
         store = self._stores[number]
         if report[0] == NOT_MAPPED:
             self._make_room(clock)
-            array = store.map(file_in_store)  # our own: a `Guard` may put zeros into it
+            array = store.map(file_in_store)  # a map of our own: a `Guard` may put zeros into it
             self._held[file] = array
             self.files[file, NUM_BYTES] = array.nbytes
             self.files[file, ADDRESS] = array.ctypes.data
-            self.files[file, LAST_USED] = clock  # not to go before the kernel has come back for it
+            self.files[file, LAST_USED] = clock  # so that it is not released before the kernel runs again
             return
         token, start, stop = (int(x) for x in report[2:5])
         if report[0] == BAD_INDEX:
             found = f"document {start} of {stop} tokens" if stop else f"document {start} of {len(store)}"
             raise CorruptionError(
                 f"documents by length: expected those of one length together, found {found} among others"
-                f" ({store.file(LENGTH_INDEX_NAME)}, or {BOUNDARIES_NAME} beside it); run `tokenstore verify {store.path}`"
+                f" ({store.file(LENGTH_INDEX_NAME)}, or {BOUNDARIES_NAME} next to it); run `tokenstore verify {store.path}`"
             )
         raise CorruptionError(
             f"document of token {token}: expected boundaries that rise around it, found {start}..{stop}"
@@ -134,11 +138,11 @@ class Tables:
         )
 
     def _make_room(self, clock: int) -> None:
-        """Let go of the maps used longest ago, but of none that the batch under way has used."""
+        """Release the maps used longest ago, but none that the current batch has used."""
         while len(self._held) >= self._most_held and self._all_used != clock:
             oldest = min(self._held, key=lambda file: self.files[file, LAST_USED])
             if self.files[oldest, LAST_USED] == clock:
-                self._all_used = clock  # no need to look again for the rest of this batch
+                self._all_used = clock  # not tried again for the rest of this batch
                 return
             self.lost = max(self.lost, int(self.files[oldest, LAST_USED]))
             self.files[oldest, ADDRESS] = 0

@@ -21,7 +21,7 @@ _NUMBERS, _SIZES, _KEYS = range(3)  # rows of the scratch, a column a row
 
 
 class SegmentTables:
-    """The segments that a run of steps touches (nearly always one), as arrays, and which steps these are.
+    """The segments that a range of steps overlaps (nearly always one), as arrays, and that range.
 
     Attributes:
         segments: int64[m, 3], start of each segment's cursor, its period, where its slots begin in `sources` and `earlier`.
@@ -33,7 +33,7 @@ class SegmentTables:
     """
 
     def __init__(self, segments: Sequence[Segment], numbers: Mapping[str, int]):
-        """numbers: of every source of the plan."""
+        """numbers: the number of every source of the plan, by name."""
         tables = [segment.table for segment in segments]
         self.counts = np.zeros((2, len(segments), len(numbers)), np.int64)
         self.numbers = np.zeros((len(segments), len(numbers)), np.int32)
@@ -56,11 +56,11 @@ class SegmentTables:
         )
 
     def begin(self, step: int, cursor: int, end: int, batch_size: int, step_key: int | None) -> None:
-        """Have `locate` count from `step`, which begins at `cursor`; step_key: None where rows are not shuffled."""
+        """Make `locate` count from `step`, which begins at `cursor`. step_key: None if rows are not shuffled."""
         self.block[: SHUFFLED + 1] = step, cursor, end, batch_size, step_key or 0, int(step_key is not None)
 
     def locate(self, places: Sequence[tuple[int, ...]]) -> np.ndarray:
-        """int64[n, 2], source and sequence number of all rows of `places` (step, first row, rows), one place after the other.
+        """int64[n, 2], source and sequence number of all rows of `places` (step, first row, rows), in order.
 
         The source is -1 where the run has ended before the row.
         """
@@ -72,7 +72,7 @@ class SegmentTables:
 
 @inline_kernel
 def _shuffle_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray) -> None:
-    """Fill keys[_NUMBERS] with the place that the shuffle of its step gives to each row."""
+    """Fill keys[_NUMBERS] with the place of each row in the shuffle of its step."""
     count = 0
     for p in range(places.shape[0]):
         step_key = counted_key(np.uint64(block[STEP_KEY]), places[p, 0])
