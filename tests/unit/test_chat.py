@@ -126,7 +126,10 @@ def test_text_parts_are_joined() -> None:
         ({"messages": [USER], "tools": "{"}, "tools: expected JSON, found "),
         ({"messages": [USER], "tools": {"a": 1}}, "tools: expected a list of objects, found object"),
         ({"messages": [USER], "tools": [1]}, "tools: expected a list of objects, found list"),
-        ({"messages": [SYSTEM, USER], "system": "Be long."}, "system: the field and the first message differ"),
+        (
+            {"messages": [SYSTEM, USER], "system": "Be long."},
+            "system: the `system` field and the first message have different texts",
+        ),
         ({"messages": [USER], "system": 7}, "system: expected a string, found number"),
         ({"conversations": [{"from": "cat", "value": "x"}]}, "message 1: expected `from` to be one of .*, found 'cat'"),
         ({"conversations": [{"from": None, "value": "x"}]}, "message 1: expected `from` to be one of .*, found null"),

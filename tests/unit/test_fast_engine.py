@@ -165,7 +165,7 @@ def test_it_has_the_attributes_of_the_reference(load: Callable[..., fast.FastTok
 
 
 UNSUITED: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "no split": (lambda v: v["pre_tokenizer"].update(use_regex=False), "differ from token"),
+    "no split": (lambda v: v["pre_tokenizer"].update(use_regex=False), "differently from token"),
     "other ids": (lambda v: v["added_tokens"].append(added_token("<x>", 900)), "ids of added tokens"),
     "dropout": (lambda v: v["model"].update(dropout=0.1), "BPE without dropout"),
     "lower": (lambda v: v.update(normalizer={"type": "Lowercase"}), "normalizer Lowercase"),

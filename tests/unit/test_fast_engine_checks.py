@@ -59,7 +59,7 @@ def lie(tokenizer_file: Path) -> Callable[..., fast.FastTokenizer]:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (lambda texts, ids, offsets: (ids + np.uint32(1), offsets), "differ from token 0"),
+        (lambda texts, ids, offsets: (ids + np.uint32(1), offsets), "differently from token 0"),
         (lambda texts, ids, offsets: (ids, np.minimum(offsets + (np.arange(offsets.size) == 1), ids.size)), "differ"),
         (lambda texts, ids, offsets: (ids, offsets[:-1]), "gave 2 of 3 documents"),
         (lambda texts, ids, offsets: (ids[:-1], offsets), "documents"),
@@ -117,7 +117,7 @@ def test_checks_aside_find_a_difference_by_the_time_they_are_settled(lie: Callab
     with tokenizer.checks.aside():
         tokenizer.encode_batch(TEXTS[:3])
         tokenizer.encode_batch(TEXTS[3:6])
-        with pytest.raises(EngineMismatch, match="differ from token 0"):
+        with pytest.raises(EngineMismatch, match="differently from token 0"):
             tokenizer.checks.settle()
     with pytest.raises(EngineMismatch):  # at once again
         tokenizer.encode_batch(TEXTS[:3])

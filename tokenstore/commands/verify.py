@@ -89,7 +89,7 @@ def verify(
 
             findings = tokenize_again(store, inputs, share, version, count, filter, map, allow_links)
     unlisted: list[str] = []
-    with contextlib.suppress(TokenStoreError, OSError):  # the damage is a finding already
+    with contextlib.suppress(TokenStoreError, OSError):  # the damage is already reported
         unlisted = unlisted_files(store, allow_links)
     if as_json:
         found = {"findings": [asdict(finding) for finding in findings], "unlisted": unlisted}

@@ -29,7 +29,7 @@ class Interleave:
 
     @property
     def period(self) -> int:
-        """Number of slots of a period."""
+        """Number of slots in a period."""
         return self.source.size
 
     def count(self, source: int, num_slots: int) -> int:

@@ -18,7 +18,7 @@ from tokenstore.store.files import Identity, check_sizes, identity_of, read_bloc
 from tokenstore.store.find_manifest import read_manifest
 from tokenstore.store.maps import map_array
 
-# Mapped files are checked again with at most 1 % of the run time, and at least every 0.2 seconds
+# Checking mapped files again takes at most 1 % of the run time. Seconds between checks: at least, at most
 _CHECK_SHARE, _LEAST_SECONDS, _MOST_SECONDS = 0.01, 0.002, 0.2
 
 

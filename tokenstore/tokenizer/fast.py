@@ -189,7 +189,8 @@ class FastTokenizer:
             if not np.array_equal(part, ids[start:stop]):
                 at = _first_difference(part, ids[start:stop])
                 raise EngineMismatch(
-                    _excerpt(text), f"gigatoken and {self.reference.engine} differ from token {at} of a text on"
+                    _excerpt(text),
+                    f"gigatoken and {self.reference.engine} encode a text differently from token {at} on",
                 )
 
 

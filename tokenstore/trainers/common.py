@@ -14,7 +14,8 @@ from tokenstore.torch_data.loader import AllOptions, TokenLoader
 
 
 class PlacedLoader:
-    """Microbatches of a plan for one rank. Each iteration starts at the step after the trainer's updates so far.
+    """Microbatches of a plan for one rank. Each iteration starts at the first step that the trainer has not
+    trained yet.
 
     It keeps no state between iterations. It is not a `torch.utils.data.DataLoader`, so trainers use it unchanged.
 

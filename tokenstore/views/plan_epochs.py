@@ -34,7 +34,7 @@ class EpochSteps:
 
 
 def steps_of_epochs(plan: Plan, source: str, epochs: Decimal) -> EpochSteps:
-    """The steps that `epochs` passes over a source take, for any number above 0. Skipped steps count as used.
+    """How many steps a number of epochs of a source takes. `epochs` may be any number above 0. Skipped steps count as used.
 
     Raises: ConfigError: the plan has no such source, or the number is not above 0.
 

@@ -101,7 +101,7 @@ def _with_system(messages: list[Any], system: Any) -> list[Any]:
     first = messages[0] if isinstance(messages[0], dict) else {}
     if first.get("role") == "system":
         if first.get("content") != system:
-            raise ValueError("system: the field and the first message differ")
+            raise ValueError("system: the `system` field and the first message have different texts")
         return messages
     return [*_said("system", _text(system, "system"), "system"), *messages]
 

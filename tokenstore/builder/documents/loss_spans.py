@@ -118,7 +118,7 @@ class Renderer:
         return spans
 
     def _advice(self, last: bool = True) -> str:
-        """What to do about a template from which the spans in the loss cannot be determined."""
+        """What to do if the spans in the loss cannot be determined from a template."""
         like = next(iter(self.families), None)
         way = f"--chat-template {like}" if like else "a --chat-template with {% generation %} marks"
         return f"use {way}{', --train-on last' if last and self.train_on != 'last' else ''} or --train-on all"
