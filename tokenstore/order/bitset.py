@@ -1,5 +1,7 @@
-"""A set of small numbers that finds its next member quickly: one word per 64 numbers, and a second level with one bit
-per word.
+"""A set of small integers whose next member is found in a few instructions.
+
+A set is uint64[2, words]. Bit n % 64 of word [0, n // 64] is set if n is a member. Bit w % 64 of word [1, w // 64] is set if
+word [0, w] is not 0, so a search reads one summary word for every 4,096 numbers that are not in the set.
 """
 
 import numpy as np
@@ -11,7 +13,7 @@ _ZERO, _ONE, _ALL = np.uint64(0), np.uint64(1), np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 def empty_bitset(size: int) -> np.ndarray:
-    """uint64[2, words], a set of numbers below `size`, empty."""
+    """An empty set for numbers in [0, size), as uint64[2, words]."""
     return np.zeros((2, size // 64 + 1), np.uint64)
 
 
@@ -34,12 +36,13 @@ def remove(bits: np.ndarray, number: int) -> None:
 
 @inline_kernel
 def next_member(bits: np.ndarray, number: int) -> int:
-    """The least member >= `number`, or -1."""
+    """The smallest member >= `number`, or -1 if there is none."""
     word = number >> 6
     found = bits[0, word] & (_ALL << np.uint64(number & 63))
     if found != _ZERO:
         return (word << 6) + trailing_zeros(found)
     over = word >> 6
+    # Summary bits of the words after this one. The mask keeps bits 0..word & 63 and cannot shift by 64
     above = bits[1, over] & ~(_ALL >> np.uint64(63 - (word & 63)))
     while above == _ZERO:
         over += 1

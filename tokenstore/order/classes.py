@@ -1,6 +1,6 @@
-"""Length classes (ORD-13): the pieces of a source's documents at one sequence length, as unions of runs.
+"""Length classes (ORD-13): the pieces of a source's documents, grouped by length.
 
-The size of their tables depends on the number of distinct lengths, not on the number of documents.
+The tables have one row per distinct document length and member. Their size does not depend on the number of documents.
 """
 
 from collections.abc import Sequence
@@ -11,19 +11,20 @@ import numpy as np
 from tokenstore.jit import inline_kernel
 from tokenstore.order.repeats import Member
 
-SLOT, COPY, PIECE, MEMBER = range(4)
+SLOT, COPY, PIECE, MEMBER = range(4)  # columns of `entries`
 
 
 @dataclass(frozen=True)
 class LengthClasses:
-    """The slots of every class, in order of member, run and copy.
+    """The slots of every class, in the order of member, run and copy number.
 
     Attributes:
         length: the sequence length L.
-        counts: int64[L + 1], slots of each class.
-        starts: int64[L + 2], where each class begins in `entries`.
-        entries: int64[n, 4], a row for the slots that a run adds to a class: its first SLOT, its first COPY, its
-            MEMBER, and PIECE: the number of the piece in its document, in class L the number of pieces of each copy.
+        counts: int64[L + 1], number of slots of each class.
+        starts: int64[L + 2], first row of each class in `entries`.
+        entries: int64[n, 4], one row per class and run that contributes slots to it. SLOT is the first of these slots, COPY
+            the number of the first copy, MEMBER the member. PIECE is the number of the piece in its document; in class L it
+            is the number of full pieces of each copy.
     """
 
     length: int
@@ -38,36 +39,41 @@ class LengthClasses:
 
     @property
     def num_tokens(self) -> int:
-        """Room of all pieces together, in tokens."""
+        """Total length of all pieces in tokens. A shorter copy may use less of its piece."""
         return int((self.counts * np.arange(self.length + 1)).sum())
 
 
 def length_classes(members: Sequence[Member], length: int) -> LengthClasses:
-    """Length classes of `members`, sorted by name, at sequence length `length`, in O(runs log runs + length)."""
+    """Compute the length classes of `members` (sorted by name) at sequence length `length`.
+
+    Takes O(runs log runs + length).
+    """
     parts = []
     for number, member in enumerate(members):
         copies = np.append(member.starts * member.p // member.q, member.num_copies)
         chunks, rest = np.divmod(member.lengths, length)
         sizes = np.diff(copies)
+        # A run contributes to two classes: one shorter piece per copy, and `chunks` full pieces per copy to class L
         for classes, piece, slots in ((rest, chunks, sizes), (np.full_like(rest, length), chunks, sizes * chunks)):
             used = (classes > 0) & (slots > 0)
             columns = (classes, slots, copies[:-1], piece, np.full_like(piece, number))
             parts.append(np.stack([column[used] for column in columns]))
-    table = np.concatenate(parts, axis=1)
+    table = np.concatenate(parts, axis=1)  # [5, n]: class, slots, first copy, piece, member
     table = table[:, np.argsort(table[0], kind="stable")]
     classes, slots = table[:2]
     starts = np.searchsorted(classes, np.arange(length + 2))
     ends = np.append(0, np.cumsum(slots))
     counts = np.diff(ends[starts])
+    # Slots of the class before this row: running total over all rows, less the total where the class begins
     first_slots = ends[:-1] - ends[starts[classes]]
     return LengthClasses(length, counts, starts, np.stack([first_slots, *table[2:]], axis=1))
 
 
 @inline_kernel
 def entry_of(length: int, slot: int, starts: np.ndarray, entries: np.ndarray) -> int:
-    """The row of `entries` that holds `slot` of the class of `length`. Unchecked: 0 <= slot < counts[length]."""
+    """The row of `entries` that contains `slot` of class `length`. Requires 0 <= slot < counts[length]; not checked."""
     low, left = starts[length], starts[length + 1] - starts[length]
-    while left > 1:
+    while left > 1:  # binary search without a branch that depends on the data
         half = left >> 1
         low += half if entries[low + half, SLOT] <= slot else 0
         left -= half
@@ -75,11 +81,19 @@ def entry_of(length: int, slot: int, starts: np.ndarray, entries: np.ndarray) ->
 
 
 def slot_of(classes: LengthClasses, member: int, copy: int, piece: int, run_length: int) -> tuple[int, int]:
-    """(class, slot) of piece `piece` of copy `copy` of `member`, in a run of `run_length` tokens: the inverse of `entry_of`."""
+    """Class and slot of piece `piece` of a document copy: the inverse of `entry_of`.
+
+    Args:
+        classes: length classes of the source.
+        member: number of the member.
+        copy: number of the copy in the epoch.
+        piece: number of the piece in the document.
+        run_length: tokens that the copy has room for.
+    """
     full = piece < run_length // classes.length
     length = classes.length if full else run_length % classes.length
     rows = classes.entries[classes.starts[length] : classes.starts[length + 1]]
-    # rows are sorted by member, then copy; a run has at most one row per class
+    # Rows of a class are sorted by member and copy, so the last row at or before this copy contains it
     key = (rows[:, MEMBER] < member) | ((rows[:, MEMBER] == member) & (rows[:, COPY] <= copy))
     row = rows[int(np.count_nonzero(key)) - 1]
     offset = copy - int(row[COPY])

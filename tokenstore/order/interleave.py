@@ -1,7 +1,9 @@
 """Which source each slot of a period goes to (ORD-4): Tijdeman's chairman assignment.
 
-R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32 (1980). O(P log k) with release buckets and a heap:
-a source waits in the bucket of the first slot at which it may be taken, then in the heap by its deadline.
+R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32 (1980).
+
+One period takes O(P log k) time for P slots and k sources. A source is either in the bucket of the first slot for which it is
+eligible, or, once eligible, in a heap sorted by deadline. No slot examines all sources.
 """
 
 from dataclasses import dataclass
@@ -16,10 +18,10 @@ class Interleave:
     """One period of P slots over k sources.
 
     Attributes:
-        source: int32[P], source of each slot.
+        source: int32[P], the source of each slot.
         earlier: int32[P], number of earlier slots of the same source.
-        places: int32[P], the slots of source 0 in order, then those of source 1, ...
-        first: int64[k + 1], where each source's slots begin in `places`.
+        places: int32[P], the slots of source 0 in rising order, then those of source 1, and so on.
+        first: int64[k + 1], index in `places` of each source's first slot.
     """
 
     source: np.ndarray
@@ -33,21 +35,24 @@ class Interleave:
         return self.source.size
 
     def count(self, source: int, num_slots: int) -> int:
-        """Slots of `source` among the first `num_slots` of the endless repetition of this period."""
+        """Number of slots of `source` among the first `num_slots`, with the period repeated without end."""
         share = int(self.first[source + 1] - self.first[source])
         periods, rest = divmod(num_slots, self.period)
         places = self.places[self.first[source] : self.first[source + 1]]
         return periods * share + int(np.searchsorted(places, rest))
 
     def place(self, source: int, number: int) -> int:
-        """The slot, from 0 and over all periods, of sequence `number` (from 0) of `source`."""
+        """Slot of sequence `number` of `source`. Both count from 0, over all periods."""
         share = int(self.first[source + 1] - self.first[source])
         periods, rest = divmod(number, share)
         return periods * self.period + int(self.places[self.first[source] + rest])
 
 
 def interleave(shares: tuple[int, ...]) -> Interleave:
-    """Lay out one period for integer shares, each >= 1, of sources sorted by name; the sum is at most MAX_PERIOD."""
+    """Assign the slots of one period.
+
+    shares: of the sources sorted by name, each at least 1, with a sum of at most `weights.MAX_PERIOD`.
+    """
     weights = np.array(shares, np.int64)
     period, num_sources = int(weights.sum()), weights.size
     first = np.concatenate([[0], np.cumsum(weights)])
@@ -71,17 +76,30 @@ def _interleave_kernel(
     earlier: np.ndarray,
     places: np.ndarray,
 ) -> None:
-    """heap: int64[k, 2], (deadline, source). work: int64[P + 2 + 2k], zeroed: bucket heads, their links, counts."""
+    """Assign slots 1..P in turn, each to the eligible source with the smallest deadline; ties go to the first source.
+
+    A source with x earlier slots has exactly one entry, in a bucket or in the heap, until it has all of its c slots. ORD-4 makes
+    it eligible from slot ceil(P (1 + D x) / (D c)) on, where D = 2k - 2. Buckets are linked lists in two int64 arrays, so the
+    kernel allocates nothing.
+
+    Args:
+        c: int64[k], shares.
+        period: P, their sum.
+        first: int64[k + 1], see `Interleave`.
+        heap: int64[k, 2], scratch: a binary heap of (deadline, source).
+        work: int64[P + 2 + 2k], zeros: first source of each bucket, next source in the same bucket, and x of each source.
+        source, earlier, places: int32[P], output, see `Interleave`.
+    """
     k = c.size
     d = 2 * k - 2
     head, link, x = work[: period + 2], work[period + 2 : period + 2 + k], work[period + 2 + k :]
-    for s in range(k):  # heads and links are source + 1; 0 for none
+    for s in range(k):  # head and link contain source + 1; 0 is the end of a list
         release = -((-period) // (d * c[s]))
         link[s] = head[release]
         head[release] = s + 1
     size = 0
     for n in range(1, period + 1):
-        s = head[n] - 1
+        s = head[n] - 1  # the sources that become eligible at this slot move to the heap
         while s >= 0:
             deadline = (period * (d * x[s] + d - 1)) // (d * c[s]) + 1
             size = _push(heap, size, deadline, s)
@@ -93,13 +111,14 @@ def _interleave_kernel(
         x[s] += 1
         if x[s] < c[s]:
             release = -((-period * (1 + d * x[s])) // (d * c[s]))
-            release = max(release, n + 1)
+            release = max(release, n + 1)  # one slot per source and turn
             link[s] = head[release]
             head[release] = s + 1
 
 
 @inline_kernel
 def _push(heap: np.ndarray, size: int, deadline: int, source: int) -> int:
+    """Insert (deadline, source) and return the new size."""
     at = size
     while at > 0:
         up = (at - 1) // 2
@@ -113,7 +132,7 @@ def _push(heap: np.ndarray, size: int, deadline: int, source: int) -> int:
 
 @inline_kernel
 def _pop(heap: np.ndarray, size: int) -> int:
-    """Remove the smallest entry."""
+    """Remove the smallest entry and return the new size."""
     size -= 1
     deadline, source = heap[size, 0], heap[size, 1]
     at = 0

@@ -1,6 +1,4 @@
-"""The inverse of the order: from a slot or a window to the sequence that contains it. Called once per query, never per
-token.
-"""
+"""The inverse of the order: which sequence contains a slot or a window. Used by searches, never while batches are made."""
 
 import numpy as np
 
@@ -12,7 +10,11 @@ from tokenstore.order.windows import window_offset
 
 
 class BinIndex:
-    """Finds the bin of a slot in a packing, in O(depth log groups) after one sort of the groups."""
+    """Finds the bin of a slot in a packing.
+
+    A lookup takes O(depth log groups), where depth is the number of groups that a bin passed through. The constructor sorts the
+    groups twice.
+    """
 
     def __init__(self, packing: Packing):
         self._packing = packing
@@ -22,11 +24,11 @@ class BinIndex:
         self._lengths, self._parents = groups[self._by_slot, LENGTH], groups[self._by_parent, PARENT]
 
     def bin_of(self, length: int, slot: int) -> int:
-        """The bin that holds `slot` of the class of `length`."""
+        """The number of the bin that contains `slot` of class `length`."""
         packing, groups = self._packing, self._packing.groups
         group = _last(self._by_slot, self._lengths, length, groups[:, FIRST_SLOT], slot)
         place = (slot - int(groups[group, FIRST_SLOT])) // int(groups[group, COPIES])
-        while place < groups[group, TAKEN]:  # this bin moved on to a later group
+        while place < groups[group, TAKEN]:  # the bin left this group for a later one
             group = _last(self._by_parent, self._parents, group, groups[:, OFFSET], place)
             place -= int(groups[group, OFFSET])
         leaf = int(np.searchsorted(packing.leaves, group))
@@ -34,16 +36,23 @@ class BinIndex:
 
 
 def _last(order: np.ndarray, keys: np.ndarray, key: int, values: np.ndarray, value: int) -> int:
-    """The last row of `order` with this key whose value is at most `value`."""
+    """The last row with key `key` and a value of at most `value`. `order` sorts rows by key, then by value."""
     low, high = np.searchsorted(keys, [key, key + 1])
     rows = order[low:high]
     return int(rows[np.searchsorted(values[rows], value, side="right") - 1])
 
 
 def place_before(images: np.ndarray, size: int, base: np.uint64, counter: int, inner: int = -1) -> np.ndarray:
-    """The numbers that `permute` maps to `images`, int64 values in range(size), under counted key `counter` of `base`.
+    """Undo `permute` for many numbers.
 
-    inner: if 0 or more, the key is counted key `inner` of that key, as for the classes of an epoch.
+    Args:
+        images: int64[n] in range(size), results of `permute`.
+        size: size of the permuted range.
+        base: base key.
+        counter: the key is counted key number `counter` of `base`.
+        inner: if 0 or more, the key is instead counted key number `inner` of that key, as for the classes of an epoch.
+
+    Returns: int64[n], the numbers that `permute` maps to `images`.
     """
     out = np.empty(len(images), np.int64)
     _unpermute(np.asarray(images, np.int64), size, as_bits(base), counter, inner, out)
@@ -60,7 +69,7 @@ def _unpermute(images: np.ndarray, size: int, base_bits: int, counter: int, inne
 
 
 def circle_offset(num_tokens: int, base: np.uint64, epoch: int) -> int:
-    """Where the circle of `concat` begins in an epoch (ORD-7)."""
+    """Stream position at which the circle of `concat` begins in `epoch` (ORD-7)."""
     out = np.empty(1, np.int64)
     _offset(num_tokens, as_bits(base), epoch, out)
     return int(out[0])

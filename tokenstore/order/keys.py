@@ -1,5 +1,6 @@
-"""Keys (ORD-1): the user's seed and labels -> uint64. Here uint64 is combined only with uint64; otherwise numba would
-convert it to float.
+"""Keys (ORD-1): from a seed and labels to uint64.
+
+Arithmetic here never mixes uint64 with another integer type, because numba would convert both to float64.
 """
 
 import hashlib
@@ -16,14 +17,14 @@ _S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
 
 
 def base_key(seed: int, purpose: str, name: str = "") -> np.uint64:
-    """The base key of (seed, purpose, name), see ORD-1. Any integer is a seed."""
+    """The base key of (seed, purpose, name), see ORD-1. Any integer is a valid seed."""
     text = json.dumps([seed, purpose, name])
     return np.uint64(int.from_bytes(hashlib.blake2b(text.encode("ascii"), digest_size=8).digest(), "little"))
 
 
 @inline_kernel
 def mix(x: np.uint64) -> np.uint64:
-    """The SplitMix64 finaliser: a bijection of uint64 in which every input bit reaches every output bit."""
+    """The SplitMix64 finaliser: a bijection of uint64 in which every input bit affects every output bit."""
     x ^= x >> _S30
     x *= _MUL1
     x ^= x >> _S27
@@ -38,5 +39,5 @@ def counted_key(base: np.uint64, counter: int) -> np.uint64:
 
 
 def as_bits(key: np.uint64) -> int:
-    """The int64 with the same bits: passing numba a Python int above 2**63 costs 50 microseconds per call."""
+    """The int64 with the same bits as `key`. Passing a Python int of 2**63 or more to a kernel costs 50 us per call."""
     return int(np.uint64(key).astype(np.int64))

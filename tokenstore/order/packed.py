@@ -1,6 +1,4 @@
-"""Sequences of a packed source (ORD-15): the slots of a bin, their order in the row, and which piece is in a slot in an
-epoch.
-"""
+"""Sequences of a packed source (ORD-15): the slots of a bin, their order in the row, and the permutation of each class."""
 
 import numpy as np
 
@@ -13,19 +11,25 @@ from tokenstore.order.permutation import SMALL, SWAP_ROUNDS, permute, swap_round
 def slots_of_bin(
     number: int, nodes: np.ndarray, leaves: np.ndarray, starts: np.ndarray, lengths: np.ndarray, slots: np.ndarray
 ) -> int:
-    """Write the slots of bin `number` to int64 `lengths` (their classes) and `slots`; return how many there are, at
-    most L.
+    """Write the slots of bin `number`, and return how many there are (at most L).
 
-    nodes, leaves, starts: see `packing.Bins`.
+    The last leaf that starts at or before `number` contains the bin. From there the loop follows parents up to the root, node 0,
+    and lists the slots that each group added to the bin, the last placement first.
+
+    Args:
+        number: of the bin.
+        nodes, leaves, starts: int64 arrays, see `packing.Bins`.
+        lengths, slots: int64[L] or longer, output: class and slot.
     """
     low, left = 0, leaves.shape[0]
-    while left > 1:  # without a branch: a wrong branch prediction costs more than the whole step
+    while left > 1:  # no branch that depends on the data: a misprediction costs more than a step
         half = left >> 1
         low += half if starts[low + half] <= number else 0
         left -= half
     node, place = leaves[low, 0], number + leaves[low, 1]
     count = 0
     while node > 0:
+        # The group put `copies` slots in a row into each of its bins; this bin is number `place` of the group
         length, copies = nodes[node, 1] >> 32, nodes[node, 1] & 0xFFFFFFFF
         first = nodes[node, 3] + place * copies
         for slot in range(first, first + copies):
@@ -47,11 +51,10 @@ def shuffle_slots(key: np.uint64, count: int, lengths: np.ndarray, slots: np.nda
 
 @inline_kernel
 def permute_each(sizes: np.ndarray, keys: np.ndarray, numbers: np.ndarray) -> None:
-    """`permute` every numbers[j] in range(sizes[j]) with keys[j], in place. All are uint64 arrays; `keys` is
-    overwritten.
+    """Apply `permute(numbers[j], sizes[j], keys[j])` to every j in place. All arrays are uint64[n]; `keys` is overwritten.
 
-    On small domains each round is applied to all numbers before the next one. The processor then works on several at a
-    time, which is three times as fast.
+    For small domains the outer loop is over rounds and the inner loop over numbers. The numbers are independent of each other,
+    so the inner loop becomes vector instructions: three times as fast as one number after the other.
     """
     small = 0
     for j in range(numbers.size):
@@ -65,5 +68,6 @@ def permute_each(sizes: np.ndarray, keys: np.ndarray, numbers: np.ndarray) -> No
         keys[j] = mix(keys[j])
     for r in range(SWAP_ROUNDS):
         for j in range(numbers.size):
+            # Large domains are done already. Computing a round and discarding it keeps the loop free of branches
             x = swap_round(numbers[j], sizes[j], mix(keys[j] + np.uint64(r)))
             numbers[j] = x if sizes[j] < np.uint64(SMALL) else numbers[j]

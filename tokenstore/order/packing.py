@@ -1,8 +1,8 @@
-"""Packing (ORD-14): puts the pieces of an epoch into bins of one sequence each. It works on the length histogram, not
-on documents.
+"""Packing (ORD-14): assigns the pieces of an epoch to bins of one sequence each.
 
-Best-fit decreasing is from Johnson (1973). Krell et al. (2021, arXiv 2107.02027) handle many equal bins at once.
-Spreading the long pieces over all bins first gives documents new neighbours in every epoch.
+The input is the histogram of piece lengths, not the documents. Best-fit decreasing is due to Johnson (1973). Krell et al. 2021
+(arXiv 2107.02027) apply it to many equal bins at once. Here the long pieces are first spread over all bins by worst fit, so that
+documents get new neighbours in every epoch.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ from tokenstore.order.bitset import add, empty_bitset, next_member, remove
 from tokenstore.order.classes import LengthClasses
 from tokenstore.order.keys import as_bits, counted_key
 
-PARTS = 16384  # entries of all classes together, approximately: more of them mix better and cost more
+PARTS = 16384  # approximate number of entries over all classes; more entries mix better and take longer
 JITTER_BITS = 22
-LADDER = (
+# Percent of the tokens that is packed by best fit (0: all), and strength of the jitter
+ATTEMPTS = (
     (2, 38),
     (5, 38),
     (10, 26),
@@ -24,26 +25,29 @@ LADDER = (
     (50, 12),
     (0, 2),
     (0, 0),
-)  # by attempt: percent of tokens packed by best fit (0: all), and jitter
+)
 SLACK, SLACK_OF_FEW, FEW_PIECES, FEW_BINS = 1000, 200, 100_000, 32
 
-# Columns of a group: where its bins come from (a group and the first of its bins), what was put into each, number of
-# bins, bins that moved on to later groups, and the group below it on its stack
+# Columns of a group. Its bins are BINS consecutive bins of group PARENT, from bin OFFSET on. Each got COPIES slots of class
+# LENGTH, the first of them FIRST_SLOT. The first TAKEN of its bins have moved to later groups. BELOW is the next group on the
+# same stack
 PARENT, OFFSET, FIRST_SLOT, LENGTH, COPIES, BINS, TAKEN, BELOW = range(8)
-_LENGTH, _FIRST, _STOP = range(3)  # columns of an entry
+_LENGTH, _FIRST, _STOP = range(3)  # columns of an entry: the slots [_FIRST, _STOP) of class _LENGTH
 _NO_BIN, _NO_ROOM = -1, -2
 _ALL_JOIN = 1 << 62
 
 
 @dataclass(frozen=True)
 class Packing:
-    """The bins of one epoch. `groups` is a tree: a bin's content is that of its group and of all groups it came from.
+    """The bins of one epoch.
+
+    `groups` is a tree. A bin contains the slots that its group added, and those of all ancestors of the group.
 
     Attributes:
-        groups: int64[n, 8], see the columns above; group 0 has the empty bins from which all others came.
-        leaves: int64[m], the groups in which bins ended, in the order in which they were made.
-        starts: int64[m + 1], number of the first bin that ended in each.
-        attempt: number of the attempt that succeeded.
+        groups: int64[n, 8], see the columns above. Group 0 is the root: all bins, empty.
+        leaves: int64[m], the groups in which bins end, in the order in which the groups were made.
+        starts: int64[m + 1], number of the first bin of each leaf, and the number of bins.
+        attempt: index in ATTEMPTS of the attempt that succeeded.
     """
 
     groups: np.ndarray
@@ -54,12 +58,12 @@ class Packing:
 
 @dataclass(frozen=True)
 class Bins:
-    """A packing in the form in which bins are read one by one. It takes half the memory.
+    """A packing in the form that kernels read, with half the memory: 32 bytes per group.
 
     Attributes:
-        nodes: int64[n, 4], for each group: its parent, length << 32 | copies, first bin in the parent, first slot.
-        leaves: int64[m, 2], the groups in which bins ended; a bin's number plus the second column is its place in the group.
-        starts: int64[m + 1], number of the first bin that ended in each.
+        nodes: int64[n, 4], of each group PARENT, LENGTH << 32 | COPIES, OFFSET and FIRST_SLOT.
+        leaves: int64[m, 2], the groups in which bins end, and what to add to the number of a bin to get its place in the group.
+        starts: int64[m + 1], number of the first bin of each leaf, and the number of bins.
     """
 
     nodes: np.ndarray
@@ -68,7 +72,7 @@ class Bins:
 
 
 def bins_of(packing: Packing) -> Bins:
-    """The bins of a packing."""
+    """Convert a packing to the form that kernels read."""
     groups, leaves = packing.groups, packing.leaves
     content = groups[:, LENGTH] << 32 | groups[:, COPIES]
     nodes = np.stack([groups[:, PARENT], content, groups[:, OFFSET], groups[:, FIRST_SLOT]], axis=1)
@@ -76,10 +80,11 @@ def bins_of(packing: Packing) -> Bins:
 
 
 def num_best_fit(classes: LengthClasses) -> int:
-    """Number of sequences per epoch of `best_fit`, the same for every epoch."""
+    """Number of sequences per epoch under `best_fit`. It is the same for every epoch."""
     pieces = classes.num_pieces
     lengths = np.flatnonzero(classes.counts)[::-1]
-    entries = np.stack([lengths, np.zeros_like(lengths), classes.counts[lengths]], axis=1)  # no class is cut
+    # [classes, 3], one entry per class
+    entries = np.stack([lengths, np.zeros_like(lengths), classes.counts[lengths]], axis=1)
     groups = _pack(entries, classes.length + 1, classes.length, pieces, _ALL_JOIN)
     bins = int(groups[0, TAKEN])
     least = -(-classes.num_tokens // classes.length)
@@ -90,11 +95,19 @@ def num_best_fit(classes: LengthClasses) -> int:
 
 
 def pack(classes: LengthClasses, num_bins: int, jitter_base: np.uint64, epoch: int, shuffle: bool) -> Packing:
-    """Pack `epoch` into exactly `num_bins` bins (`num_best_fit`). Without shuffle all epochs have the same packing."""
+    """Pack an epoch into exactly `num_bins` bins under `best_fit`.
+
+    Args:
+        classes: length classes of the source.
+        num_bins: result of `num_best_fit`.
+        jitter_base: base key for "jitter" (ORD-1).
+        epoch: number of the epoch. Without shuffle it has no effect.
+        shuffle: whether the plan shuffles.
+    """
     length, pieces = classes.length, classes.num_pieces
     parts = max(1, PARTS // length)
-    for attempt, (percent, jitter) in enumerate(LADDER):
-        last = attempt == len(LADDER) - 1
+    for attempt, (percent, jitter) in enumerate(ATTEMPTS):
+        last = attempt == len(ATTEMPTS) - 1
         if not shuffle and not last:
             continue
         cut = _cut(classes, percent) if percent else length + 1
@@ -102,11 +115,11 @@ def pack(classes: LengthClasses, num_bins: int, jitter_base: np.uint64, epoch: i
         groups = _pack(entries, cut, length, num_bins, pieces - num_bins)
         if len(groups):
             return _numbered(groups, attempt)
-    raise AssertionError("best-fit decreasing fits by the choice of num_bins")
+    raise AssertionError("best-fit decreasing cannot fail, because num_bins is at least the number it fills")
 
 
 def pack_singles(classes: LengthClasses) -> Packing:
-    """`none`: each piece has its own bin, the longest first."""
+    """Pack under `none`: one piece per bin, the longest pieces first."""
     lengths = np.flatnonzero(classes.counts)[::-1]
     groups = np.zeros((len(lengths) + 1, 8), np.int64)
     groups[1:, LENGTH], groups[1:, COPIES], groups[1:, BINS] = lengths, 1, classes.counts[lengths]
@@ -116,19 +129,20 @@ def pack_singles(classes: LengthClasses) -> Packing:
 
 
 def _numbered(groups: np.ndarray, attempt: int) -> Packing:
+    """Number the bins by the group in which they end."""
     ended = groups[:, BINS] - groups[:, TAKEN]
     leaves = np.flatnonzero(ended)
     return Packing(groups, leaves, np.append(0, np.cumsum(ended[leaves])), attempt)
 
 
 def _cut(classes: LengthClasses, percent: int) -> int:
-    """The greatest length such that shorter pieces have at most `percent` of the tokens of all classes except L."""
-    tokens = np.cumsum(classes.counts[:-1] * np.arange(classes.length))  # tokens of pieces up to each length
+    """The greatest length such that the pieces below it contain at most `percent` of the tokens outside class L."""
+    tokens = np.cumsum(classes.counts[:-1] * np.arange(classes.length))  # [L], tokens in pieces of at most each length
     return int(np.searchsorted(tokens, int(tokens[-1]) // 100 * percent, side="right"))
 
 
 def _entries(classes: LengthClasses, parts: int, jitter: int, cut: int, base: np.uint64, epoch: int) -> np.ndarray:
-    """int64[n, 3], the sub-entries in the order in which they are packed."""
+    """int64[n, 3], the entries in the order in which they are placed (ORD-14, steps 3 and 4)."""
     sizes = np.minimum(classes.counts, parts)
     entries = np.empty((int(sizes.sum()), 3), np.int64)
     sort_keys = np.empty(len(entries), np.int64)
@@ -137,12 +151,13 @@ def _entries(classes: LengthClasses, parts: int, jitter: int, cut: int, base: np
 
 
 def greatest_first(keys: np.ndarray) -> np.ndarray:
-    """Indices that sort int64 `keys` >= 0 in descending order; equal keys stay in order.
+    """Indices that sort int64 `keys` (all >= 0) from greatest to smallest. Equal keys keep their order.
 
-    Each key and its index are sorted as one number, in a fifth of the time of a stable argsort.
+    Each key and its index are combined into one integer, and these are sorted. That takes a fifth of the time of a stable
+    argsort.
     """
     bits = len(keys).bit_length()
-    if int(keys.max(initial=0)) >> (63 - bits):  # both do not fit: sequences of half a million tokens
+    if int(keys.max(initial=0)) >> (63 - bits):  # does not fit 63 bits: sequences of half a million tokens
         return np.argsort(-keys, kind="stable")
     both = (-keys << bits) + np.arange(len(keys))
     both.sort()
@@ -160,7 +175,22 @@ def _cut_classes(
     entries: np.ndarray,
     sort_keys: np.ndarray,
 ) -> int:
-    """Fill entries and sort keys, the longest class first; return the number of entries."""
+    """Cut each class into entries of nearly equal size and compute their sort keys. Returns the number of entries.
+
+    Sort keys are integers, length * (2**22 + jitter * u), so that jitter changes the order of similar lengths without floats.
+    `most` is greater than any of them. Entries of length >= `cut` get `most` in addition, and class L gets 2 * `most`, so one
+    descending sort gives the order of ORD-14 step 4.
+
+    Args:
+        counts: int64[L + 1], slots of each class.
+        parts: entries per class, at most; class L is always one entry.
+        jitter: strength of the jitter.
+        cut: the smallest length that is placed by worst fit.
+        base_bits: base key for "jitter", as int64.
+        epoch: number of the epoch.
+        entries: int64[n, 3], output, from the longest class to the shortest.
+        sort_keys: int64[n], output.
+    """
     used = 0
     longest = counts.size - 1
     most = counts.size << (JITTER_BITS + 1)  # above every length with its jitter
@@ -182,20 +212,24 @@ def _cut_classes(
 
 
 def _pack(entries: np.ndarray, cut: int, length: int, num_bins: int, joins: int) -> np.ndarray:
-    """int64[n, 8], the groups; no rows if a piece found no bin."""
+    """int64[n, 8], the groups; n = 0 if a piece fits no bin."""
     room = min(int((entries[:, _STOP] - entries[:, _FIRST]).sum()) + 1, 128 * len(entries) + 1024)
     while True:
         stacks, bits = np.full(length + 1, -1, np.int64), empty_bitset(length + 1)
         groups = np.empty((room, 8), np.int64)
         used = place(entries, cut, num_bins, joins, stacks, bits, groups)
         if used != _NO_ROOM:
-            return groups[: max(used, 0)]  # memory never touched costs nothing
+            return groups[: max(used, 0)]  # a view: pages of `groups` that were never written take no memory
         room *= 2
 
 
 @inline_kernel
 def _tokens_left(best: bool, piece: int, joins: int, top: int, stacks: np.ndarray, bits: np.ndarray) -> int:
-    """The tokens left in the bins to which a piece goes; 0 or less if no bin fits."""
+    """Tokens left in the bins that get the next piece, which selects a stack; 0 or less if the piece fits no bin.
+
+    Best fit takes the smallest number that is enough, worst fit the greatest. When no more pieces may join others, only empty
+    bins are used.
+    """
     if joins == 0:
         return stacks.size - 1 if stacks[stacks.size - 1] >= 0 else 0
     if best:
@@ -207,11 +241,22 @@ def _tokens_left(best: bool, piece: int, joins: int, top: int, stacks: np.ndarra
 def place(
     entries: np.ndarray, cut: int, num_bins: int, joins: int, stacks: np.ndarray, bits: np.ndarray, groups: np.ndarray
 ) -> int:
-    """Place entries int64[n, 3] into bins of `stacks.size - 1` tokens, those of length >= `cut` worst fit, the others best fit.
+    """Place all entries into bins (ORD-14, step 5).
 
-    joins: number of pieces that may join a bin that is not empty. stacks: int64[L + 1] of -1; bits: an empty bitset;
-        scratch.
-    groups: int64[room, 8], filled. Returns the number of groups, _NO_BIN or _NO_ROOM.
+    Bins with equal content are handled together as a group, so the cost depends on the number of entries, not on the number of
+    documents. Invariant: stack r lists the groups that have bins left with r free tokens, and `bits` contains r exactly if stack
+    r is not empty. The stacks are linked lists through column BELOW, so a step takes constant time apart from finding r.
+
+    Args:
+        entries: int64[n, 3], in the order in which they are placed.
+        cut: entries of this length or more are placed by worst fit, the others by best fit.
+        num_bins: number of bins N.
+        joins: number of pieces that may join a bin that is not empty.
+        stacks: int64[L + 1] of -1, scratch: the top group of each stack.
+        bits: empty bitset for L + 1 numbers, scratch.
+        groups: int64[room, 8], output.
+
+    Returns: the number of groups; _NO_BIN if a piece fits no bin; _NO_ROOM if `groups` is too short.
     """
     length = top = stacks.size - 1
     groups[0, :] = 0
@@ -223,7 +268,7 @@ def place(
         piece, first, stop = entries[e, _LENGTH], entries[e, _FIRST], entries[e, _STOP]
         best = piece < cut
         while first < stop:
-            while not best and top > 0 and stacks[top] < 0:  # no bin gets more room than the emptiest has
+            while not best and top > 0 and stacks[top] < 0:  # bins only get fuller, so the greatest r never grows
                 top -= 1
             left = _tokens_left(best, piece, joins, top, stacks, bits)
             if left <= 0:
@@ -233,11 +278,12 @@ def place(
             parent = stacks[left]
             copies = min(left // piece, stop - first) if best else 1
             copies = min(copies, joins if left < length else joins + 1)
-            cost = copies if left < length else copies - 1  # pieces of a bin that join others
+            cost = copies if left < length else copies - 1  # pieces per bin that join others
             bins = min(groups[parent, BINS] - groups[parent, TAKEN], (stop - first) // copies)
             if cost > 0:
                 bins = min(bins, joins // cost)
                 joins -= bins * cost
+            # The first `bins` bins of the parent leave it and form the new group
             group = groups[used]
             group[PARENT], group[OFFSET], group[FIRST_SLOT] = parent, groups[parent, TAKEN], first
             group[LENGTH], group[COPIES], group[BINS], group[TAKEN] = piece, copies, bins, 0

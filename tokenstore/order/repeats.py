@@ -1,7 +1,8 @@
-"""Documents by length, and how often an epoch contains each (ORD-12): its copies, and their positions in an epoch.
+"""Documents by length and how often each appears in an epoch (ORD-12).
 
-A repeat factor p/q spreads its copies as evenly as a line of slope p/q crosses whole numbers, so no list of the chosen
-documents is needed, and every epoch has the same number of copies.
+The copies of documents in an epoch are numbered 0, 1, ... in the order of their documents in the length index. A repeat factor
+p/q spreads the copies as evenly as a line of slope p/q crosses whole numbers. So the document of a copy is computed, not stored, and
+every epoch has the same number of copies.
 """
 
 from dataclasses import dataclass
@@ -14,11 +15,15 @@ from tokenstore.jit import inline_kernel
 
 @dataclass(frozen=True)
 class Member:
-    """The documents of one store, by length, and its repeat factor p/q in lowest terms.
+    """The documents of one store by length, and its repeat factor p/q.
 
     Attributes:
-        lengths: int64[runs], tokens of the documents of each run, increasing.
-        starts: int64[runs], position of each run's first document.
+        lengths: int64[runs], tokens per document of each run, rising.
+        starts: int64[runs], position in the length index of each run's first document.
+        num_documents: documents of the store.
+        p, q: repeat factor in lowest terms.
+
+    Raises: ValueError: p/q is not positive or not in lowest terms.
     """
 
     lengths: np.ndarray
@@ -33,16 +38,16 @@ class Member:
 
     @property
     def num_copies(self) -> int:
-        """Maximum number of copies in an epoch."""
+        """Number of copies in an epoch, including those that are empty in some epochs."""
         return -(-self.num_documents * self.p // self.q)
 
 
 @inline_kernel
 def position_of(copy: int, epoch: int, p: int, q: int) -> int:
-    """Position of the document that is copy `copy` in `epoch`; the number of documents or more if the copy is empty."""
+    """Position of the document of number `copy` in `epoch`; the number of documents or more if the copy is empty."""
     if p == q:
         return copy
-    e = epoch % q  # F(e + x) - F(e) does not change when q is taken from e
+    e = epoch % q  # F(e + x) - F(e) does not change when e changes by q; small products cannot overflow
     return ((e * p // q + copy + 1) * q + p - 1) // p - 1 - e
 
 

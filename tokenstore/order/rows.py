@@ -1,4 +1,4 @@
-"""Rows of steps -> (source, number of the sequence within the source) (ORD-5, ORD-6)."""
+"""Locates rows (ORD-5, ORD-6): from a row of a step to a source and the number of a sequence in that source."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,29 +11,28 @@ from tokenstore.order.keys import counted_key
 from tokenstore.order.packed import permute_each
 from tokenstore.order.schedule import Segment
 
-# Words of the block that the kernel takes. Steps from FIRST_STEP on begin at cursor CURSOR and have BATCH_SIZE sequences each; at
-# END or after it there is no sequence. SHUFFLED: whether the rows of a step are shuffled, by STEP_KEY. Then addresses and sizes
-# of the tables of SegmentTables
+# Words of the block that the kernel takes as an argument. Step FIRST_STEP begins at cursor CURSOR; it and the steps after it have
+# BATCH_SIZE sequences each. The run ends at cursor END. If SHUFFLED is 1, STEP_KEY is the base key for the shuffle of steps. The
+# other words are addresses and sizes of the arrays of SegmentTables
 FIRST_STEP, CURSOR, END, BATCH_SIZE, STEP_KEY, SHUFFLED = range(6)
 SEGMENTS, NUM_SEGMENTS, COUNTS, NUM_SOURCES, NUMBERS, SOURCES, EARLIER, NUM_SLOTS = range(6, 14)
 BLOCK_SIZE = 14
-_NUMBERS, _SIZES, _KEYS = range(3)  # rows of the scratch, a column a row
+_NUMBERS, _SIZES, _KEYS = range(3)  # rows of the scratch uint64[3, n]; it has one column per row of a step
 
 
 class SegmentTables:
-    """The segments that a range of steps overlaps (nearly always one), as arrays, and that range.
+    """The segments of some consecutive steps as arrays. Nearly always it is one segment.
 
     Attributes:
-        segments: int64[m, 3], start of each segment's cursor, its period, where its slots begin in `sources` and `earlier`.
-        counts: int64[2, m, num_sources], sequences before the segment, and shares.
-        numbers: int32[m, num_sources], the plan's number of the segment's i-th source.
-        sources, earlier: int32[sum of periods], the source of each slot, and the number of its earlier slots in the period;
-            for one segment its own tables.
+        segments: int64[m, 3], of each segment its first cursor, its period, and the index of its first slot in `sources`.
+        counts: int64[2, m, num_sources], sequences of each source before the segment, and shares.
+        numbers: int32[m, num_sources], the number in the plan of the segment's i-th source.
+        sources, earlier: int32[sum of periods], `source` and `earlier` of all slots; see `Interleave`.
         block: int64[BLOCK_SIZE], see the words above.
     """
 
     def __init__(self, segments: Sequence[Segment], numbers: Mapping[str, int]):
-        """numbers: the number of every source of the plan, by name."""
+        """Copy the tables of `segments`; `numbers` has the number of every source of the plan."""
         tables = [segment.table for segment in segments]
         self.counts = np.zeros((2, len(segments), len(numbers)), np.int64)
         self.numbers = np.zeros((len(segments), len(numbers)), np.int32)
@@ -44,7 +43,7 @@ class SegmentTables:
         periods = [table.period for table in tables]
         first = np.cumsum([0, *periods[:-1]])
         self.segments = np.array([[segment.start for segment in segments], periods, first], np.int64).T.copy()
-        if len(tables) == 1:  # nearly always; avoids copying megabytes
+        if len(tables) == 1:  # the usual case: avoids a copy of up to 8 MB
             self.sources, self.earlier = tables[0].source, tables[0].earlier
         else:
             self.sources = np.concatenate([table.source for table in tables])
@@ -56,13 +55,24 @@ class SegmentTables:
         )
 
     def begin(self, step: int, cursor: int, end: int, batch_size: int, step_key: int | None) -> None:
-        """Make `locate` count from `step`, which begins at `cursor`. step_key: None if rows are not shuffled."""
+        """Set the step from which `locate` counts.
+
+        Args:
+            step: a step; the steps that `locate` gets are this one or later, with the same batch size.
+            cursor: its first sequence.
+            end: cursor at which the run ends.
+            batch_size: sequences per step.
+            step_key: base key for the shuffle of steps, as int64; None without shuffle.
+        """
         self.block[: SHUFFLED + 1] = step, cursor, end, batch_size, step_key or 0, int(step_key is not None)
 
     def locate(self, places: Sequence[tuple[int, ...]]) -> np.ndarray:
-        """int64[n, 2], source and sequence number of all rows of `places` (step, first row, rows), in order.
+        """Locate rows.
 
-        The source is -1 where the run has ended before the row.
+        places: (step, first row, number of rows) of each range of rows.
+
+        Returns: int64[n, 2], source and sequence number of all rows, one range after the other. Source -1 is a row of padding, at
+        or after the end of the run.
         """
         num_rows = sum(place[2] for place in places)
         rows, keys = np.empty((num_rows, 2), np.int64), np.empty((3, num_rows), np.uint64)
@@ -72,7 +82,7 @@ class SegmentTables:
 
 @inline_kernel
 def _shuffle_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray) -> None:
-    """Fill keys[_NUMBERS] with the place of each row in the shuffle of its step."""
+    """Write the shuffled number of each row in its step to keys[_NUMBERS]."""
     count = 0
     for p in range(places.shape[0]):
         step_key = counted_key(np.uint64(block[STEP_KEY]), places[p, 0])
@@ -86,7 +96,18 @@ def _shuffle_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray) -> No
 
 @kernel
 def locate_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray, out: np.ndarray) -> None:
-    """Rows of `places` int64[n, 3] (step, first row, rows) -> out int64[rows, 2]; keys: uint64[3, rows], scratch."""
+    """Locate all rows of some ranges.
+
+    The shuffle of all rows is one call of `permute_each`, which is vectorized. The rest is a division per row: the quotient counts
+    whole periods, the remainder is a slot of the interleave table. `counts` and `earlier` then give the sequence number without
+    counting earlier rows, so a row costs the same at any step.
+
+    Args:
+        block: int64[BLOCK_SIZE].
+        places: int64[n, 3], first step, first row and number of rows of each range.
+        keys: uint64[3, rows], scratch.
+        out: int64[rows, 2], output: source and sequence number.
+    """
     num_segments, num_sources, num_slots = block[NUM_SEGMENTS], block[NUM_SOURCES], block[NUM_SLOTS]
     segments = carray(int64_at(block[SEGMENTS]), (num_segments, 3))
     counts = carray(int64_at(block[COUNTS]), (2, num_segments, num_sources))
@@ -102,7 +123,7 @@ def locate_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray, out: np
             if n >= block[END]:
                 out[row, 0], out[row, 1] = -1, 0
             else:
-                m = num_segments - 1
+                m = num_segments - 1  # a linear search: nearly always there is one segment
                 while m > 0 and n < segments[m, 0]:
                     m -= 1
                 periods = (n - segments[m, 0]) // segments[m, 1]

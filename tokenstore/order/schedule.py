@@ -1,6 +1,7 @@
-"""Steps, stages, segments, exhaustion and skips (ORD-5): which source is at which cursor, in O(1) from small tables.
+"""Steps, stages, segments, exhausted sources and skipped steps (ORD-5).
 
-Plain Python integers, because this is called once per step and not once per token. Only interleave tables are arrays.
+Finds the source at a cursor in O(1) from small tables. It runs once per step at most, so everything but the interleave tables is
+plain Python integers.
 """
 
 from bisect import bisect_right
@@ -13,14 +14,18 @@ from tokenstore.order.interleave import Interleave, interleave
 MOST_SEQUENCES = 1 << 62  # ORD-10
 DROP, STOP, ERROR = "drop", "stop", "error"
 
-_cached_interleave = lru_cache(maxsize=2)(interleave)  # this segment's table and the next one's, at most 12 MB each
+_cached_interleave = lru_cache(maxsize=2)(interleave)  # of the current segment and the next one, at most 12 MB each
 
 
 @dataclass(frozen=True)
 class Stage:
-    """From `from_step` on: sequences per step, and integer shares by source name.
+    """Batch size and shares from a step on.
 
-    A stage that `continues` has the shares of the stage before it, and belongs to the same segment.
+    Attributes:
+        from_step: first step of the stage.
+        global_batch_size: sequences per step over all ranks.
+        shares: integer share of each source, by name.
+        continues: whether the stage keeps the shares of the stage before it. It then continues the same segment.
     """
 
     from_step: int
@@ -31,7 +36,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class Segment:
-    """A run [start, end) of the cursor with one set of shares; `base` counts each source's sequences before it."""
+    """A range of cursors with one set of shares.
+
+    Attributes:
+        start, end: the cursors [start, end); end is None for a segment without end.
+        shares: integer share of each source, by name.
+        base: number of sequences of each source before the segment.
+        names: names of the sources, sorted.
+    """
 
     start: int
     end: int | None
@@ -44,31 +56,37 @@ class Segment:
 
     @property
     def table(self) -> Interleave:
-        """The slots of a period of this segment."""
+        """One period of the interleave of this segment."""
         return _cached_interleave(tuple(self.shares[name] for name in self.names))
 
     def at(self, cursor: int) -> tuple[str, int]:
-        """The source of sequence `cursor` of the run, and the number of sequences of that source before it."""
+        """The source at `cursor`, and the number of earlier sequences of that source in the run."""
         periods, slot = divmod(cursor - self.start, self.table.period)
         name = self.names[self.table.source[slot]]
         return name, self.base.get(name, 0) + periods * self.shares[name] + int(self.table.earlier[slot])
 
     def count(self, name: str, cursor: int) -> int:
-        """Sequences of `name` in [start, cursor)."""
+        """Number of sequences of source `name` in [start, cursor)."""
         return self.table.count(self.names.index(name), cursor - self.start) if name in self.shares else 0
 
     def place(self, name: str, number: int) -> int:
-        """Cursor of the source's sequence `number`, counted from this segment's start, as if the segment were endless."""
+        """Cursor of sequence `number` of a source, counted from the start of this segment. Ignores the end of the segment."""
         return self.start + self.table.place(self.names.index(name), number)
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """The schedule of a run. `end` is the cursor of its end and `num_steps` its number of whole steps (None: endless).
+    """All segments of a run.
 
-    `drops` are the (cursor, source) at which sources ran out. `exhausted` is set if `on_exhausted` is `error` and a
-    source runs out: (cursor, source) of the first missing sequence, at which the schedule ends. With `pads` the step in
-    which the run ends is part of it (ORD-11).
+    Attributes:
+        stages, segments: sorted by their beginning.
+        drops: (cursor, source) of each source that runs out and is dropped.
+        skip_steps: ranges [start, stop) of skipped steps.
+        end: cursor at which the run ends; None if it does not end.
+        exhausted: under `on_exhausted: error`, the first (cursor, source) at which a source has no sequence left. The schedule
+            ends there. Otherwise None.
+        pads: whether the step in which the run ends is part of the run, with padding (ORD-11).
+        num_steps: number of steps; None if the run does not end.
     """
 
     stages: tuple[Stage, ...]
@@ -79,7 +97,7 @@ class Schedule:
     exhausted: tuple[int, str] | None
     pads: bool = False
     num_steps: int | None = field(init=False)
-    _steps: list[int] = field(init=False, repr=False)  # first step and first cursor of each stage
+    _steps: list[int] = field(init=False, repr=False)  # first step of each stage; _cursors: its first cursor
     _cursors: list[int] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -92,16 +110,16 @@ class Schedule:
         return step + (self.pads and self.cursor(step) < end)
 
     def stage(self, step: int) -> Stage:
-        """The stage of a step."""
+        """The stage that contains `step`."""
         return self.stages[bisect_right(self._steps, step) - 1]
 
     def stage_end(self, step: int) -> int:
-        """The step in which the stage after that of `step` begins; MOST_SEQUENCES if there is none."""
+        """First step of the stage after the one that contains `step`; MOST_SEQUENCES if that is the last stage."""
         i = bisect_right(self._steps, step)
         return self._steps[i] if i < len(self._steps) else MOST_SEQUENCES
 
     def cursor(self, step: int) -> int:
-        """Sequences of the run before `step`."""
+        """Number of sequences of the run before `step`."""
         i = bisect_right(self._steps, step) - 1
         return self._cursors[i] + (step - self._steps[i]) * self.stages[i].global_batch_size
 
@@ -111,11 +129,11 @@ class Schedule:
         return self._steps[i] + (cursor - self._cursors[i]) // self.stages[i].global_batch_size
 
     def is_skipped(self, step: int) -> bool:
-        """Whether a step is in one of the skipped ranges."""
+        """Whether `step` is skipped."""
         return any(start <= step < stop for start, stop in self.skip_steps)
 
     def num_skipped(self, step: int) -> int:
-        """Skipped steps before `step`."""
+        """Number of skipped steps before `step`."""
         return sum(min(stop, step) - start for start, stop in self.skip_steps if start < step)
 
     def next_step(self, step: int) -> int:
@@ -131,7 +149,7 @@ class Schedule:
         return self.segments[first:last]
 
     def counts(self, cursor: int) -> dict[str, int]:
-        """Sequences of each source in [0, cursor)."""
+        """Number of sequences of each source in [0, cursor), by name."""
         cursor = cursor if self.end is None else min(cursor, self.end)
         if not self.segments or cursor <= 0:
             return {}
@@ -140,10 +158,10 @@ class Schedule:
         return {name: segment.base.get(name, 0) + segment.count(name, cursor) for name in sorted(names)}
 
     def find(self, name: str, number: int) -> int | None:
-        """Cursor of the source's sequence `number`, counted over the whole run; None if the run does not reach it."""
+        """Cursor of sequence `number` of a source, counted over the whole run; None if the run does not contain it."""
         after = [*(segment.base.get(name, 0) for segment in self.segments[1:]), None]
-        for segment, behind in zip(self.segments, after, strict=True):
-            if behind is not None and number >= behind:  # later: the segment's table is not needed
+        for segment, base_after in zip(self.segments, after, strict=True):
+            if base_after is not None and number >= base_after:  # in a later segment
                 continue
             if name not in segment.shares:
                 return None
@@ -153,7 +171,7 @@ class Schedule:
 
 
 def cursor_of(stages: Sequence[Stage], step: int) -> int:
-    """Sequences before `step`: the stages' steps times their batch sizes."""
+    """Number of sequences before `step`: the sum of the batch sizes of all earlier steps."""
     stops = [stage.from_step for stage in stages[1:]] + [step]
     return sum(
         max(min(stop, step) - stage.from_step, 0) * stage.global_batch_size
@@ -169,14 +187,14 @@ def lay_out(
     skip_steps: Sequence[tuple[int, int]] = (),
     pads: bool = False,
 ) -> Schedule:
-    """Compute the segments in order, in O(stages + drops).
+    """Compute the segments of a run from its stages, from first to last, in O(stages + drops).
 
     Args:
-        stages: by increasing from_step. The first is at 0 and does not continue another.
-        limits: maximum number of sequences, of each source that has a limit.
+        stages: by rising `from_step`. The first begins at step 0 and does not continue another.
+        limits: maximum number of sequences of each source that has a limit.
         on_exhausted: DROP, STOP or ERROR.
-        num_steps: steps of the plan; None: endless, or until the sources run out.
-        skip_steps: disjoint [start, stop) ranges, in increasing order.
+        num_steps: steps of the plan; None for no end, or until the sources run out.
+        skip_steps: disjoint ranges [start, stop), rising.
         pads: whether a last step that is not full is part of the plan.
     """
     builder = _Builder(limits, on_exhausted)
@@ -196,7 +214,7 @@ def lay_out(
 
 
 class _Builder:
-    """The segments so far, the sequences of each source before the next segment, and the sources that have run out."""
+    """Collects segments, counts the sequences of each source so far, and records the sources that ran out."""
 
     def __init__(self, limits: Mapping[str, int], on_exhausted: str):
         self.limits, self.on_exhausted = limits, on_exhausted
@@ -206,7 +224,7 @@ class _Builder:
         self.counts: dict[str, int] = {}
 
     def add_stage(self, start: int, border: int | None, shares: Mapping[str, int]) -> int | None:
-        """Add the segments of one set of shares; return the cursor where the whole plan ends, if it ends inside."""
+        """Add the segments of a stage. Returns the cursor at which the run ends, or None if it continues after the stage."""
         gone = {name for _, name in self.drops}
         while border is None or start < border:
             shares = {name: share for name, share in shares.items() if name not in gone}
@@ -227,7 +245,7 @@ class _Builder:
         return None
 
     def _ends(self, segment: Segment) -> list[tuple[int, str]]:
-        """Where each limited source would run out if `segment` were endless."""
+        """The (cursor, source) at which each limited source runs out. Ignores the end of `segment`."""
         ends = []
         for name in segment.names:
             if name in self.limits:

@@ -1,12 +1,10 @@
-"""Sorts documents by (tokens, document number) (ORD-12): a counting sort in two passes over the boundaries, without
-other large arrays.
-"""
+"""Sorts documents by (tokens, document number) (ORD-12): a counting sort in two passes over the boundaries."""
 
 import numpy as np
 
 from tokenstore.jit import kernel
 
-LONG = 1 << 20  # tokens; documents at least this long share one count, because even a large store has few of them
+LONG = 1 << 20  # tokens; longer documents share one count, because even a large store has few of them
 
 
 @kernel
@@ -14,8 +12,8 @@ def count_lengths(starts: np.ndarray, counts: np.ndarray) -> bool:
     """Count documents by length; False if a document has no tokens.
 
     Args:
-        starts: int64[n + 1], the first token of each of n documents, and their end.
-        counts: int64[k + 1], increased in place. The last entry counts all documents of k tokens or more.
+        starts: int64[n + 1], first token of each of n documents, and the end of the last one.
+        counts: int64[k + 1], increased in place. The last entry counts all documents of k or more tokens.
     """
     longest = counts.size - 1
     for i in range(starts.size - 1):
@@ -28,13 +26,13 @@ def count_lengths(starts: np.ndarray, counts: np.ndarray) -> bool:
 
 @kernel
 def place_by_length(starts: np.ndarray, first_document: int, places: np.ndarray, out: np.ndarray) -> None:
-    """Write the numbers of n documents to their places in `out`.
+    """Write the numbers of n documents to their places in the sorted order.
 
     Args:
-        starts: int64[n + 1], as given to `count_lengths`. Not checked again.
-        first_document: the number of the first of them.
-        places: int64[k + 1], where the next document of each length goes; advanced in place.
-        out: one number per document of the store, sorted by length.
+        starts: int64[n + 1], the same as for `count_lengths`; not checked again.
+        first_document: number of the first document.
+        places: int64[k + 1], place of the next document of each length; increased in place.
+        out: output with one entry per document of the store, sorted by length.
     """
     longest = places.size - 1
     for i in range(starts.size - 1):

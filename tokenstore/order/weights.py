@@ -1,4 +1,4 @@
-"""Weights -> integer shares (ORD-3), exactly and without floats."""
+"""Converts weights to integer shares (ORD-3) with exact arithmetic."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -10,13 +10,20 @@ _MOST_RATIO = 10**30
 
 
 def integer_shares(weights: Mapping[str, object]) -> dict[str, int]:
-    """Shares c_s >= 1 with gcd 1 and sum at most MAX_PERIOD, in the proportions of `weights`.
+    """Positive integer shares in the proportions of `weights`, with a sum of at most MAX_PERIOD.
 
     Args:
-        weights: by source name; ints, Fractions, Decimals, decimal strings, or numbers whose str() is the decimal meant
-            (a YAML 0.6 is read as 6/10). Sources of weight 0 are omitted.
-    Returns: {name: share}. Exact when the weights' common denominator gives a sum <= MAX_PERIOD.
-    Raises: ValueError: no weight is above 0, one is negative or not a number, or there are more than MAX_PERIOD of them.
+        weights: by source name. Ints, Fractions, Decimals, decimal strings, or floats, which are read as their decimal
+            representation (0.6 is 6/10).
+
+    Returns: the share of each source with a weight above 0, by name. They are exact, with gcd 1, if their sum is at most
+    MAX_PERIOD; otherwise they are rounded.
+
+    Raises: ValueError: no weight is above 0; a weight is negative or not a number; there are more than MAX_PERIOD sources.
+
+    Example:
+        >>> integer_shares({"web": 0.6, "code": "0.4"})
+        {'code': 2, 'web': 3}
     """
     exact = {name: _fraction(name, weight) for name, weight in sorted(weights.items())}
     exact = {name: weight for name, weight in exact.items() if weight > 0}
@@ -32,8 +39,9 @@ def integer_shares(weights: Mapping[str, object]) -> dict[str, int]:
 
 
 def tempered(sizes: Mapping[str, int], temperature: Decimal) -> dict[str, int]:
-    """Weights in proportion to sizes ** (1 / temperature), accurate to 2**-32 of the smallest and identical on every
-    platform.
+    """Integer weights in proportion to sizes ** (1 / temperature).
+
+    The precision is 2**-32 of the smallest size. The result is the same on every platform, because no floats are used.
     """
     ratio = Fraction(temperature)
     scale = 1 << (32 * ratio.numerator)
@@ -41,7 +49,7 @@ def tempered(sizes: Mapping[str, int], temperature: Decimal) -> dict[str, int]:
 
 
 def _root(value: int, degree: int) -> int:
-    """The greatest integer whose `degree`-th power is at most `value`, by bisection."""
+    """The greatest integer whose power `degree` is at most `value`, by bisection."""
     low, high = 0, 1 << (value.bit_length() // degree + 1)
     while low < high - 1:
         middle = (low + high) // 2
@@ -50,26 +58,25 @@ def _root(value: int, degree: int) -> int:
 
 
 def _fraction(name: str, weight: object) -> Fraction:
+    """Read one weight. Raises: ValueError: it is not a number, negative, or out of range."""
     try:
         value = weight if isinstance(weight, Fraction) else _exactly(Decimal(str(weight)))
     except (ArithmeticError, ValueError, OverflowError):
         raise ValueError(f"weight of {name}: expected a decimal number, found {weight!r}") from None
     if value and not Fraction(1, _MOST_RATIO) <= abs(value) <= _MOST_RATIO:
-        raise ValueError(f"weight of {name}: expected one in 1e-30..1e30, found {weight!r}")
+        raise ValueError(f"weight of {name}: expected a number in 1e-30..1e30, found {weight!r}")
     if value < 0:
         raise ValueError(f"weight of {name}: expected 0 or more, found {weight!r}")
     return value
 
 
 def _exactly(weight: Decimal) -> Fraction:
-    """The number as a fraction; 10**40, which is out of range, if its exponent is so large that the fraction would fill
-    the memory.
-    """
+    """Convert to a fraction. A huge exponent, whose fraction would fill the memory, becomes a value that is out of range."""
     return Fraction(weight) if not weight or abs(weight.adjusted()) < 100 else Fraction(10**40)
 
 
 def _rounded(weights: dict[str, int]) -> dict[str, int]:
-    """Shares with sum MAX_PERIOD: at least one slot each, the larger ones by largest remainder."""
+    """Shares with sum MAX_PERIOD: 1 for very small weights, the others by largest remainder."""
     shares: dict[str, int] = {}
     rest = dict(weights)
     while True:

@@ -1,4 +1,4 @@
-"""`concat` (ORD-7): a store's token stream as a circle, cut into windows at a different offset in every epoch."""
+"""Windows of `concat` (ORD-7): the token stream as a circle, cut into windows from a different offset in each epoch."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from tokenstore.order.keys import counted_key
 
 
 def num_windows(num_tokens: int, sequence_length: int) -> int:
-    """Number of sequences per epoch of `concat`."""
+    """Number of sequences per epoch under `concat`."""
     return num_tokens // sequence_length
 
 
@@ -21,9 +21,15 @@ def window_offset(epoch: int, num_tokens: int, offset_base: np.uint64) -> Intege
 def window_start(
     epoch: int, window: Integer, num_tokens: int, length: int, offset_base: np.uint64, shuffle: bool
 ) -> Integer:
-    """Stream position of the first token of a window of `epoch`. Unchecked: 0 <= window < num_tokens div length.
+    """Stream position of the first token of a window.
 
-    window: the sequence's number in the epoch, after the shuffle of the epoch.
+    Args:
+        epoch: number of the epoch.
+        window: number of the window in the epoch, after the shuffle: 0 <= window < num_tokens div length; not checked.
+        num_tokens: tokens of the stream.
+        length: tokens per window.
+        offset_base: base key for "offset" (ORD-1).
+        shuffle: without it, the offset is 0.
     """
     if not shuffle:
         return window * length
