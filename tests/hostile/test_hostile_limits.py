@@ -13,7 +13,7 @@ from tests.support.stores.forge import forge, list_file, list_tokenizer, replace
 from tests.support.stores.hostile_stores import check_message, make_small, refused
 from tests.support.stores.length_index_damage import make_store
 from tokenstore.errors import CorruptionError
-from tokenstore.format.layout import can_hold_length_index, length_index_ids_bytes
+from tokenstore.format.layout import can_hold_length_index, length_index_numbers_bytes
 from tokenstore.format.runs import are_runs
 from tokenstore.store import open_store, verify
 from tokenstore.tokenizer import load_tokenizer
@@ -63,7 +63,7 @@ def test_a_sparse_list_of_inputs_is_refused_at_its_first_line(tmp_path: Path) ->
 def test_a_sparse_length_index_is_refused_with_the_manifest(tmp_path: Path, runs: int) -> None:
     """FMT-9: more runs than the tokens allow are refused before the file is mapped."""
     path = make_store(tmp_path, [[1]] * 1000)
-    sparse(path, "length_index.bin", length_index_ids_bytes(1000) + 16 * runs)
+    sparse(path, "length_index.bin", length_index_numbers_bytes(1000) + 16 * runs)
     refused(path, "length_index.bin", "1000 documents and 1000 tokens")
 
 
@@ -73,12 +73,12 @@ def test_the_most_runs_a_store_can_have() -> None:
     """
     for r in (1, 2, 3, 100):
         tokens = r * (r + 1) // 2
-        size = length_index_ids_bytes(r) + 16 * r
+        size = length_index_numbers_bytes(r) + 16 * r
         assert can_hold_length_index(r, tokens, size)
         assert not can_hold_length_index(r, tokens - 1, size)
         assert not can_hold_length_index(r, tokens, size + 8)
-        assert can_hold_length_index(r + 5, tokens + 5, length_index_ids_bytes(r + 5) + 16 * r)
-        assert not can_hold_length_index(r + 5, tokens + 4, length_index_ids_bytes(r + 5) + 16 * r)
+        assert can_hold_length_index(r + 5, tokens + 5, length_index_numbers_bytes(r + 5) + 16 * r)
+        assert not can_hold_length_index(r + 5, tokens + 4, length_index_numbers_bytes(r + 5) + 16 * r)
 
 
 @pytest.mark.parametrize("size", [1, 2, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 3 << 16])

@@ -12,7 +12,7 @@ from tokenstore.builder.pipeline import output_path, prepare
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.reading.units import cut_units
 from tokenstore.errors import BadRecordsError
-from tokenstore.format.layout import boundaries_bytes, length_index_ids_bytes, mask_bytes, token_dtype
+from tokenstore.format.layout import boundaries_bytes, length_index_numbers_bytes, mask_bytes, token_dtype
 from tokenstore.paths import is_folder
 from tokenstore.store.files import free_bytes
 
@@ -85,7 +85,7 @@ def preview_build(options: BuildOptions) -> BuildPreview:
     documents, tokens = (round(sum(each)) for each in zip(*((x.documents, x.tokens) for x in expected), strict=True))
     errors = sum((each.error * each.tokens) ** 2 for each in expected) ** 0.5
     dtype = token_dtype(tokenizer.vocab_size)
-    store_bytes = tokens * dtype.itemsize + boundaries_bytes(documents, tokens) + length_index_ids_bytes(documents)
+    store_bytes = tokens * dtype.itemsize + boundaries_bytes(documents, tokens) + length_index_numbers_bytes(documents)
     store_bytes += documents * 8 * options.origins + mask_bytes(tokens) * has_masks(options)
     return BuildPreview(
         files=tuple((ending, kinds[ending], sizes[ending]) for ending in sorted(kinds)),

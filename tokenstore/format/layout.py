@@ -114,7 +114,7 @@ def length_index_dtype(num_documents: int) -> np.dtype:
     return np.dtype("<u4") if num_documents <= MOST_SHORT_NUMBERS else np.dtype("<i8")
 
 
-def length_index_ids_bytes(num_documents: int) -> int:
+def length_index_numbers_bytes(num_documents: int) -> int:
     """Bytes of the document numbers in `length_index.bin`, padded to a multiple of 8. The runs begin there."""
     return -(-num_documents * length_index_dtype(num_documents).itemsize // 8) * 8
 
@@ -125,7 +125,7 @@ def can_hold_length_index(num_documents: int, num_tokens: int, num_bytes: int) -
     r different lengths are at least 1, 2, .., r, and every other document has at least one token. So r is below about
     sqrt(2 * num_tokens), and a file of an impossible size is rejected before it is read.
     """
-    runs, rest = divmod(num_bytes - length_index_ids_bytes(num_documents), 16)
+    runs, rest = divmod(num_bytes - length_index_numbers_bytes(num_documents), 16)
     return rest == 0 and 1 <= runs <= num_documents and runs * (runs - 1) // 2 + num_documents <= num_tokens
 
 

@@ -19,7 +19,7 @@ from tokenstore.format.layout import (
     LENGTH_INDEX_NAME,
     TEMPORARY_SUFFIX,
     length_index_dtype,
-    length_index_ids_bytes,
+    length_index_numbers_bytes,
 )
 from tokenstore.format.manifest import FileEntry
 from tokenstore.format.manifest_file import encode_manifest
@@ -94,21 +94,21 @@ def write_length_index(
 
 
 def _write(store: Store, path: Path, progress: Callable[[int, int], None]) -> FileEntry:
-    num_documents, num_ids_bytes = len(store), length_index_ids_bytes(len(store))
+    num_documents, num_numbers_bytes = len(store), length_index_numbers_bytes(len(store))
     dtype = length_index_dtype(num_documents)
     if num_documents <= _FEW_DOCUMENTS:
         fill, runs = _sort(store, progress)
     else:
         fill, runs = _count_and_place(store, progress)
-    with new_mapped_file(path, num_ids_bytes + runs.nbytes) as data:
-        ids = data[: num_documents * dtype.itemsize].view(dtype)
-        fill(ids)
-        data[num_ids_bytes:].view("<i8")[:] = runs.reshape(-1)
+    with new_mapped_file(path, num_numbers_bytes + runs.nbytes) as data:
+        numbers = data[: num_documents * dtype.itemsize].view(dtype)
+        fill(numbers)
+        data[num_numbers_bytes:].view("<i8")[:] = runs.reshape(-1)
         checksum = xxhash.xxh3_128()
         for first in range(0, data.size, _BLOCK):
             checksum.update(data[first : first + _BLOCK].data)
-        del ids
-    return FileEntry(num_ids_bytes + runs.nbytes, checksum.hexdigest())
+        del numbers
+    return FileEntry(num_numbers_bytes + runs.nbytes, checksum.hexdigest())
 
 
 def _sort(store: Store, progress: Callable[[int, int], None]) -> _Sorted:
@@ -119,8 +119,8 @@ def _sort(store: Store, progress: Callable[[int, int], None]) -> _Sorted:
     order = np.argsort(lengths, kind="stable")
     runs = np.stack(np.unique(lengths[order], return_index=True), axis=1)
 
-    def fill(ids: np.ndarray) -> None:
-        ids[:] = order
+    def fill(numbers: np.ndarray) -> None:
+        numbers[:] = order
         progress(2 * len(store), 2 * len(store))
 
     return fill, runs
@@ -130,15 +130,15 @@ def _count_and_place(store: Store, progress: Callable[[int, int], None]) -> _Sor
     """Sort documents by length with kernels, in two passes over the boundaries and little memory."""
     from tokenstore.order.sorting import place_by_length
 
-    counts, long_ids, long_lengths = _count(store, progress)
+    counts, long_numbers, long_lengths = _count(store, progress)
 
-    def fill(ids: np.ndarray) -> None:
+    def fill(numbers: np.ndarray) -> None:
         places = np.cumsum(counts) - counts
         for first, starts in _blocks(store):
-            place_by_length(starts, first, places, ids)
+            place_by_length(starts, first, places, numbers)
             progress(len(store) + first + starts.size - 1, 2 * len(store))
-        if long_ids.size:  # so far these are sorted by number only
-            ids[-long_ids.size :] = long_ids
+        if long_numbers.size:  # so far these are sorted by number only
+            numbers[-long_numbers.size :] = long_numbers
 
     return fill, _runs(counts, long_lengths)
 
@@ -167,18 +167,18 @@ def _count(store: Store, progress: Callable[[int, int], None]) -> tuple[np.ndarr
 
     longest = min(LONG, store.num_tokens + 1)
     counts = np.zeros(longest + 1, np.int64)
-    ids, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    numbers, lengths = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for first, starts in _blocks(store):
         before = counts[longest]
         if not count_lengths(starts, counts):
             raise _not_increasing(store)
         if counts[longest] > before:
             sizes = np.diff(starts)
-            ids.append(first + np.flatnonzero(sizes >= longest))
+            numbers.append(first + np.flatnonzero(sizes >= longest))
             lengths.append(sizes[sizes >= longest])
         progress(first + starts.size - 1, 2 * len(store))
     by_length = np.argsort(np.concatenate(lengths), kind="stable")
-    return counts, np.concatenate(ids)[by_length], np.concatenate(lengths)[by_length]
+    return counts, np.concatenate(numbers)[by_length], np.concatenate(lengths)[by_length]
 
 
 def _runs(counts: np.ndarray, long_lengths: np.ndarray) -> np.ndarray:

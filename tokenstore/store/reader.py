@@ -24,7 +24,7 @@ from tokenstore.format.layout import (
     ORIGINS_NAME,
     id_starts_bytes,
     length_index_dtype,
-    length_index_ids_bytes,
+    length_index_numbers_bytes,
     mask_bytes,
     version_of,
 )
@@ -314,7 +314,7 @@ class Store(Sequence[np.ndarray]):
         Raises:
             CorruptionError: they do not add up to the documents and tokens of the store.
         """
-        runs = self._length_index_bytes()[length_index_ids_bytes(len(self)) :].view(_INT64).reshape(-1, 2)
+        runs = self._length_index_bytes()[length_index_numbers_bytes(len(self)) :].view(_INT64).reshape(-1, 2)
         if not are_runs(runs, len(self), self.num_tokens):
             total = f"{len(self)} documents of {self.num_tokens} tokens"
             self._corrupt(LENGTH_INDEX_NAME, "runs", f"rising lengths of {total}", "others")

@@ -33,15 +33,15 @@ class Document:
     Attributes:
         text: the text; "" for token ids.
         in_loss: of a conversation, the half-open spans of characters of `text` that are in the loss.
-        ids: int64[n], token ids, each below the vocabulary's size; empty for a text.
-        mask: bool[n], which of `ids` are in the loss; None for all.
+        token_ids: int64[n], each below the vocabulary's size; empty for a text.
+        mask: bool[n], which of `token_ids` are in the loss; None for all.
         name: the record's own id; "" if it has none.
         content: hash of the content, two uint64 words; zeros if the build neither splits nor removes duplicates.
     """
 
     text: str = ""
     in_loss: tuple[tuple[int, int], ...] = ()
-    ids: np.ndarray = dataclasses.field(default_factory=lambda: _NO_IDS)
+    token_ids: np.ndarray = dataclasses.field(default_factory=lambda: _NO_IDS)
     mask: np.ndarray | None = None
     name: str = ""
     content: tuple[int, int] = (0, 0)
@@ -49,7 +49,7 @@ class Document:
     @property
     def size(self) -> int:
         """Number of characters, or of token ids."""
-        return len(self.text) + len(self.ids)
+        return len(self.text) + len(self.token_ids)
 
 
 class DocumentReader:
@@ -129,14 +129,14 @@ class DocumentReader:
         if ids.size and not (ids.min() >= 0 and ids.max() < self.vocab_size):
             found = ids.min() if ids.min() < 0 else ids.max()
             raise ValueError(
-                f"field {self.options.tokens_field!r}: expected ids below {self.vocab_size}, found {found}"
+                f"field {self.options.tokens_field!r}: expected token ids below {self.vocab_size}, found {found}"
             )
         ids = ids.astype(np.int64)
         mask = None
         if self.options.mask_field:
             mask = _mask(row, self.options.mask_field, ids)
         content = ids.tobytes() + (b"" if mask is None else mask.tobytes())
-        return Document(ids=ids, mask=mask, name=name, content=content_hash(content) if self.hashed else (0, 0))
+        return Document(token_ids=ids, mask=mask, name=name, content=content_hash(content) if self.hashed else (0, 0))
 
     def _chat(self, row: Row, name: str, of_table: bool) -> Document:
         from tokenstore.builder.documents.chat import read_conversation, special_in_content

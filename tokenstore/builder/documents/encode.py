@@ -82,8 +82,8 @@ def _raw(
         return *tokenizer.encode_batch([document.text for document in documents]), None
     if options.records == "chat":
         return _of_conversations(documents, tokenizer)
-    lengths = np.fromiter((len(document.ids) for document in documents), np.int64, len(documents))
-    ids = np.concatenate([np.zeros(0, np.int64), *(document.ids for document in documents)])
+    lengths = np.fromiter((len(document.token_ids) for document in documents), np.int64, len(documents))
+    ids = np.concatenate([np.zeros(0, np.int64), *(document.token_ids for document in documents)])
     masks = [document.mask for document in documents if document.mask is not None]
     return ids.astype(np.uint32), lengths, np.concatenate(masks) if masks else None
 
