@@ -1,4 +1,4 @@
-"""Calling for pages and the thread that makes batches: the same items, no thread left behind, errors where they belong."""
+"""Reading ahead and the thread that makes batches: the same items, no thread remains, errors after the items before them."""
 
 import gc
 import multiprocessing
@@ -180,7 +180,7 @@ def test_the_thread_gives_the_items_and_the_end() -> None:
     assert not threads()
 
 
-def test_an_error_comes_behind_the_items_before_it() -> None:
+def test_an_error_follows_the_items_before_it() -> None:
     """Whatever is raised in the thread is raised to who asks, with its traceback, when it is its turn."""
 
     class Stopped(BaseException):
@@ -200,7 +200,7 @@ def test_an_error_comes_behind_the_items_before_it() -> None:
         next(given)
 
 
-def test_who_asks_behind_the_end_does_not_wait_for_a_thread_that_is_slow_to_go() -> None:
+def test_next_after_the_end_does_not_wait_for_a_slow_thread() -> None:
     given = Prefetcher(iter([1]), 2)
     assert list(given) == [1]
     given._thread = SimpleNamespace(is_alive=lambda: True)
@@ -326,8 +326,8 @@ def _go_on(iterator: Iterator, plan: Plan, step: int) -> None:
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 @pytest.mark.parametrize("pause", [0.0, 0.05])
-def test_a_forked_process_goes_on_by_itself(plan: Plan, pause: float) -> None:
-    """The thread stays behind in the parent; the child gives what was made, then makes the rest, and neither hangs."""
+def test_a_forked_process_continues_by_itself(plan: Plan, pause: float) -> None:
+    """The thread stays in the parent. The child yields finished items, then makes the rest, and neither hangs."""
     iterator = iter(TokenLoader(plan, prefetch=2))
     next(iterator)
     time.sleep(pause)
