@@ -107,13 +107,15 @@ def test_an_id_outside_the_vocabulary_is_an_error_that_names_the_shard(tmp_path:
     overwrite(path / "tokens-00001.bin", vocab_size.to_bytes(width, "little"))
     with open_store(path) as store:
         assert store[0].tolist() == [1] * 8
-        with pytest.raises(CorruptionError, match=rf"expected ids below {vocab_size}, found {vocab_size} ") as caught:
+        with pytest.raises(
+            CorruptionError, match=rf"expected token ids below {vocab_size}, found {vocab_size} "
+        ) as caught:
             store[1]
         check_message(caught.value, path / "tokens-00001.bin", "document 1", "tokenstore verify")
     fields = {"global_batch_size": 1, "num_steps": 3, "shuffle": False, "packing": "concat"}
     plan = tokenstore.Plan.of(path, sequence_length=8, **fields)
     assert plan.batch(0)["input_ids"].tolist() == [[1] * 8]
-    with pytest.raises(CorruptionError, match=rf"expected ids below {vocab_size}, found {vocab_size} ") as caught:
+    with pytest.raises(CorruptionError, match=rf"expected token ids below {vocab_size}, found {vocab_size} ") as caught:
         plan.batch(1)
     check_message(caught.value, path / "tokens-00001.bin", "tokens from 0 on", "tokenstore verify")
     assert plan.batch(2)["input_ids"].tolist() == [[3] * 8]

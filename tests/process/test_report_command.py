@@ -216,7 +216,7 @@ class TestMistakes:
         """With the message of the other commands."""
         name = next(path for path in store.glob("tokens-*"))
         name.write_bytes(b"\xff" * name.stat().st_size)
-        refused(1, "expected ids below 300, found 65535", store)
+        refused(1, "expected token ids below 300, found 65535", store)
 
 
 def test_the_tool_is_the_same_command(plan: Path, folder: Path) -> None:

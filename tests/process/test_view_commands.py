@@ -100,7 +100,7 @@ class TestJson:
         excerpt = found["document"]["excerpt"]
         assert set(excerpt) == {"start", "stop", "text", "segments"}
         assert (excerpt["start"], excerpt["stop"]) == (3, 8)
-        assert set(excerpt["segments"][0]) == {"start", "stop", "ids", "text", "in_loss"}
+        assert set(excerpt["segments"][0]) == {"start", "stop", "token_ids", "text", "in_loss"}
         wanted = ",".join(map(str, documents_of(3, [30, 4, 60])[2].tokens[7:10]))
         found = json.loads(ok("inspect", store, "--search-tokens", wanted, "--json"))
         assert set(found) == {"path", "version", "found", "complete"}

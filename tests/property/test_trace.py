@@ -29,7 +29,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 
 def ids_of(row: TracedRow, length: int, pad_id: int = PAD) -> list[int]:
     """The tokens of a row, and padding after them."""
-    ids = [id for piece in row.pieces for segment in piece.excerpt.segments for id in segment.ids]
+    ids = [id for piece in row.pieces for segment in piece.excerpt.segments for id in segment.token_ids]
     assert row.padding == length - len(ids)
     return ids + [pad_id] * row.padding
 
@@ -39,7 +39,7 @@ def targets_of(row: TracedRow, plan: Plan) -> list[int]:
     targets: list[int] = []
     for piece in row.pieces:
         store = plan.stores[piece.source]
-        ids = [id for segment in piece.excerpt.segments for id in segment.ids]
+        ids = [id for segment in piece.excerpt.segments for id in segment.token_ids]
         in_loss = [bit for segment in piece.excerpt.segments for bit in segment.in_loss]
         following = store[piece.document][piece.stop : piece.stop + 1].tolist()
         ids += following

@@ -46,6 +46,6 @@ def test_an_id_outside_the_vocabulary_is_refused_and_never_wrapped(
     """P9: an engine whose ids exceed its declared vocabulary is an error, and never a smaller number in a store."""
     wrong = (np.array([97, 65_536 + 97], np.uint32), np.array([2]))
     monkeypatch.setattr("tokenstore.tokenizer.raw_bytes.ByteTokenizer.encode_batch", lambda self, texts: wrong)
-    with pytest.raises(BuildError, match="expected ids below 259, found 65633"):
+    with pytest.raises(BuildError, match="expected token ids below 259, found 65633"):
         build(jsonl("in.jsonl", ["a"]))
     assert not (tmp_path / "store").exists()

@@ -298,7 +298,7 @@ def until_damage(loader: TokenLoader) -> tuple[list, int]:
     def take() -> None:
         batches.extend(batch["input_ids"].tolist() for batch in loader)
 
-    with pytest.raises(CorruptionError, match="expected ids below 300, found 65535"):
+    with pytest.raises(CorruptionError, match="expected token ids below 300, found 65535"):
         take()
     return batches, loader.step
 

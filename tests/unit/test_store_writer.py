@@ -62,7 +62,7 @@ def test_an_id_outside_the_vocabulary_is_refused_and_never_wraps(tmp_path: Path,
     """P9: an id that would wrap in uint16 or uint32 is refused before any of its batch is written."""
     with StoreWriter(tmp_path, vocab_size, 1 << 20) as writer:
         writer.append(np.array([vocab_size - 1], np.uint64), np.array([1]))
-        with pytest.raises(BuildError, match=rf"expected ids below {vocab_size}, found {vocab_size + over};"):
+        with pytest.raises(BuildError, match=rf"expected token ids below {vocab_size}, found {vocab_size + over};"):
             writer.append(np.array([0, 0, vocab_size + over, 0], np.uint64), np.array([1, 3]))
         assert (writer.num_tokens, writer.num_documents) == (1, 1)
         writer.finish(**REST)

@@ -31,7 +31,7 @@ class TestView:
             assert (seen.number, seen.id, seen.num_tokens) == (number, document.id, len(document.tokens))
             assert (seen.origin.file, seen.origin.record) == (document.file, document.record)
             assert seen.num_in_loss == sum(document.mask)
-            assert [id for segment in seen.excerpt.segments for id in segment.ids] == document.tokens
+            assert [id for segment in seen.excerpt.segments for id in segment.token_ids] == document.tokens
             assert [bit for segment in seen.excerpt.segments for bit in segment.in_loss] == document.mask
         assert view(store, -1) == view(store, 2)
 

@@ -81,7 +81,7 @@ class TestTokens:
     @pytest.mark.parametrize("wanted", [[], [300], [-1], [2**70]])
     def test_ids_outside_the_vocabulary_are_refused(self, make_store: Callable[..., Path], wanted: list[int]) -> None:
         """They would wrap around to other ids, or match nothing."""
-        with pytest.raises(ConfigError, match="search: expected one or more ids below 300"):
+        with pytest.raises(ConfigError, match="search: expected one or more token ids below 300"):
             documents_with_tokens(open_store(make_store("s", [[1]])), wanted)
 
     @pytest.mark.parametrize("part", [range(1, 1), range(0, 3), range(2, 1)])

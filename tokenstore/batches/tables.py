@@ -133,7 +133,7 @@ class Tables:
         store = self._stores[number]
         shard = next(shard for shard in store.shards() if token < shard.first_token + shard.num_tokens)
         raise CorruptionError(
-            f"tokens from {token - shard.first_token} on: expected ids below {vocab_size}, found {found}"
+            f"tokens from {token - shard.first_token} on: expected token ids below {vocab_size}, found {found}"
             f" ({store.path / shard.file}); run `tokenstore verify {store.path}`"
         )
 

@@ -147,7 +147,7 @@ def tokens_text(console: Console, segments: Iterable[Segment], style: str = "", 
 def token_rows(console: Console, segments: Iterable[Segment]) -> None:
     """Print a table of tokens: number, ids, text, and whether they are in the loss."""
     rows = (
-        (f"{s.start}", " ".join(map(str, s.ids)), _quoted(s.text) + ("" if all(s.in_loss) else " masked"))
+        (f"{s.start}", " ".join(map(str, s.token_ids)), _quoted(s.text) + ("" if all(s.in_loss) else " masked"))
         for s in segments
     )
     table(console, rows, "token", "id", "text", right=(0, 1), folds=2)

@@ -157,7 +157,7 @@ class StoreWriter:
         texts = _encoded(ids, lengths.size, self._ids is not None)
         if int(tokens.max()) >= self.vocab_size:
             raise BuildError(
-                f"token id: expected ids below {self.vocab_size}, found {tokens.max()};"
+                f"token id: expected token ids below {self.vocab_size}, found {tokens.max()};"
                 " the tokenizer and vocab_size do not match"
             )
         if self._origins is not None and origins is not None:

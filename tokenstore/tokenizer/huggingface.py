@@ -42,7 +42,7 @@ class HuggingFaceTokenizer(SpansTextByText):
         self.vocab_size = max(vocabulary.values()) + 1
         if self.vocab_size > MOST_IDS:  # libraries allocate tables of all ids, and abort if memory runs out
             raise ConfigError(
-                f"tokenizer: expected ids below {MOST_IDS}, found {self.vocab_size - 1} ({path}); check the file"
+                f"tokenizer: expected token ids below {MOST_IDS}, found {self.vocab_size - 1} ({path}); check the file"
             )
         added = self._tokenizer.get_added_tokens_decoder()
         self.added_tokens = {token.content: i for i, token in added.items()}

@@ -18,14 +18,14 @@ class Segment:
     """Tokens [start, stop) of a document that have one text: a single token, or the parts of one character.
 
     Attributes:
-        ids: the token ids.
+        token_ids: its token ids.
         text: their text; may contain anything.
         in_loss: for each token, whether it is in the loss.
     """
 
     start: int
     stop: int
-    ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
     text: str
     in_loss: tuple[bool, ...]
 

@@ -71,7 +71,7 @@ def documents_with_tokens(
     """
     if not wanted or not all(0 <= id < store.vocab_size for id in wanted):
         raise ConfigError(
-            f"search: expected one or more ids below {store.vocab_size}, found {list(wanted)[:20]} ({store.path})"
+            f"search: expected one or more token ids below {store.vocab_size}, found {list(wanted)[:20]} ({store.path})"
         )
     return _hits(store, np.array(wanted, store.dtype), parts_of(store, documents), progress)
 

@@ -44,7 +44,7 @@ def check_message(error: object, *parts: object) -> None:
 
 
 def refused(path: Path, *parts: object) -> TokenStoreError:
-    """Opening the store is refused in every way there is, naming path and `parts`; verify tells the same, and returns."""
+    """Opening the store is refused in every way there is, naming path and `parts`; verify reports the same, and returns."""
     with pytest.raises(TokenStoreError) as caught:
         open_store(path)
     check_message(caught.value, path, *parts)

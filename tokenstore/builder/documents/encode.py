@@ -44,7 +44,7 @@ def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, option
     ids, lengths, mask = _raw(documents, tokenizer, options)
     if ids.size and int(ids.max()) >= tokenizer.vocab_size:
         raise BuildError(
-            f"token id: expected ids below {tokenizer.vocab_size}, found {ids.max()}; the tokenizer's vocabulary and engine disagree"
+            f"token id: expected token ids below {tokenizer.vocab_size}, found {ids.max()}; the tokenizer's vocabulary and engine disagree"
         )
     why = _too_short_or_long(lengths, options)
     kept = why == KEPT
