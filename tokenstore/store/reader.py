@@ -153,7 +153,7 @@ class Store(Sequence[np.ndarray]):
         number, start, stop = self._place(i)
         shard, tokens = self.manifest.shards[number], self.shard(number)[start:stop]
         if int(tokens.max()) >= self.vocab_size:
-            self._corrupt(shard.file, f"document {i}", f"ids below {self.vocab_size}", f"{tokens.max()}")
+            self._corrupt(shard.file, f"document {i}", f"token ids below {self.vocab_size}", f"{tokens.max()}")
         return tokens
 
     def _document(self, index: int) -> int:
