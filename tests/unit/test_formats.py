@@ -232,7 +232,7 @@ def test_every_format_returns_new_memory(plan: Plan) -> None:
 def test_pinned_memory_needs_a_device(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a device to copy to, it is refused when the loader is created."""
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    with pytest.raises(ValueError, match="pin_memory: expected a device such as CUDA to copy to, found none"):
+    with pytest.raises(ValueError, match="pin_memory: requires a device such as CUDA, but this machine has none"):
         TokenLoader(plan, pin_memory=True)
 
 
@@ -280,5 +280,5 @@ def test_memory_is_reused_on_request(plan: Plan, reuse: int, prefetch: int) -> N
 
 def test_negative_reuse_is_refused(plan: Plan) -> None:
     """A number below 0 is an error."""
-    with pytest.raises(ValueError, match="reuse: expected a number of microbatches, 0 for none, found -1"):
+    with pytest.raises(ValueError, match="reuse: expected 0 or more microbatches, found -1"):
         TokenLoader(plan, reuse=-1)

@@ -243,7 +243,7 @@ def test_many_are_opened_and_closed_at_once() -> None:
 @pytest.mark.parametrize(("name", "value"), [("readahead", -1), ("prefetch", -2)])
 def test_negative_numbers_are_refused(plan: Plan, name: str, value: int) -> None:
     """The message names the argument."""
-    with pytest.raises(ValueError, match=f"{name}: expected a number of microbatches, 0 for none, found {value}"):
+    with pytest.raises(ValueError, match=f"{name}: expected 0 or more microbatches, found {value}"):
         TokenLoader(plan, **{name: value})
 
 

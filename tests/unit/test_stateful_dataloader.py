@@ -131,7 +131,7 @@ def test_another_number_of_workers_is_refused(plan: Plan, before: int, after: in
     again = loader_of(plan, after)
     again.load_state_dict(loader.state_dict())
     with pytest.raises(
-        StateMismatchError, match=f"expected {before} .* found {after}; use num_workers={before}, or Tok"
+        StateMismatchError, match=f"saved with {before}, found {after}; use num_workers={before}, or TokenLoader"
     ):
         next(iter(again))
     end_workers()
@@ -143,7 +143,7 @@ def test_other_microbatch_sizes_are_refused(plan: Plan) -> None:
     list(islice(loader, 4))
     again = StatefulDataLoader(TokenDataset(plan, rank=0, world_size=1), batch_size=None)
     again.load_state_dict(loader.state_dict())
-    with pytest.raises(StateMismatchError, match=r"saved the state, 4, found a whole step; use TokenLoader"):
+    with pytest.raises(StateMismatchError, match=r"was saved with 4, found a whole step; .* or use TokenLoader"):
         next(iter(again))
 
 
@@ -170,9 +170,9 @@ def test_each_loader_refuses_the_state_of_the_other(plan: Plan, workers: int) ->
         own.load_state_dict(loader.state_dict())
     iterator = iter(TokenDataset(plan))
     for state in (own.state_dict(), loader.state_dict()):
-        with pytest.raises(StateMismatchError, match="a TokenDataset loads only states of its own iterators"):
+        with pytest.raises(StateMismatchError, match="load a state that the iterator of a TokenDataset saved"):
             iterator.load_state_dict(state)
-    with pytest.raises(StateMismatchError, match="found 'worker'"):
+    with pytest.raises(StateMismatchError, match=r"found .* \(key 'worker'\)"):
         own.load_state_dict(iterator.state_dict())
 
 

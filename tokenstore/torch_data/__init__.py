@@ -1,14 +1,14 @@
 """Layer 5: batches as torch tensors. Only this folder and `trainers` import torch.
 
-ranks.py       DataRank: which part of the data a process loads; determined by the process that iterates
-position.py    where a rank is in the plan: the step, and how many of its sequences were used
-formats.py     the fields of a batch, per format
+ranks.py       DataRank: the part of the data that a process loads, determined in the process that iterates
+position.py    the position of a rank in the plan: a step and the number of its sequences already returned
+formats.py     the formats of a batch and their fields
 tensors.py     located rows -> a batch of tensors
-prefetch.py    pages and batches prepared in advance
-loader.py      TokenLoader: what a training loop iterates, with its state
-dataset.py     TokenDataset: the same for torch's DataLoader
-sequences.py   SequenceDataset: every sequence by its number, for custom samplers
-resharding.py  refuses datasets that Accelerate would split or shuffle a second time
+prefetch.py    pages read ahead, and batches made ahead in a thread
+loader.py      TokenLoader: the iterator for training loops, with its state
+dataset.py     TokenDataset: the same batches through a DataLoader
+sequences.py   SequenceDataset: sequences by number, for custom samplers
+resharding.py  errors for datasets that Accelerate would split or shuffle again
 """
 
 from tokenstore.torch_data.dataset import TokenDataset

@@ -1,4 +1,4 @@
-"""TokenDataset: a plan for `torch.utils.data.DataLoader`, in exact order for any number of workers."""
+"""TokenDataset: the microbatches of a plan through a DataLoader, in exact order for any number of workers."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -23,21 +23,32 @@ _KEYS = ("state_version", "plan", "worker", "num_workers", "microbatch_rows", "t
 
 
 class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
-    """Whole microbatches of a plan: use `DataLoader(TokenDataset(plan, ...), batch_size=None, num_workers=n)`.
+    """An iterable dataset of whole microbatches, for code that requires a `torch.utils.data.DataLoader`.
 
-    Worker w of n yields microbatches w, w + n, ... DataLoader reads from its workers in turn, so the order is that of
-    one process. TokenLoader is faster, and its state fits any number of ranks; this class is for code that requires a
-    DataLoader. It pickles as its configuration, so workers may be started by fork, spawn or forkserver.
+    Elsewhere use TokenLoader: it is faster, and its state fits any number of ranks.
 
-    Under Accelerate, and so in the Trainer of transformers, use TokenLoader or TokenTrainerMixin instead. With several
-    processes Accelerate distributes the batches of process 0. So a dataset of one rank of several is refused there; one with
-    `rank=0, world_size=1` is distributed correctly.
+    Pass `batch_size=None` to the DataLoader. Worker w of n makes microbatches w, w + n, ..., and the DataLoader takes a batch
+    from each worker in turn, so the order is the same for any number of workers. The dataset is pickled by configuration, so
+    workers may be started by fork, spawn or forkserver.
 
-    Every iteration begins at `step`. The state belongs to the iterators, because nothing can reach the workers' copies
-    of a dataset. torchdata's `StatefulDataLoader` saves and restores it exactly, with the same num_workers.
+    With Accelerate, and so with the Trainer of transformers, use TokenLoader or TokenTrainerMixin instead. If there are several
+    processes, Accelerate distributes the batches that process 0 reads to all of them. This works for a dataset with
+    `rank=0, world_size=1`; a dataset of one of several ranks raises ConfigError.
+
+    Every iteration starts at `step`. The state is in the iterators, because each worker iterates over its own copy of the
+    dataset. The `StatefulDataLoader` of torchdata saves and restores it exactly, with the same num_workers.
+
+    Attributes:
+        plan: the plan.
+        step: the step at which every iteration starts.
+        inside_step: see the argument.
+
+    Example:
+        >>> dataset = TokenDataset("plan.yaml", microbatch_size=4)
+        >>> loader = DataLoader(dataset, batch_size=None, num_workers=2)
     """
 
-    # A type checker knows what a batch is by `format` and `fields`; names of options are checked too
+    # The overloads let a type checker derive the type of a batch from `format` and `fields`, and check option names
     @overload
     def __init__(
         self: "TokenDataset[Batch]",
@@ -88,11 +99,18 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
         inside_step: str = "warn",
         skip_empty: bool = False,
     ):
-        """Arguments are those of TokenLoader (`plan` may be the path of a plan file). To pin memory, use DataLoader's
-        option.
+        """Create a dataset. It reads no tokens before the first batch.
 
-        With several workers a state does not show whether it is inside a step: there is no warning, and "rewind" is an
-        error.
+        Args:
+            plan, rank, world_size, microbatch_size, step, fields, format, max_documents, skip_empty: as in TokenLoader.
+            inside_step: as in TokenLoader, with at most one worker. With several, no worker knows whether the run is inside a
+                step: "warn" does not warn, and "rewind" raises ConfigError.
+
+        To pin memory, use `pin_memory` of the DataLoader.
+
+        Raises:
+            ConfigError: in some stage, a step does not divide evenly among the ranks; or the plan file is invalid.
+            ValueError: an argument has an invalid value.
         """
         self.plan = plan = as_plan(plan)
         self.step = plan.check_start(step)
@@ -102,11 +120,11 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
 
     @property
     def split(self) -> Split:
-        """The part of this process in every step."""
+        """The part of every step that this process loads."""
         return self._process_split.now()
 
     def fixed_split(self) -> Split:
-        """The same, and constant from now on, even if the environment changes."""
+        """The same, and fix it: later changes of the environment have no effect."""
         return self._process_split.fix()
 
     def __iter__(self) -> "Microbatches[BatchT]":
@@ -114,23 +132,33 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
         return Microbatches(self)
 
     def set_epoch(self, epoch: int) -> None:
-        """Do nothing: every source counts its own epochs. Accelerate calls it in every process, before workers start."""
+        """Has no effect on the order, because each source counts its own epochs.
+
+        Accelerate calls it in every process before workers start, so it is a place to check how Accelerate reads the dataset.
+
+        Raises:
+            ConfigError: Accelerate would distribute the wrong rows.
+        """
         check_dealing(self, self.split)
 
     def __len__(self) -> int:
-        """Microbatches of one iteration over all workers, from `step` on. Raises: TypeError: the plan is endless."""
+        """The number of microbatches in one iteration, from `step` on, over all workers.
+
+        Raises:
+            TypeError: the plan is endless.
+        """
         total = self.split.num_microbatches(self.step)
         if total is None:
-            raise TypeError("dataset: expected a plan with num_steps to have a length, found an endless one")
+            raise TypeError("dataset: an endless plan has no length; set num_steps in the plan")
         return total
 
     def maker(self) -> BatchMaker:
-        """What makes the batches, for one thread of this process."""
+        """A new BatchMaker for one thread of this process."""
         return BatchMaker(self.plan, self._format, self._fields, max_documents=self._max_documents)
 
 
 class Microbatches(Iterator[BatchT], Generic[BatchT]):
-    """One iteration over a TokenDataset in one worker, with its state; nothing is read before the first batch."""
+    """One iteration over a TokenDataset in one worker, with its state. It reads no tokens before the first batch."""
 
     def __init__(self, dataset: TokenDataset[BatchT]):
         worker = get_worker_info()
@@ -140,7 +168,7 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
         self._go_to(dataset.step, 0, self._worker)
 
     def _go_to(self, step: int, given: int, to_skip: int) -> None:
-        """Continue at a place of the plan, after `to_skip` microbatches that belong to other workers."""
+        """Continue at a position of the plan, after `to_skip` microbatches that belong to other workers."""
         self._step, self._given, self._to_skip = step, given, to_skip
         self._batches: Iterator[tuple[Any, BatchT]] | None = None
 
@@ -150,21 +178,21 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
     def __next__(self) -> BatchT:
         try:
             (_, _, _, next_step, given), batch = next(self._batches or self._start_batches())
-        except BaseException:  # the iterator failed; the next call begins at the same position
+        except BaseException:  # the generator is exhausted; the next call starts another one at the same position
             self._batches = None
             raise
         self._step, self._given, self._to_skip = next_step, given, self._num_workers - 1
         return batch
 
     def _start_batches(self) -> Iterator[tuple[Any, BatchT]]:
-        """Every place of this worker from here on, and its batch."""
+        """Iterate over the places of this worker from the position on, each with its batch."""
         self._maker = self._maker or self._dataset.maker()
         places = self._split.places(self._step, self._given)
         self._batches = self._maker.batches(islice(places, self._to_skip, None, self._num_workers))
         return self._batches
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of this worker, after its last batch."""
+        """The position of this worker, after the last batch it returned."""
         plan = self._dataset.plan
         return {
             "state_version": _VERSION,
@@ -176,34 +204,41 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from the state of the same worker; {} does nothing.
+        """Continue from a saved state of the same worker.
 
-        Raises: StateMismatchError: it is from another plan, another number of workers, or other microbatches.
-            ConfigError: the state is inside a step whose rest does not divide among the ranks.
+        Args:
+            state: from `state_dict`. An empty one does nothing.
+
+        Raises:
+            StateMismatchError: it was saved with another history, number of workers or size of microbatches.
+            ConfigError: the state is inside a step, and the rest of the step does not divide evenly among the ranks; or
+                `inside_step="rewind"` was chosen with several workers.
         """
         if isinstance(state, Mapping) and not state:
             return
-        hint = "; a TokenDataset loads only states of its own iterators: load the state of a loader into that loader"
+        hint = "; load a state that the iterator of a TokenDataset saved. A loader's state belongs to that loader"
         check_keys(state, _KEYS, hint)
         if type(state["state_version"]) is not int or state["state_version"] != _VERSION:
             raise StateMismatchError(
-                f"state version: expected {_VERSION}, found {short(state['state_version'])}; use the tokenstore that saved it"
+                f"state version: expected {_VERSION}, found {short(state['state_version'])}; use the version of tokenstore"
+                " that saved the state"
             )
         if (state["worker"], state["num_workers"]) != (self._worker, self._num_workers):
             raise StateMismatchError(
-                f"num_workers: expected {short(state['num_workers'])} as when the state was saved, found {self._num_workers};"
-                f" use num_workers={short(state['num_workers'])}, or TokenLoader, whose state fits any number"
+                f"num_workers: the state was saved with {short(state['num_workers'])}, found {self._num_workers};"
+                f" use num_workers={short(state['num_workers'])}, or TokenLoader, which needs no workers"
             )
         if state["microbatch_rows"] != self._split.microbatch_rows:
             raise StateMismatchError(
-                "microbatch_size x world_size: expected that of the run that saved the state,"
-                f" {short(state['microbatch_rows'] or 'a whole step')},"
-                f" found {self._split.microbatch_rows or 'a whole step'}; use TokenLoader to change it"
+                "microbatch_size x world_size: the state was saved with"
+                f" {short(state['microbatch_rows'] or 'a whole step')}, found"
+                f" {self._split.microbatch_rows or 'a whole step'}; keep their product, or use TokenLoader, which can change it"
             )
         to_skip = state["to_skip"]
         if type(to_skip) is not int or not 0 <= to_skip < self._num_workers:
             raise StateMismatchError(
-                f"state: expected to_skip in 0..{self._num_workers - 1}, found {short(to_skip)}; the checkpoint is damaged"
+                f"state: expected to_skip in 0..{self._num_workers - 1}, found {short(to_skip)}; the state is damaged, load"
+                " another checkpoint"
             )
         step, given = self._dataset.plan.check_state(state["plan"])
         if self._dataset.inside_step != "rewind":
@@ -211,15 +246,13 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
         self._go_to(step, self._rest(step, given), to_skip)
 
     def _rest(self, step: int, given: int) -> int:
-        """Rows of `step` that count as used. With several workers, each knows its own position, but not that of the
-        run.
-        """
+        """Rows of `step` to skip as already trained on. With several workers, none knows the position of the run."""
         choice = self._dataset.inside_step
         if self._num_workers == 1:
             return rest_of_step(self._dataset.plan, step, given, choice)
         if choice == "rewind":
             raise ConfigError(
-                f'inside_step: "rewind" is possible with one worker, and there are {self._num_workers}; use TokenLoader,'
-                " or TokenDataset(plan, step=...) without a state"
+                f'inside_step: "rewind" requires num_workers of 0 or 1, found {self._num_workers}; use TokenLoader, or'
+                " TokenDataset(plan, step=...) without a state"
             )
         return given

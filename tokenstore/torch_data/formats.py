@@ -1,40 +1,49 @@
-"""Formats of batches, by model code. A format is a table: field -> what the kernel writes, or a small function.
+"""The formats of a batch. A format is a table of fields; each is written by the kernel or computed by a small function.
 
-    format           a batch is                             default fields; others it has
+B is the number of rows of a microbatch, L the sequence length in tokens.
+
+    format           batch                                  default fields; optional fields
     torch            dict, [B, L]                           input_ids, targets
     hf               dict, [B, L]                           input_ids, labels, shift_labels
-    hf_flash         dict, the rows as one, [1, B * L]      input_ids, labels, position_ids, cu_seq_lens_q, cu_seq_lens_k,
+    hf_flash         dict, all rows in one, [1, B * L]      input_ids, labels, position_ids, cu_seq_lens_q, cu_seq_lens_k,
                                                             max_length_q, max_length_k; shift_labels
     torchtitan       ({input, positions}, labels), [B, L]   input, positions, labels
-    torchtitan_flat  the same with the rows as one, [B * L]
+    torchtitan_flat  the same, all rows in one, [B * L]
     megatron         dict, [B, L]                           tokens, labels, loss_mask, position_ids; cu_seqlens, max_seqlen
     nanotron         dict, [B, L]                           input_ids, position_ids, label_ids, label_mask
 
-torch, hf, hf_flash, megatron and nanotron also have document_ids, source_ids; torch and hf position_ids, cu_seqlens and
-max_seqlen too. `fields=` selects fields of a format, for example those that a pipeline stage needs. No format has an
-attention_mask: with one, Hugging Face models let the documents of a row attend to each other. (Without one they isolate
-documents by position_ids, but only if called with use_cache=False, as their Trainer does.)
+torch, hf, hf_flash, megatron and nanotron also have document_ids and source_ids. torch and hf also have position_ids,
+cu_seqlens and max_seqlen. `fields=` selects fields of a format, so that a pipeline stage gets only those it needs.
 
-Fields, int64 and of the shape above unless stated otherwise:
+No format has an attention_mask, because with one, Hugging Face models let the documents of a row attend to each other.
+Without one, they separate documents by position_ids, but only with use_cache=False, as their Trainer sets it.
+
+The fields. They are int64 and have the shape above, unless a dtype or shape is given:
+
     input_ids, input, tokens     the tokens
-    targets, shift_labels; labels of torchtitan    shifted: the next token of the document, also where it is in
-        another row; -100 at a document's last token, where that token is masked, and on padding
-    labels of hf, hf_flash       not shifted, the model does it: the tokens again, -100 at the first token of a document or of
-        a later part of it (unless targets cross documents), where masked, on padding; in hf_flash at every row's start too
-    labels of megatron, label_ids    `targets` with 0 in place of -100: these losses take no -100
-    loss_mask float32, label_mask bool   where `targets` is not -100
-    position_ids, positions      from 0 at each document and at the row's start; padding counts as a document
-    document_ids                 0, 1, ... in the row, -1 on padding
-    cu_seqlens int32[n + 1]      where each piece of a document begins in the rows laid end to end, and B * L. With
-        `max_documents` int32[max_documents + 1], the rest filled with B * L, so that shapes stay the same
-    max_seqlen int               tokens of the longest piece; with `max_documents` L, so that compiled code stays the same
-    cu_seq_lens_q/k, max_length_q/k   the same two under the names flash attention has in transformers
-    cu_seqlens of megatron       int32[B, n + 1]: of each row by itself, filled with L up to n = `max_documents`, else L
-    max_seqlen of megatron       int32[B]: of each row
-    source_ids [B]               number of the row's source or pool, by name in alphabetical order; -1 for a row of padding
+    targets, shift_labels;       the next token of the document, even if it is in another row; -100 at the last token of a
+    labels of torchtitan         document, where the next token is masked, and on padding
+    labels of hf, hf_flash       not shifted, because the model shifts them: the tokens, but -100 at the first token of a
+                                 document or of a later part of it (unless targets cross documents), at masked tokens and on
+                                 padding; in hf_flash also at the start of every row
+    labels of megatron,          `targets` with 0 in place of -100, because these losses do not accept -100
+    label_ids
+    loss_mask float32,           whether `targets` is not -100
+    label_mask bool
+    position_ids, positions      counted from 0 at the start of each document and of each row; padding counts as a document
+    document_ids                 0, 1, ... within the row; -1 on padding
+    cu_seqlens int32[n + 1]      where each piece of a document starts in the concatenated rows, and then B * L. With
+                                 `max_documents`, int32[max_documents + 1], padded with B * L, so that its shape is constant
+    max_seqlen int               tokens in the longest piece. With `max_documents`, L, so that compiled code need not
+                                 be compiled again
+    cu_seq_lens_q/k,             cu_seqlens and max_seqlen, as flash attention in transformers names them
+    max_length_q/k
+    cu_seqlens of megatron       int32[B, n + 1]: that of each row alone, padded with L; n is `max_documents`, by default L
+    max_seqlen of megatron       int32[B]: that of each row
+    source_ids [B]               index of the row's source among the sorted names of the sources; -1 for a row of padding
 
-nanotron's own datasets hold rows of L + 1 tokens, which its collator splits: those could say neither what follows in another
-row nor what is masked, so this format gives what the collator makes of them.
+The datasets of nanotron yield rows of L + 1 tokens, which its collator splits. Such rows cannot express masked tokens, nor a
+next token that is in another row. Therefore this format has the fields that the collator would return.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,12 +63,12 @@ TupleFormat = Literal["torchtitan", "torchtitan_flat"]
 
 @dataclass(frozen=True)
 class Written:
-    """A field that the kernel writes, a value per token.
+    """A field that the kernel writes, with one value per token.
 
     Attributes:
-        word: of the block, takes the address: it says what is written.
-        layout: "rows" [B, L], "one_row" [1, B * L], "flat" [B * L].
-        dtype: that which `batches.block` states for the word.
+        word: index of the word of the kernel's block that holds the address of the field. It decides what is written.
+        layout: "rows" [B, L], "one_row" [1, B * L] or "flat" [B * L].
+        dtype: the one that `batches.block` defines for the word.
     """
 
     word: int
@@ -67,21 +76,23 @@ class Written:
     dtype: torch.dtype = torch.int64
 
     def shape(self, num_rows: int, length: int) -> tuple[int, ...]:
-        """Of a microbatch of `num_rows` rows of `length` tokens."""
+        """The shape for a microbatch of `num_rows` rows of `length` tokens."""
         shapes: dict[str, tuple[int, ...]] = {"rows": (num_rows, length), "one_row": (1, num_rows * length)}
         return shapes.get(self.layout, (num_rows * length,))
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What is known of a microbatch beside its tokens.
+    """What is known about a microbatch besides its tokens.
+
+    `sources` and `borders` are views of memory that is used again, so fields are copies of them.
 
     Attributes:
-        sources: int64[B]; a view, as `borders` is: fields are copies.
-        borders: int32[n + 1], where pieces and padding begin in the rows laid end to end, and the end.
-        longest: tokens of the longest piece, padding counted as one.
+        sources: int64[B], the source of each row.
+        borders: int32[n + 1], where pieces and padding start in the concatenated rows, and B * L.
+        longest: tokens in the longest piece; padding counts as a piece.
         length: L.
-        max_documents: see the module; None: as many as there are.
+        max_documents: see the module. None: no fixed size.
     """
 
     sources: np.ndarray
@@ -91,15 +102,22 @@ class Rows:
     max_documents: int | None = None
 
 
-Derived = Callable[[Rows], np.ndarray | int]  # a field with a few values per row or piece
+Derived = Callable[[Rows], np.ndarray | int]  # computes a field with a few values per row or piece
 
 
 @dataclass(frozen=True)
 class Format:
-    """default: the fields given where none are asked for. fields: all it has. pack: the fields asked for -> a batch.
+    """A format of batches.
 
-    by_row: whether row i of a batch is item i of every field but `whole`, which are of the microbatch as one.
-    ignored: the target of a token that has none. flat: whether a row follows the one before it, as one row for the model.
+    Attributes:
+        default: names of the fields of a batch by default.
+        fields: all fields, by name.
+        pack: converts a dict of fields to a batch. None: the batch is the dict.
+        needed: names of fields that `pack` requires.
+        by_row: whether item i of every field, except those in `whole`, belongs to row i.
+        whole: names of fields that describe the microbatch as a whole.
+        ignored: the target of tokens without a target.
+        flat: whether the model shifts labels across rows, because it sees all rows as one.
     """
 
     default: tuple[str, ...]
@@ -113,9 +131,15 @@ class Format:
 
 
 def check_fields(fields: Sequence[str] | None, format: str, by_row: bool = False) -> tuple[str, ...]:
-    """The fields asked for, or those of the format; ValueError for an unknown field or format.
+    """`fields`, or by default those of the format.
 
-    by_row: only those that can be cut into rows.
+    Args:
+        fields: names of fields, or None.
+        format: name of a format.
+        by_row: accept only formats and fields that can be split into rows.
+
+    Raises:
+        ValueError: a field or the format is unknown, or a field that the format requires is missing.
     """
     known = [name for name, each in FORMATS.items() if each.by_row or not by_row]
     if format not in known:
@@ -130,7 +154,7 @@ def check_fields(fields: Sequence[str] | None, format: str, by_row: bool = False
     return fields
 
 
-# ---- fields with a few values
+# ---- fields with a few values per row or piece
 
 
 def _cu_seqlens(rows: Rows) -> np.ndarray:
@@ -144,11 +168,11 @@ def _max_seqlen(rows: Rows) -> int:
 
 
 def _filled(borders: np.ndarray, most: int, end: int) -> np.ndarray:
-    """int32[most + 1]: borders, then `end` as often as it takes."""
+    """int32[most + 1]: `borders`, padded with `end`."""
     if borders.size > most + 1:
         raise ValueError(
             f"max_documents: expected at least {borders.size - 1} for this batch, found {most};"
-            f" a microbatch of {end} tokens can hold as many"
+            f" {end} is always enough, because it is the number of tokens"
         )
     filled = np.full(most + 1, end, np.int32)
     filled[: borders.size] = borders
@@ -156,8 +180,8 @@ def _filled(borders: np.ndarray, most: int, end: int) -> np.ndarray:
 
 
 def _row_borders(rows: Rows) -> list[np.ndarray]:
-    """int32[n + 1] of each row by itself."""
-    ends = np.flatnonzero(rows.borders % rows.length == 0).tolist()  # every row begins with a border
+    """int32[n + 1] for each row: its borders, counted from its start."""
+    ends = np.flatnonzero(rows.borders % rows.length == 0).tolist()  # every row starts with a border
     return [rows.borders[first : stop + 1] - rows.borders[first] for first, stop in pairwise(ends)]
 
 
@@ -171,7 +195,7 @@ def _max_seqlen_of_rows(rows: Rows) -> np.ndarray:
 
 
 def source_ids(rows: Rows) -> np.ndarray:
-    """int64[B], a copy."""
+    """int64[B]: a copy of the sources."""
     return rows.sources.copy()
 
 

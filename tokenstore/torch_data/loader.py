@@ -1,4 +1,4 @@
-"""TokenLoader: iterates the batches of one rank; its whole state is one step number."""
+"""TokenLoader: iterates over the batches of one rank. Its state is its position in the plan."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT, check_pinne
 
 
 class LoaderOptions(SharedOptions, total=False):
-    """Arguments of TokenLoader that do not change the type of a batch."""
+    """Arguments of TokenLoader that do not affect the type of a batch."""
 
     pin_memory: bool
     readahead: int
@@ -26,31 +26,34 @@ class LoaderOptions(SharedOptions, total=False):
 
 
 class AllOptions(LoaderOptions, total=False):
-    """Arguments of TokenLoader except the plan."""
+    """All arguments of TokenLoader except `plan`."""
 
     fields: Sequence[str] | None
     format: str
 
 
 class TokenLoader(Iterator[BatchT], Generic[BatchT]):
-    """Microbatches of a plan for one rank, as torch tensors.
+    """Iterates over the microbatches of one rank, as torch tensors.
 
-    No worker processes are needed: kernels make a batch faster than a worker process could transfer it.
+    It needs no worker processes: compiled code makes a batch faster than a worker process could send it.
 
-    A loader has one position and is its own iterator: `for batch in loader`, `next(loader)` and every `iter(loader)`
-    move the same position. So the next loop continues where a loop with `break` stopped. With `restart=True`, for
-    evaluations, every loop begins at `step` again. After the plan's last step the next loop starts at step 0. A copied
-    or unpickled loader continues from the same position.
+    A loader is its own iterator and has a single position. `for batch in loader`, `next(loader)` and every `iter(loader)`
+    advance it, so the next loop continues where the last one stopped. After the last step of the plan, the next loop starts
+    at step 0. With `restart=True`, which is meant for evaluation, every loop starts at `step`. A copied or unpickled loader
+    continues from the same position.
 
-    Batches are on the CPU, also after `accelerator.prepare(loader)`, which returns a loader unchanged.
+    Batches are on the CPU, also after `accelerator.prepare(loader)`, which returns the loader unchanged.
 
     Attributes:
-        step: the step to continue with, the one number to save: that of the next microbatch, or a skipped one before
-            it.
-        step_ended: whether the last microbatch returned was the last one of its step.
+        plan: the plan.
+
+    Example:
+        >>> loader = TokenLoader("plan.yaml", microbatch_size=4)
+        >>> next(loader)["input_ids"].shape  # sequence_length: 2048
+        torch.Size([4, 2048])
     """
 
-    # A type checker knows what a batch is by `format` and `fields`; names of options are checked too
+    # The overloads let a type checker derive the type of a batch from `format` and `fields`, and check option names
     @overload
     def __init__(
         self: "TokenLoader[Batch]",
@@ -106,37 +109,43 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         inside_step: str = "warn",
         skip_empty: bool = False,
     ):
-        """Make a loader. Nothing is read yet.
+        """Create a loader. It reads no tokens before the first batch.
 
         Args:
-            plan: the plan to load, or the path of its file.
-            rank, world_size: data-parallel rank and size, or `rank=DataRank.from_mesh(mesh)` alone, so that ranks of
-                tensor, context and pipeline parallelism get the same data. Default: `DataRank.from_environment()` of
-                the process that iterates, at its first batch.
-            microbatch_size: sequences per batch. Default: the rank's share of a step.
-            step: the step to begin with. Unlike `load_state_dict`, this does not check that the history is the same.
-            fields: names of tensors, see `formats`. Default: those of the format.
-            format: the model code that the batches are for: "torch", "hf", "hf_flash", "torchtitan", "torchtitan_flat",
-                "megatron", "nanotron"; see `formats`. Call models of Hugging Face with `use_cache=False`: with a cache,
-                the documents of a row attend to each other, whatever their position_ids.
-            pin_memory: allocate tensors in page-locked memory (needs CUDA).
-            max_documents: maximum number of pieces in a microbatch, so that `cu_seqlens` always has the same shape.
-            readahead: number of microbatches to read ahead from the disk after a batch had to wait for it. It costs
-                almost nothing if the store is in memory.
-            prefetch: number of microbatches that a thread makes ahead. It helps if tokens come from the disk, or if
-                epochs are short, because packing one takes milliseconds. Otherwise a batch is made faster than it is
-                passed between threads.
-            reuse: reuse the memory of a batch after this many more batches. This saves about a tenth of the time of a
-                large batch. Do not keep a batch longer than that, and finish its copy to a device before.
-            restart: whether every `iter(loader)` begins at `step` again. After `load_state_dict`, the first one begins
-                at the loaded state.
-            inside_step: what to do with a state saved inside a step: "continue" with the rest, for checkpoints that
-                contain the gradients of the first part; "rewind" to the start of the step, for all others; "warn": warn
-                and continue.
-            skip_empty: skip microbatches that have no token on any rank, in a last step that is filled with empty rows
-                (`packing: none`). Others may still have no target on one rank: sum the losses and divide by the number
-                of targets on all ranks, because a mean over no targets is NaN.
-        Raises: ConfigError: a step does not divide evenly among the ranks, in some stage.
+            plan: a Plan, or the path of a plan file.
+            rank: data-parallel rank of this process, or a DataRank instead of `rank` and `world_size`. Use
+                `DataRank.from_mesh(mesh)` with tensor, context or pipeline parallelism. Default:
+                `DataRank.from_environment()`, evaluated at the first batch in the process that iterates.
+            world_size: number of data-parallel ranks. Required if `rank` is an integer.
+            microbatch_size: sequences per batch. It must divide the rank's share of every step. Default: the whole share.
+            step: the step to start at. Unlike a state, it is not checked against the history of a run. Default: 0.
+            fields: names of the fields of a batch. Default: those of the format; see `tokenstore.torch_data.formats`.
+            format: format of a batch: "torch", "hf", "hf_flash", "torchtitan", "torchtitan_flat", "megatron" or "nanotron";
+                see `tokenstore.torch_data.formats`. Call Hugging Face models with `use_cache=False`: with a cache, the
+                documents of a row attend to each other, whatever position_ids says. Default: "torch".
+            pin_memory: allocate tensors in page-locked memory. Requires a device such as CUDA. Default: False.
+            max_documents: pieces of documents that `cu_seqlens` has room for, which makes its shape constant. Default: no
+                fixed size.
+            readahead: microbatches to read ahead from the disk, after a batch had to wait for it; 0 never reads ahead. It
+                costs next to nothing while the store is in memory. Default: 4.
+            prefetch: microbatches to make ahead in a thread; 0 uses no thread. It shortens waits if the process has a core
+                to spare, if the disk is slow, or if epochs are short, because packing an epoch takes milliseconds.
+                Otherwise it is slower: a thread takes longer to hand over a batch than to make it. Default: 0.
+            reuse: if n > 0, write each batch into the memory of the n-th batch before it, which saves about a tenth of the
+                time of a large batch. The earlier batch must no longer be in use then, nor be on its way to a device.
+                Default: 0, new memory for every batch.
+            restart: start at `step` in every `iter(loader)`. The first one after `load_state_dict` starts at the loaded
+                position instead. Default: False.
+            inside_step: what to do with a state that was saved inside a step. "continue" with the rest of the step, if the
+                checkpoint contains the gradients of its first part; "rewind" to the start of the step otherwise; or "warn"
+                and continue. Default: "warn".
+            skip_empty: skip microbatches without a token on any rank, which only the last step of a plan with
+                `packing: none` may have. In other microbatches, a single rank may still have no targets, and a mean over
+                none is NaN: sum the losses and divide by the number of targets on all ranks. Default: False.
+
+        Raises:
+            ConfigError: in some stage, a step does not divide evenly among the ranks; or the plan file is invalid.
+            ValueError: an argument has an invalid value.
         """
         self.plan = plan = as_plan(plan)
         self._process_split = ProcessSplit(plan, rank, world_size, microbatch_size, skip_empty)
@@ -147,10 +156,12 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         self._inside_step = check_inside_step(inside_step)
         self._start, self._restart = plan.check_start(step), restart
         self._step, self._given = self._start, 0
-        self._given_last = plan.schedule.next_step(self._step)  # step of the last microbatch returned
+        self._given_last = plan.schedule.next_step(
+            self._step
+        )  # the step of the last returned microbatch, or the first step
         self._end = _last_given(plan)
         self._finished = False
-        self._loaded = False  # whether a state was loaded, and no microbatch returned since
+        self._loaded = False  # whether a state was loaded and no batch has been made since
         self._maker: BatchMaker | None = None
         self._batches: Iterator[tuple[Any, Any]] | None = None  # from the position on
 
@@ -166,7 +177,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         return f"TokenLoader({', '.join(parts)})"
 
     def __getstate__(self) -> dict[str, Any]:
-        # a maker holds addresses of this process's maps
+        # A BatchMaker holds addresses of this process's memory maps
         return {**self.__dict__, "_maker": None, "_batches": None}
 
     def __iter__(self) -> Self:
@@ -182,29 +193,33 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         batch: BatchT
         try:
             (step, _, _, next_step, given), batch = next(self._batches or self._start_batches())
-        except PrefetchStopped:  # forked: continue after the last microbatch returned
+        except PrefetchStopped:  # this process was forked: make the batches again, from the position on
             self._batches = None
             return next(self)
-        except BaseException as error:  # the iterator failed; the next call begins at the same position
+        except (
+            BaseException
+        ) as error:  # the generator is exhausted; the next call starts another one at the same position
             self._batches, self._finished = None, isinstance(error, StopIteration)
             raise
         self._step, self._given, self._given_last = next_step, given, step
-        if next_step >= self._end and not given:  # also for a loop that counts to len() and stops
+        if next_step >= self._end and not given:  # not only at StopIteration: a loop may stop after len(loader) batches
             self._finished, self._batches = True, None
         return batch
 
     def _go_to(self, step: int, given: int) -> None:
-        """Continue with another microbatch, and drop batches that were made ahead."""
+        """Move to another position, and drop the batches made ahead."""
         self._stop_batches()
         self._step, self._given, self._finished = step, given, False
         self._given_last = self.plan.schedule.next_step(step)
 
     def _start_batches(self) -> Iterator[tuple[Any, Any]]:
-        """Every place from the current position on, and its batch."""
+        """Iterate over the places from the position on, each with its batch."""
         self._loaded = False
         places = self._process_split.fix().places(self._step, self._given)
         if self._prefetch:
-            batches = self._new_maker().batches(places, self._readahead)  # a new one, for the thread
+            batches = self._new_maker().batches(
+                places, self._readahead
+            )  # a new one, because each belongs to one thread
             self._batches = Prefetcher(use_device(batches, self._pin_memory), self._prefetch)
         else:
             self._maker = self._maker or self._new_maker()
@@ -217,51 +232,56 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         self._batches = None
 
     def _new_maker(self) -> BatchMaker:
-        ahead = self._prefetch + 1 if self._prefetch else 0  # made by the thread, one more under way
+        ahead = self._prefetch + 1 if self._prefetch else 0  # those made by the thread, and the one it is making
         ring = self._reuse + ahead if self._reuse else 0
         return BatchMaker(self.plan, self._format, self._fields, self._pin_memory, self._max_documents, ring)
 
     def __len__(self) -> int:
-        """Microbatches in the whole plan, not only the remaining ones. Raises: TypeError: the plan is endless."""
+        """The number of microbatches per rank in the whole plan, not only of those left.
+
+        Raises:
+            TypeError: the plan is endless.
+        """
         total = self._process_split.now().num_microbatches()
         if total is None:
-            raise TypeError("loader: expected a plan with num_steps to have a length, found an endless one")
+            raise TypeError("loader: an endless plan has no length; set num_steps in the plan")
         return total
 
     @property
     def step(self) -> int:
-        """The step of the next microbatch."""
+        """The step to resume from: that of the next microbatch, or of a skipped step before it."""
         return self._step
 
     @property
     def step_ended(self) -> bool:
-        """Whether the next microbatch is the first one of its step."""
+        """Whether the last returned microbatch was the last of its step. Also True before the first microbatch."""
         return self._given == 0
 
     @property
     def microbatches_per_step(self) -> int:
-        """Microbatches per rank in the step of the last microbatch returned: the gradient accumulation."""
+        """Microbatches per rank in the step of the last returned microbatch: the gradient accumulation steps."""
         return self._process_split.now().microbatches_in(self._given_last)
 
     def state_dict(self) -> dict[str, int | str]:
-        """The position of the loader and its history: ints and strings, the same on every rank.
+        """The position of the loader, as integers and strings that are the same on every rank.
 
-        It is the state of a run only if every batch returned so far was trained and its step ended. A loop that
-        requests the next batch before it saves (litgpt, nanochat, any prefetching) should save `plan.state(k)` for the
-        first step k that is not trained yet: `plan.step_at(updates)`, from the number of optimizer updates. Or it keeps
-        the state from before the request.
+        It is the state of a run only if every returned batch was trained on and its step ended. A loop that fetches the
+        next batch before it saves (litgpt, nanochat, anything that prefetches) is ahead of the training. Save
+        `plan.state(k)` there, where k is the first step that was not trained on: `plan.step_at(n)` after n optimizer updates.
         """
         return self.plan.state(self._step, self.plan.schedule.cursor(self._step) + self._given)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a saved state, with any number of ranks, also in the middle of a loop; {} does nothing.
+        """Continue from a saved state, with any number of ranks. May be called in the middle of a loop.
 
-        A state inside a step (saved while `step_ended` was False) is handled as `inside_step` says.
+        Args:
+            state: from `state_dict` or `plan.state`. An empty one does nothing. `inside_step` decides what happens with a
+                state that was saved inside a step, while `step_ended` was False.
 
         Raises:
-            StateMismatchError: the state is from a run with another history (the message names the fields that differ),
-                or from a DataLoader around a TokenDataset.
-            ConfigError: the state is inside a step whose rest does not divide among these ranks.
+            StateMismatchError: the run that saved the state has a different history; the message names the fields that
+                differ. Or the state was not saved by a TokenLoader, but by a DataLoader over a TokenDataset.
+            ConfigError: the state is inside a step, and the rest of the step does not divide evenly among the ranks.
         """
         if isinstance(state, Mapping) and not state:
             return
@@ -274,20 +294,20 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         self._loaded = True
 
     def metrics(self) -> dict[str, int | float]:
-        """How far the run is at `step`, the same on every rank, for its log: see `tokenstore.planning.progress`."""
+        """The progress of the run at `step`, for its log. The same on every rank; see `tokenstore.planning.progress`."""
         return self.plan.metrics(self._step)
 
     def set_epoch(self, epoch: int) -> None:
-        """Do nothing: every source counts its own epochs. Here for trainers that call it."""
+        """Does nothing, because each source counts its own epochs. Trainers call it."""
 
     def close(self) -> None:
-        """Release the memory maps and end the prefetching thread. The next batch opens them again."""
+        """Release memory maps and stop the prefetching thread. The next batch starts both again."""
         self._stop_batches()
         self._maker = None
 
 
 def _last_given(plan: Plan) -> int:
-    """The step at which no microbatch is left: the end of the plan, or the skipped steps before it."""
+    """The step at which the microbatches end: the end of the plan, or the first of the skipped steps right before it."""
     end = plan.last_start
     for start, stop in reversed(plan.schedule.skip_steps):
         end = start if start < end <= stop else end
@@ -295,10 +315,10 @@ def _last_given(plan: Plan) -> int:
 
 
 def _check_whose(state: Mapping[str, Any]) -> None:
-    """Refuse the state of a DataLoader around a TokenDataset, which contains the position of each worker."""
+    """Raise StateMismatchError for the state of a DataLoader over a TokenDataset, which has a position per worker."""
     marks = [mark for mark in ("_snapshot", "_num_yielded", "worker") if isinstance(state, Mapping) and mark in state]
     if marks:
         raise StateMismatchError(
-            f"state: expected that of a TokenLoader, found {marks[0]!r}, as in that of a torchdata StatefulDataLoader;"
-            " load it into one around a TokenDataset with the same num_workers, or begin at its step with TokenLoader(plan, step=...)"
+            f"state: expected that of a TokenLoader, found that of a torchdata StatefulDataLoader (key {marks[0]!r}); load it"
+            " into a StatefulDataLoader over a TokenDataset with the same num_workers, or use TokenLoader(plan, step=...)"
         )

@@ -1,4 +1,7 @@
-"""Where one rank is in a plan, and the microbatches that follow (ORD-8)."""
+"""The position of one rank in a plan, and the microbatches from there on (ORD-8).
+
+A position is a step and the number of its rows, over all ranks, that were already returned (`given`).
+"""
 
 import warnings
 from collections.abc import Iterator
@@ -17,27 +20,30 @@ INSIDE_STEP = ("warn", "continue", "rewind")
 
 
 def check_inside_step(choice: str) -> str:
-    """What to do with a state inside a step: one of INSIDE_STEP."""
+    """`choice`, if it is one of INSIDE_STEP. Raises: ValueError: it is not."""
     if choice not in INSIDE_STEP:
         raise ValueError(f"inside_step: expected one of {list(INSIDE_STEP)}, found {choice!r}")
     return choice
 
 
 def rest_of_step(plan: Plan, step: int, given: int, choice: str) -> int:
-    """How many rows of `step` count as used when a state is loaded that was saved after `given` of them."""
+    """Rows of `step` to skip as already trained on, for a state that was saved after `given` of them.
+
+    `choice` is the argument `inside_step`. Warns if it is "warn" and the state is inside the step.
+    """
     if given and choice == "warn":
         warnings.warn(
-            f"state: it was saved inside step {step}, after {given} of its {plan.global_batch_size(step)} sequences. Training"
-            " continues with the rest. The gradients of these sequences are lost unless the checkpoint has them. Pass"
-            ' inside_step="rewind" to start the step again, or inside_step="continue" if you restored the gradients.'
-            f" To save states at step borders only, use plan.state({step})",
+            f"state: saved inside step {step}, after {given} of its {plan.global_batch_size(step)} sequences. Training"
+            " continues with the other sequences of the step. The gradients of the first ones are lost, unless the checkpoint"
+            ' contains them. Pass inside_step="rewind" to start the step again, or inside_step="continue" if you restored the'
+            f" gradients. To save only at the start of a step, use plan.state({step})",
             stacklevel=3,
         )
     return 0 if choice == "rewind" else given
 
 
 class SharedOptions(TypedDict, total=False):
-    """Arguments of TokenLoader and TokenDataset that do not change the type of a batch."""
+    """Arguments of TokenLoader and TokenDataset that do not affect the type of a batch."""
 
     rank: int | DataRank | None
     world_size: int | None
@@ -50,9 +56,13 @@ class SharedOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Split:
-    """A rank's part of every step: microbatches of `microbatch_size` rows; None: its whole share of a step.
+    """The part of every step that one rank loads.
 
-    skip_empty: whether microbatches of the last step that have no token on any rank are skipped, on every rank alike (P5).
+    Attributes:
+        plan: the plan.
+        place: the rank.
+        microbatch_size: rows per microbatch and rank. None: the rank's whole share of a step.
+        skip_empty: skip microbatches of the last step without a token on any rank. All ranks skip the same ones (P5).
     """
 
     plan: Plan
@@ -66,21 +76,21 @@ class Split:
 
     @property
     def microbatch_rows(self) -> int | None:
-        """Rows of one microbatch of all ranks together; None: those of a whole step."""
+        """Rows of a microbatch over all ranks; None: those of a whole step."""
         return None if self.microbatch_size is None else self.microbatch_size * self.place.world_size
 
     def rows_a_rank(self, step: int) -> int:
-        """Rows of a microbatch in `step`."""
+        """Rows of a microbatch of `step` on this rank."""
         return self.microbatch_size or self.plan.global_batch_size(step) // self.place.world_size
 
     def rows_a_microbatch(self, step: int) -> int:
-        """Rows of one microbatch of all ranks together in `step`."""
+        """Rows of a microbatch of `step` over all ranks."""
         return self.rows_a_rank(step) * self.place.world_size
 
     def microbatches_in(self, step: int) -> int:
         """Microbatches per rank in `step`."""
         size, block = self.plan.global_batch_size(step), self.rows_a_microbatch(step)
-        if not self._may_skip(step):  # called for every microbatch by loops that accumulate gradients
+        if not self._may_skip(step):  # the fast case, as training loops call this for every microbatch
             return size // block
         return sum(self._after_empty(step, given) == given for given in range(0, size, block))
 
@@ -89,7 +99,7 @@ class Split:
         return self.skip_empty and step + 1 == self.plan.num_steps
 
     def _after_empty(self, step: int, given: int) -> int:
-        """`given`, or the rows of `step` up to the next microbatch that has a token on some rank."""
+        """The start of the first microbatch at or after row `given` of `step` that has a token on some rank."""
         if not self._may_skip(step):
             return given
         size, block = self.plan.global_batch_size(step), self.rows_a_microbatch(step)
@@ -99,9 +109,7 @@ class Split:
 
     @cached_property
     def _empty_rows(self) -> np.ndarray:
-        """bool[global_batch_size], which rows of the last step are empty. They can be anywhere, because the rows of a
-        step are shuffled.
-        """
+        """bool[global_batch_size]: which rows of the last step are empty. Any may be, as the rows of a step are shuffled."""
         last = (self.plan.num_steps or 0) - 1
         return self.plan.sampler().locate(last, 0, self.plan.global_batch_size(last))[:, 0] < 0
 
@@ -124,18 +132,18 @@ class Split:
         return total
 
     def check_inside(self, step: int, given: int) -> None:
-        """Raise ConfigError if the rest of `step` does not divide evenly among the ranks."""
+        """Raise ConfigError if the rest of `step` after `given` rows does not divide evenly among the ranks."""
         rest, block = self.plan.global_batch_size(step) - given, self.rows_a_microbatch(step)
         if given and rest % block:
             raise ConfigError(
-                f"state: expected the {rest} sequences left in step {step} to divide by world_size x microbatch_size ="
-                f" {block}, found that they do not; use one of {divisors(rest)}, or start the step"
-                f' again with inside_step="rewind"'
+                f"state: the {rest} sequences left in step {step} are not divisible by world_size x microbatch_size = {block};"
+                f' choose a product of {divisors(rest)}, or start the step again with inside_step="rewind"'
             )
 
     def places(self, step: int, given: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """Yield (step, this rank's first row, its rows, next step, rows used there) for every microbatch from a
-        position on.
+        """Iterate over the microbatches from a position on.
+
+        Each is (step, this rank's first row, number of its rows, step of the next position, `given` of the next position).
         """
         schedule, end = self.plan.schedule, self.plan.last_start
         while True:
@@ -150,7 +158,7 @@ class Split:
                 step, given = step + 1, 0
                 continue
             stop = self._next_change(step)
-            last = size - block  # rows used before a step's last microbatch
+            last = size - block  # start of the step's last microbatch
             for now in range(step, stop):
                 for before in range(given, last, block):
                     yield now, before + first, rows, now, before + block
@@ -159,16 +167,14 @@ class Split:
             step = stop
 
     def _next_change(self, step: int) -> int:
-        """The next step at which the microbatches may change: a stage begins, the step may be skipped, or the plan
-        ends.
-        """
+        """The first step after `step` that may be split differently: a stage starts, steps are skipped, or the plan ends."""
         schedule, end = self.plan.schedule, self.plan.last_start
         skips = [start for start, _ in schedule.skip_steps if start > step]
         ends = [end - 1] if self.skip_empty and end - 1 > step else [end]
         return min([schedule.stage_end(step), *skips, *ends])
 
     def _places_with_tokens(self, step: int, given: int) -> Iterator[tuple[int, int, int, int, int]]:
-        """`places` of a step whose microbatches without a token are skipped."""
+        """`places` for one step, without the microbatches that have no token."""
         size, rows = self.plan.global_batch_size(step), self.rows_a_rank(step)
         block = rows * self.place.world_size
         given = self._after_empty(step, given)
@@ -189,7 +195,11 @@ class ProcessSplit:
         microbatch_size: int | None,
         skip_empty: bool = False,
     ):
-        """Raises: ConfigError: a step does not divide evenly among the ranks, if they are known already."""
+        """Create the Split of the current rank, which may still change.
+
+        Raises:
+            ConfigError: a step does not divide evenly among the ranks.
+        """
         self.rank = ProcessRank(rank, world_size)
         self.microbatch_size = microbatch_size
         self._split = Split(plan, self.rank.now(), microbatch_size, skip_empty)

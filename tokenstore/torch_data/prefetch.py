@@ -1,6 +1,6 @@
-"""Work ahead of the training loop: reading pages of the next batches from the disk, and making batches in a thread.
+"""Prefetching: reading the pages of later batches from the disk, and making batches ahead in a thread.
 
-Neither changes the batches or the state: both visit the same places of the plan in the same order.
+Neither changes the batches or the state, because both visit the places of the plan in order.
 """
 
 import threading
@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 from tokenstore.store.files import major_faults
 
-# Batches of a burst of readahead, the first and the longest; and how often to look where nothing came from the disk so far: a
-# look costs 0.4 us, a burst about 10 us a batch
+# Lengths, in batches, of the first and of the longest burst of readahead. While nothing comes from the disk, page faults are
+# counted only every LOOK_EVERY batches: counting takes 0.4 us, a burst about 10 us per batch
 FIRST_BURST, LONGEST_BURST, LOOK_EVERY = 8, 256, 16
-# To find out whether a burst still helps, one row of some batches near its end is not read ahead: the test costs one
-# page, not a batch
+# Near the end of a burst, the first row of PROBES batches is not read ahead. If it has to be waited for, the burst still pays.
+# The test costs one page, not a batch
 PROBES = 2
 _ITEM, _END, _ERROR, _GONE = range(4)
 
@@ -23,34 +23,34 @@ T = TypeVar("T")
 
 
 class PrefetchStopped(Exception):
-    """The thread that made the items has ended, or belongs to the process that this one was forked from."""
+    """The thread of a Prefetcher was stopped, or does not exist in this process because the process was forked."""
 
 
 def check_ahead(name: str, batches: int) -> int:
-    """A number of batches ahead: 0 or more."""
+    """`batches`, if it is a valid value of the argument `name`. Raises: ValueError: it is negative."""
     if batches < 0:
-        raise ValueError(f"{name}: expected a number of microbatches, 0 for none, found {batches}")
+        raise ValueError(f"{name}: expected 0 or more microbatches, found {batches}")
     return batches
 
 
 class Bursts:
-    """Decides when to read ahead from the disk: in bursts, after a batch had to wait for the disk.
+    """Decides when to read ahead from the disk: in bursts, after a major page fault.
 
-    A wait for a page may mean that others are missing too, or that a single page of a store in memory was reclaimed. So
-    the first burst is short. It grows as long as batches still wait, and if the next one follows soon, it is twice as
-    long. After a time without waits it is short again.
+    A fault may mean that other pages are missing too, or it may mean nothing: a single reclaimed page of a store in memory
+    causes one. So the first burst is short. A fault during a burst, or soon after it, starts another one of twice the
+    length. After a longer time without faults, the next burst is short again.
     """
 
     def __init__(self, batches: int):
-        """batches: how many microbatches ahead to read; 0: never."""
+        """batches: how many microbatches ahead to read; 0 never reads ahead."""
         self._batches = batches
         self._faults = major_faults() if batches else 0
         self._length, self._quiet = FIRST_BURST, 0
-        self._left = 2 if batches else 0  # a burst of one batch: the first batch often has to wait
-        self._num_asked = 0  # of the waiting microbatches, how many have been requested
+        self._left = 2 if batches else 0  # start with a burst of one batch, as the first batch often has to wait
+        self._num_asked = 0  # how many of the waiting microbatches have been read ahead
 
     def reach(self) -> int:
-        """How many microbatches ahead to read now. Called once per batch."""
+        """How many microbatches ahead to read now. Must be called once per batch."""
         self._num_asked = max(self._num_asked - 1, 0)
         if not self._batches:
             return 0
@@ -67,32 +67,37 @@ class Bursts:
         return self._batches if self._left else 0
 
     def due(self, waiting: Sequence[tuple[Any, T]]) -> Iterator[tuple[T, int]]:
-        """The waiting microbatches to read now, at most two, so that the first batch does not wait for more.
+        """Yield the waiting microbatches to read ahead now: at most two per call, so that no batch is delayed by many.
 
-        Each with the first row to read, which is 1 if the microbatch tests whether the burst still helps.
+        Each is yielded with the first row to read: 0, or 1 for a batch that tests whether the burst still pays.
         """
         first = self._num_asked
         self._num_asked = max(min(first + 2, len(waiting), self._batches + 1), first)
-        probed = self._batches < self._left <= self._batches + PROBES  # early enough to extend the burst
+        probed = self._batches < self._left <= self._batches + PROBES  # early enough that a fault extends the burst
         for i in range(first, self._num_asked):
             yield waiting[i][1], int(probed)
 
 
 class Prefetcher(Iterator[Any]):
-    """The items of an iterator, at most `most` of them made ahead by a thread, which ends with this object.
+    """Iterates over `items` in a thread, at most `most` of them ahead. The thread ends when this object is deleted.
 
-    An error of the iterator is raised after the items before it. PrefetchStopped is raised if the thread no longer
-    exists: after the end, after `close`, and in a forked process after the items that were ready.
+    An error of the iterator is raised after the items that precede it. PrefetchStopped is raised if the thread no longer
+    runs: after the last item or an error, after `close`, and in a forked process once the finished items are taken.
     """
 
     def __init__(self, items: Iterator[Any], most: int):
         self._ready: SimpleQueue[tuple[int, Any]] = SimpleQueue()
-        self._places: SimpleQueue[None] = SimpleQueue()  # one per free place; one more ends the thread
+        self._places: SimpleQueue[None] = SimpleQueue()  # an entry per item to make, and one more to end the thread
         self._ended = False
         closing = threading.Event()
         for _ in range(most):
             self._places.put(None)
-        arguments = (items, self._places, self._ready, closing)  # not self, so that it can be collected
+        arguments = (
+            items,
+            self._places,
+            self._ready,
+            closing,
+        )  # not self, so that deleting this object ends the thread
         self._thread = threading.Thread(target=_make, args=arguments, name="tokenstore-ahead", daemon=True)
         self.close = weakref.finalize(self, _close, self._thread, self._places, closing)  # also when the process ends
         self._thread.start()
@@ -104,7 +109,7 @@ class Prefetcher(Iterator[Any]):
         if kind == _ITEM:
             self._places.put(None)
             return value
-        self._ended = True  # nothing follows, even if the thread has not ended yet
+        self._ended = True  # the thread may still be alive for a moment, but makes no more items
         if kind == _ERROR:
             raise value
         raise StopIteration if kind == _END else PrefetchStopped
@@ -113,14 +118,14 @@ class Prefetcher(Iterator[Any]):
 def _make(
     items: Iterator[Any], places: SimpleQueue[None], ready: SimpleQueue[tuple[int, Any]], closing: threading.Event
 ) -> None:
-    """Put each item into `ready` when there is a place for it, and finally how the iterator ended."""
+    """Make an item for each entry of `places` and put it into `ready`; finally put how it ended."""
     end: tuple[int, Any] = (_GONE, None)
     try:
         while not (places.get() or closing.is_set()):
             ready.put((_ITEM, next(items)))
     except StopIteration:
         end = (_END, None)
-    except BaseException as error:  # the consumer raises it, whatever it is
+    except BaseException as error:  # raised in the consumer's thread, whatever it is
         end = (_ERROR, error)
     ready.put(end)
 
@@ -128,6 +133,6 @@ def _make(
 def _close(thread: threading.Thread, places: SimpleQueue[None], closing: threading.Event) -> None:
     closing.set()
     places.put(None)
-    mine = thread is threading.current_thread()  # the garbage collector may come by in any
+    mine = thread is threading.current_thread()  # the garbage collector runs in any thread
     if thread.is_alive() and not mine:
         thread.join()

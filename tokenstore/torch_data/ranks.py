@@ -43,7 +43,8 @@ class DataRank:
         rank: 0 <= rank < world_size.
         world_size: number of data-parallel ranks.
 
-    Raises: ValueError: the numbers are out of range.
+    Raises:
+        ValueError: the numbers are out of range.
 
     Example:
         >>> TokenLoader(plan, rank=DataRank.from_mesh(mesh))
@@ -66,9 +67,10 @@ class DataRank:
         Args:
             mesh: a torch DeviceMesh with named dims.
             dims: names of the data-parallel dims. Default: all with a usual name (dp, dp_replicate, dp_shard, fsdp, data,
-                batch, ...). If a dim also contains context parallelism, as torchtitan's `fsdp`, pass `batch` instead.
-        Raises: ValueError: no dim matches; or `dims` is omitted and a dim has an unknown name; or this process is not in
-            the mesh.
+                batch, ...). If a dim also contains context parallelism, as `fsdp` does in torchtitan, pass `batch` instead.
+
+        Raises:
+            ValueError: no dim matches; or `dims` is omitted and a dim has an unknown name; or this process is not in the mesh.
 
         Example:
             >>> mesh = init_device_mesh("cuda", (4, 2), mesh_dim_names=("dp", "tp"))
@@ -95,12 +97,13 @@ class DataRank:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """The rank of torch.distributed, whose ranks are all taken as data-parallel.
+        """The rank of this process in torch.distributed, all of whose ranks are taken as data-parallel.
 
-        Before torch.distributed is initialized, RANK and WORLD_SIZE of the launcher are used, so that a loader made early
-        does not load the data of another rank. Without either, it is rank 0 of 1.
+        Before torch.distributed is initialized, the environment variables RANK and WORLD_SIZE of the launcher are used, so
+        that a loader created early does not load the data of another rank. Without either, it is rank 0 of 1.
 
-        Raises: ValueError: WORLD_SIZE is set without RANK.
+        Raises:
+            ValueError: WORLD_SIZE is set without RANK.
         """
         if _is_distributed():
             return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())

@@ -1,4 +1,4 @@
-"""SequenceDataset: every sequence of a plan by its number, for custom samplers."""
+"""SequenceDataset: the sequences of a plan by number, for custom samplers."""
 
 import operator
 import threading
@@ -19,17 +19,28 @@ from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT
 
 
 class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
-    """The rows of all steps of a plan, one after the other: `dataset[n]` is row n of the run over all ranks.
+    """A map-style dataset of all sequences of a plan: `dataset[n]` is sequence n of the run, over all ranks.
 
-    Row r of step k, as `plan.batch(k)` numbers it, is sequence plan.schedule.cursor(k) + r; those of skipped steps are
-    numbered too. Use it with `DataLoader` and any sampler, in any number of workers; a batch is read by one call of a
-    kernel. For the plan's own order, by rank, use TokenLoader. The Trainer of transformers shuffles datasets, which is
-    refused: set `train_sampling_strategy="sequential"`, or use TokenTrainerMixin.
+    Row r of step k, as in `plan.batch(k)`, is sequence `plan.schedule.cursor(k) + r`. The sequences of skipped steps are
+    numbered too.
 
-    It can be shared among threads, and pickles as its configuration.
+    Use it with a `DataLoader`, any sampler and any number of workers; the sequences of a batch are read together. To read
+    the plan in order, use TokenLoader. The Trainer of transformers shuffles datasets by default, which raises ConfigError
+    here: use `train_sampling_strategy="sequential"`, or TokenTrainerMixin.
+
+    The dataset can be shared among threads and pickled (by configuration).
+
+    Attributes:
+        plan: the plan.
+
+    Example:
+        >>> dataset = SequenceDataset("plan.yaml")
+        >>> dataset[0]["input_ids"].shape  # sequence_length: 2048
+        torch.Size([2048])
+        >>> loader = DataLoader(dataset, batch_size=4, sampler=my_sampler)
     """
 
-    # A type checker knows what a batch is by `format` and `fields`; names of arguments are checked too
+    # The overloads let a type checker derive the type of a sequence from `format` and `fields`, and check argument names
     @overload
     def __init__(
         self: "SequenceDataset[Batch]",
@@ -63,7 +74,18 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
         format: str,
     ) -> None: ...
     def __init__(self, plan: Plan | str | Path, *, fields: Sequence[str] | None = None, format: str = "torch"):
-        """fields, format: those of TokenLoader that can be cut into rows: all but flat formats, cu_seqlens and max_seqlen."""
+        """Create a dataset. It reads no tokens before the first sequence.
+
+        Args:
+            plan: a Plan, or the path of a plan file.
+            fields: as in TokenLoader, except cu_seqlens and max_seqlen of the formats "torch" and "hf", which describe a
+                batch as a whole.
+            format: as in TokenLoader, except "hf_flash" and "torchtitan_flat", which join the rows of a batch.
+
+        Raises:
+            ConfigError: the plan file is invalid.
+            ValueError: `fields` or `format` has an invalid value.
+        """
         self.plan = plan = as_plan(plan)
         self._format, self._fields = format, check_fields(fields, format, by_row=True)
         self._hold_nothing()
@@ -82,17 +104,28 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
         renew_after_fork(self, SequenceDataset._hold_nothing)
 
     def __len__(self) -> int:
-        """Number of sequences of the whole plan. Raises: TypeError: it is endless."""
+        """The number of sequences in the whole plan.
+
+        Raises:
+            TypeError: the plan is endless.
+        """
         if self.plan.num_steps is None:
-            raise TypeError("dataset: expected a plan with num_steps to have a length, found an endless one")
+            raise TypeError("dataset: an endless plan has no length; set num_steps in the plan")
         return self.plan.schedule.cursor(self.plan.num_steps)
 
     def __getitem__(self, number: int) -> BatchT:
-        """Sequence `number`, in the format's shape without the first dimension. A negative number counts from the end."""
+        """One sequence: the fields of a batch of the format, without their first dimension.
+
+        Args:
+            number: number of the sequence. A negative one counts from the end, unless the plan is endless.
+
+        Raises:
+            IndexError: there is no such sequence.
+        """
         return self.__getitems__([number])[0]
 
     def __getitems__(self, numbers: Sequence[int]) -> list[BatchT]:
-        """Those sequences, read together: the items are parts of one batch's memory."""
+        """Several sequences, read together. Their tensors are views of one batch."""
         numbers = [self._check(number) for number in numbers]
         if not numbers:
             return []
@@ -101,7 +134,7 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
                 check_sampler(self, self.plan)
                 self._maker = BatchMaker(self.plan, self._format, self._fields)
             located = np.empty((len(numbers), 2), np.int64)
-            by_number = np.argsort(numbers, kind="stable")  # so that the tables of a stage are made once
+            by_number = np.argsort(numbers, kind="stable")  # so that the tables of each stage are made only once
             located[by_number] = self._maker.sampler.locate_places(
                 [self._place(numbers[i]) for i in by_number.tolist()]
             )
@@ -109,21 +142,27 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
         return [_row(batch, i) for i in range(len(numbers))]
 
     def _place(self, number: int) -> tuple[int, int, int]:
-        """(step, first row, rows) of a sequence."""
+        """(step, first row, number of rows) of a sequence."""
         step = self.plan.schedule.step_of(number)
         return step, number - self.plan.schedule.cursor(step), 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Do nothing: every source counts its own epochs. Accelerate calls it in every process, before workers start."""
+        """Has no effect on the order, because each source counts its own epochs.
+
+        Accelerate calls it in every process before workers start, so it is a place to check how Accelerate reads the dataset.
+
+        Raises:
+            ConfigError: Accelerate would shuffle the sequences, or read those of skipped steps.
+        """
         check_sampler(self, self.plan)
 
     def _check(self, number: int) -> int:
-        """`number` as an int, counted from the start."""
+        """`number` as an int, counted from the start. Raises: IndexError: there is no such sequence."""
         given = operator.index(number)
         most = MOST_SEQUENCES if self.plan.num_steps is None else len(self)
         number = given + most if given < 0 and self.plan.num_steps is not None else given
         if not 0 <= number < most:
-            raise IndexError(f"sequence: expected one of {most}, found {given}; ask for a number in 0..{most - 1}")
+            raise IndexError(f"sequence: expected a number in 0..{most - 1}, found {given}")
         return number
 
 

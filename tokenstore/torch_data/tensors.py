@@ -1,8 +1,7 @@
-"""Located rows -> a batch of new torch tensors, in the requested format.
+"""Located rows -> a batch of torch tensors in a format.
 
-`targets` are already shifted, and for that reason not called `labels`: a Hugging Face model shifts `labels` itself.
-With shifted labels it would train wrongly, with a plausible loss. `format="hf"` has `labels` as such a model expects
-them.
+`targets` are already shifted. They are not called `labels`, because Hugging Face models shift `labels` themselves: shifted
+twice, they train the wrong thing with a plausible loss. `format="hf"` has the `labels` that these models expect.
 """
 
 from collections import deque
@@ -21,26 +20,35 @@ from tokenstore.store.maps import prefetch_pages
 from tokenstore.torch_data.formats import FORMATS, Derived, Rows, Written, source_ids
 from tokenstore.torch_data.prefetch import Bursts
 
-# Rows and tokens planned by one call, unless one microbatch has more. Fewer wait for memory more often; more are no
-# faster
+# Limits of the rows and tokens planned by one call, unless a single microbatch has more. With lower limits, batches wait for
+# memory more often; higher ones gain nothing
 MOST_ROWS, MOST_TOKENS = 64, 1 << 17
 
 
 class Batch(TypedDict):
-    """A batch in the format "torch" with its default fields: int64[B, L] each, on the CPU."""
+    """A batch in the default format, "torch", with its default fields. The tensors are on the CPU.
+
+    Attributes:
+        input_ids: int64[B, L], the tokens.
+        targets: int64[B, L], the next token for each token, or -100 if it is not in the loss.
+
+    Example:
+        >>> batch = next(TokenLoader(plan))
+        >>> loss = cross_entropy(model(batch["input_ids"]).flatten(0, 1), batch["targets"].flatten(), ignore_index=-100)
+    """
 
     input_ids: torch.Tensor
     targets: torch.Tensor
 
 
 _empty_like = torch.empty_like
-BatchT = TypeVar("BatchT", covariant=True)  # Batch, or the batch of another format or of other fields
+BatchT = TypeVar("BatchT", covariant=True)  # Batch, or the type of a batch in another format or with other fields
 
 
 class BatchMaker:
-    """Makes batches in one format, with the given fields in that order; see `formats`. For one thread.
+    """Makes batches in one format, with the given fields in that order; see `formats`. Not thread-safe.
 
-    `ring`: number of batches with memory of their own; the next one reuses that of the first. 0: no memory is reused.
+    ring: if n > 0, each batch is written into the memory of the n-th batch before it. 0: new memory for every batch.
     """
 
     def __init__(
@@ -62,14 +70,16 @@ class BatchMaker:
         }
         self._words = [field.word for field in self._written.values()]
         if words.TARGETS not in self._words and {words.LOSS_MASK, words.LABEL_MASK} & set(self._words):
-            self._words.append(words.TARGETS)  # masks are computed from targets, even if targets are not a field
+            self._words.append(
+                words.TARGETS
+            )  # the kernel computes masks from targets, even if the batch has no targets
         self.sampler.set_format(self._format.ignored, self._format.flat)
         self._pin_memory, self._max_documents = pin_memory, max_documents
         self._templates: dict[int, list[torch.Tensor]] = {}
         self._ring: deque[dict[int, list[torch.Tensor]]] = deque({} for _ in range(ring))
 
     def make(self, step: int, first_row: int, num_rows: int) -> Any:
-        """The batch of rows first_row, first_row + 1, ... of `step`."""
+        """The batch of rows [first_row, first_row + num_rows) of `step`."""
         return self.make_of(self.sampler.locate(step, first_row, num_rows))
 
     def make_of(self, located: np.ndarray) -> Any:
@@ -78,17 +88,20 @@ class BatchMaker:
         return self._make(planned, None)
 
     def batches(self, places: Iterable[Place], readahead: int = 0) -> Iterator[tuple[Place, Any]]:
-        """Each place (step, first row, rows, ...) and its batch.
+        """Iterate over places, each with its batch.
 
-        Several microbatches are planned at a time, at least one more than is made. While one is copied, the tokens of
-        the next are prefetched into the cache. readahead: how many more are planned, and read from the disk, as long as
-        batches have to wait for it.
+        Several microbatches are planned by one call, and always at least one more than the one that is copied: while it is
+        copied, the processor fetches the tokens of the next one into its cache.
+
+        Args:
+            places: (step, first row, number of rows, ...) of each batch.
+            readahead: how many more microbatches to plan and to read ahead, while batches have to wait for the disk.
         """
         waiting: deque[tuple[Place, PlannedRows]] = deque()
         ahead = _Planning(self.sampler, iter(places), MOST_TOKENS // self._length)
         bursts = Bursts(readahead)
         while True:
-            reach = bursts.reach()  # 0, or `readahead` as long as that helps
+            reach = bursts.reach()  # `readahead` during a burst, otherwise 0
             if len(waiting) <= max(reach, 1):
                 ahead.plan(waiting, reach)
             if not waiting:
@@ -100,7 +113,7 @@ class BatchMaker:
             yield place, self._make(planned, waiting[0][1] if waiting else None)
 
     def _make(self, planned: PlannedRows, coming: PlannedRows | None) -> Any:
-        """The batch of planned rows; those that come next are prefetched."""
+        """The batch of planned rows. The tokens of the next batch, `coming`, are prefetched meanwhile."""
         tensors = self._memory(planned.num_rows)
         addresses = [tensor.data_ptr() for tensor in tensors]
         self.sampler.copy(planned, coming, zip(self._words, addresses, strict=True))
@@ -116,7 +129,7 @@ class BatchMaker:
         return {name: written[name] if name in written else derived[name] for name in self._fields}
 
     def _memory(self, num_rows: int) -> list[torch.Tensor]:
-        """A tensor to fill for each of the words: a new one, or one of the ring."""
+        """A tensor to fill for each word: new, or from the ring."""
         if not self._ring:
             return self._fresh(num_rows)
         self._ring.rotate()
@@ -125,7 +138,7 @@ class BatchMaker:
         return self._ring[0][num_rows]
 
     def _fresh(self, num_rows: int) -> list[torch.Tensor]:
-        """Tensors like those of another batch: half the time of `torch.empty` with a shape."""
+        """New tensors, like those of a template. `empty_like` takes half the time of `torch.empty` with a shape."""
         templates = self._templates.get(num_rows) or self._new_templates(num_rows)
         if self._pin_memory:
             return [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in templates]
@@ -140,7 +153,7 @@ class BatchMaker:
         return self._templates[num_rows]
 
     def _own(self, value: np.ndarray | int) -> torch.Tensor | int:
-        """A small field as a tensor."""
+        """A derived field as a tensor, pinned if requested; an int stays an int."""
         if isinstance(value, int):
             return value
         tensor = torch.from_numpy(value)
@@ -150,18 +163,17 @@ class BatchMaker:
 
 
 class _Planning:
-    """Plans the microbatches of `places` in order, several by one call."""
+    """Plans the microbatches of `places` in order, several by one call of the sampler."""
 
     def __init__(self, sampler: Sampler, places: Iterator[Place], most_rows: int):
         self._sampler, self._places = sampler, places
         self._most_rows = min(most_rows, MOST_ROWS)
-        self._count = 1  # microbatches a call: the first batch waits for no other one
+        self._count = 1  # microbatches per call. It starts at 1, so that the first batch does not wait for others
 
     def plan(self, waiting: deque[tuple[Place, PlannedRows]], reach: int) -> None:
-        """Append more microbatches to `waiting`: at least one, if there is one; few while batches wait for the disk
-        (`reach`).
+        """Plan the next microbatches and append them to `waiting`; at most two at once during readahead (`reach` > 0).
 
-        Damage is raised only when nothing is waiting, so not before the batch that contains it.
+        An error of a damaged store is raised only when it is that microbatch's turn, that is, when none is waiting.
         """
         places = list(islice(self._places, min(self._count, 2) if reach else self._count))
         if not places:
@@ -183,18 +195,14 @@ class _Planning:
 
 
 def check_pinned(pin_memory: bool) -> bool:
-    """`pin_memory`; ValueError if it is set and there is no device to copy to."""
+    """`pin_memory`, if this machine supports it. Raises: ValueError: it has no accelerator."""
     if pin_memory and not torch.accelerator.is_available():
-        raise ValueError(
-            "pin_memory: expected a device such as CUDA to copy to, found none on this machine; omit pin_memory"
-        )
+        raise ValueError("pin_memory: requires a device such as CUDA, but this machine has none; omit pin_memory")
     return pin_memory
 
 
 def use_device(batches: Iterator[Any], pin_memory: bool) -> Iterator[Any]:
-    """The same for another thread. It must pin memory for the device of this thread, but a new thread begins with
-    device 0.
-    """
+    """`batches`, for use in another thread. Memory is pinned for the current device of this thread; new threads use device 0."""
     device = torch.cuda.current_device() if pin_memory and torch.cuda.is_available() else None
 
     def on_device() -> Iterator[Any]:
