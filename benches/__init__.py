@@ -1,1 +1,1 @@
-"""Benchmarks: one claim a file, the machine's limit and peers in the same run. `python -m benches.run` prints the table."""
+"""Benchmarks, one module per claim, with the limit of the machine and other libraries in the same run: `python -m benches.run`."""

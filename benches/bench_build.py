@@ -1,7 +1,7 @@
-"""Claims: a build is as fast as its tokenizer, two workers do twice the work, and its memory does not grow with its inputs.
+"""Claims: a build is as fast as its tokenizer, two workers are twice as fast, and memory does not grow with the input.
 
-Four resources: CPU 1 core for the engine; disk writes 2-4 bytes a token, twice; memory one batch. Text: the Python standard
-library's modules as JSON lines. The bare engine encodes the same texts in batches of the same size, and nothing else.
+Resources: CPU: one core for the engine. Disk: 2-4 bytes per token, written twice. Memory: one batch. The text is the modules of
+the Python standard library, as JSON lines. The bare engine only encodes the same texts, in batches of the same size.
 """
 
 import base64
@@ -23,7 +23,7 @@ from tokenstore.tokenizer import load_tokenizer
 from tools.demo.sources import standard_library_files
 
 _MESSAGE = 1000  # characters
-_TIMES = 4  # a large input holds the texts so often
+_TIMES = 4  # repetitions of the texts in a large input
 
 
 def train_tokenizer(texts: list[str], path: Path, size: int = 30_000) -> Path:
@@ -43,7 +43,7 @@ def train_tokenizer(texts: list[str], path: Path, size: int = 30_000) -> Path:
 
 
 def rank_file(tokenizer: Path, path: Path) -> Path:
-    """The same merges as a tiktoken rank file: the 256 bytes, then what each merge makes."""
+    """The same merges as a tiktoken rank file: the 256 bytes, then the token that each merge makes."""
     from tokenizers import pre_tokenizers
 
     kept = [byte for byte in range(256) if chr(byte) in pre_tokenizers.ByteLevel.alphabet()]
@@ -57,7 +57,7 @@ def rank_file(tokenizer: Path, path: Path) -> Path:
 
 
 def run(folder: Path, smoke: bool) -> list[Row]:
-    """End to end (JSON lines -> verified bytes on disk) against the bare engine, one core; workers; memory."""
+    """End to end (JSON lines to synced files) relative to the bare engine on one core; workers; memory."""
     set_environment("TOKENIZERS_PARALLELISM", "false")
     texts = [path.read_text("utf-8") for path in standard_library_files()][: 20 if smoke else None]
     source = folder / "text.jsonl"
@@ -65,7 +65,7 @@ def run(folder: Path, smoke: bool) -> list[Row]:
     huggingface = {"tokenizer": str(train_tokenizer(texts[:100], folder / "tokenizer.json"))}
     ranks = {"tokenizer": str(rank_file(folder / "tokenizer.json", folder / "ranks.tiktoken")), "pattern": "gpt2"}
     ranks["special_tokens"] = ("<|endoftext|>",)
-    large = source.with_name("large.jsonl")  # for fast engines, which are done with the other before a disk has it
+    large = source.with_name("large.jsonl")  # for fast engines, which would finish the small input before the disk
     large.write_bytes(source.read_bytes() * (1 if smoke else _TIMES))
     many = texts * (1 if smoke else _TIMES)
     rows = [
@@ -101,7 +101,7 @@ def _end_to_end(name: str, tokenizer: dict, reach: str, source: Path, texts: lis
     loaded = load()
 
     def bare() -> None:
-        # An engine that remembers words is cold in a build, so it is here; without its checks where it has any
+        # An engine that caches words starts a build with an empty cache, so load it again; skip its checks, if any
         engine = load() if hasattr(loaded, "reference") else loaded
         encode = getattr(engine, "_run", engine.encode_batch)
         for first in range(0, len(texts), 32):
@@ -143,9 +143,9 @@ print(time.perf_counter() - start)
 
 
 def _at_the_margin(folder: Path, smoke: bool) -> list[Row]:
-    """What gigatoken with 128,000 tokens costs by input: a fixed part, and a part per MB, against the bare engine.
+    """Fixed cost and cost per MB of a build with gigatoken and 128,000 tokens, relative to the bare engine.
 
-    One worker, every run in a process of its own, interpreter's start not counted. Text: Python files of this machine.
+    One worker. Each run is a separate process, and the start of the interpreter is not counted. Text: Python files.
     """
     folder.mkdir()
     small, large = (1, 3) if smoke else (25, 500)
@@ -176,7 +176,7 @@ def _at_the_margin(folder: Path, smoke: bool) -> list[Row]:
 
 
 def _python_files(num_bytes: int) -> Iterator[str]:
-    """Texts of the standard library's files, then of what is installed, until they have so many bytes."""
+    """Texts of the standard library, then of installed packages, up to `num_bytes` characters in all."""
     others = sorted(Path(sysconfig.get_path("purelib")).rglob("*.py"))
     for path in [*standard_library_files(), *others]:
         text = path.read_text("utf-8", "replace")
@@ -187,7 +187,7 @@ def _python_files(num_bytes: int) -> Iterator[str]:
 
 
 def _write_lines(path: Path, texts: Sequence[str], num_bytes: int) -> None:
-    """Texts as JSON lines, from the first again where there are too few."""
+    """Write texts as JSON lines, up to `num_bytes` characters; they repeat if there are too few."""
     with path.open("w") as out:
         for text in cycle(texts):
             out.write(json.dumps({"text": text}) + "\n")
@@ -197,9 +197,9 @@ def _write_lines(path: Path, texts: Sequence[str], num_bytes: int) -> None:
 
 
 def _two_workers(tokenizer: dict, source: Path, large: Path, smoke: bool) -> Row:
-    """Beside it what two processes that share nothing reach here: virtual cores may be halves of one.
+    """Two workers relative to one, and two independent processes relative to one: virtual cores may share a physical core.
 
-    All are processes of their own: in this one the reference engine is slower, and one worker works here.
+    All of them are separate processes, because a single worker runs in the calling process, where the engine is slower.
     """
     code = (
         "import json, sys; from tokenstore.tokenizer import load_tokenizer; t = load_tokenizer(sys.argv[1]);"
@@ -225,7 +225,7 @@ def _two_workers(tokenizer: dict, source: Path, large: Path, smoke: bool) -> Row
 
 
 def _small_files(folder: Path, tokenizer: dict, texts: list[str], smoke: bool) -> Row:
-    """CPU time of texts that are a file each, against the same texts as lines of one .jsonl."""
+    """CPU time of texts in one file each, relative to the same texts as lines of one .jsonl file."""
     size, most = 700, 200 if smoke else 50_000
     pieces = [text[at : at + size] for text in texts for at in range(0, len(text), size)][:most]
     (folder / "lines.jsonl").write_text("".join(json.dumps({"text": piece}) + "\n" for piece in pieces))
@@ -251,7 +251,7 @@ def _small_files(folder: Path, tokenizer: dict, texts: list[str], smoke: bool) -
 
 
 def _conversations(tokenizer: dict, source: Path, texts: list[str], smoke: bool) -> Row:
-    """Four messages each, written as ChatML, with loss masks: by gigatoken against the reference with its spans."""
+    """Conversations of four messages as ChatML, with loss masks: gigatoken relative to the reference engine."""
     with source.open("w") as file:
         for text in texts:
             for first in range(0, len(text), 4 * _MESSAGE):
@@ -275,7 +275,7 @@ def _conversations(tokenizer: dict, source: Path, texts: list[str], smoke: bool)
 
 
 def _memory(folder: Path, texts: list[str], smoke: bool) -> list[Row]:
-    """Peak memory of a process that builds, over inputs of two sizes."""
+    """Peak memory of a building process, for inputs of two sizes."""
     peaks = []
     for megabytes in (1, 4) if smoke else (100, 2000):
         source = folder / f"{megabytes}.jsonl"

@@ -1,8 +1,9 @@
-"""Claim: tokens that come from the disk are waited for little, as the pages of coming batches are called for ahead.
+"""Claim: a cold store causes short waits, because the pages of the next batches are prefetched.
 
-Four resources: disk: two or three pages a row at random places; CPU next to nothing; memory 8 rows of pages a batch ahead;
-network none. Work: 8 x 2048 of one store, none of it in memory: its pages are dropped before every process. Limit: the same
-number of random reads of 8 KB, asked for 64 ahead. Only clean pages that nobody maps can be dropped, so all is done by others.
+Resources: disk: two or three pages per row at random places. CPU: next to none. Memory: the pages of 8 rows per batch ahead.
+The work is 8 x 2048 tokens of one store, whose pages are dropped from memory before every process. The limit is the same number
+of random reads of 8 KB, prefetched 64 ahead. Only clean pages that no process maps can be dropped, so all loaders run in child
+processes.
 """
 
 import json
@@ -23,7 +24,7 @@ from tokenstore import Plan, TokenLoader
 
 small, large, packing, readahead, prefetch, batches, sleep = sys.argv[1:]
 for _ in zip(range(3), TokenLoader(Plan.of(small, 2048, 8, packing=packing), readahead=1), strict=False):
-    pass  # all is imported and compiled
+    pass  # import and compile everything
 plan = Plan.of(large, 2048, 8, packing=packing)
 reads = resource.getrusage(resource.RUSAGE_SELF).ru_inblock
 start = time.perf_counter()
@@ -42,7 +43,7 @@ WAYS = {"as the system reads": (0, 0), "readahead=4": (4, 0), "prefetch=2": (0, 
 
 
 def drop(path: Path) -> None:
-    """Have the system forget the pages of a store's files."""
+    """Drop the pages of a store's files from the page cache."""
     for file in path.iterdir():
         descriptor = os.open(file, os.O_RDONLY)
         os.fsync(descriptor)
@@ -51,7 +52,7 @@ def drop(path: Path) -> None:
 
 
 def disk_rates(path: Path, reads: int) -> tuple[float, float]:
-    """(seconds a random read of 8 KB, bytes a second in order), of a file whose pages are dropped."""
+    """(seconds per random read of 8 KB, bytes per second in order), of a file whose pages were dropped."""
     file = path / "tokens-00000.bin"
     descriptor, size = os.open(file, os.O_RDONLY), file.stat().st_size
     places = (np.random.default_rng(3).integers(0, size // 4096 - 2, reads) * 4096).tolist()
@@ -81,7 +82,7 @@ def _measure(stores: tuple[Path, Path], packing: str, way: str, batches: int, sl
 
 
 def run(folder: Path, smoke: bool) -> list[Row]:
-    """A cold pass as fast as it goes, and with steps of 5 ms."""
+    """A cold pass at full speed, and one with steps of 5 ms."""
     tokens, batches, count = (3_000_000, 20, 1) if smoke else (1_000_000_000, 600, 3)
     stores = token_store(folder / "small", 6, 300_000), token_store(folder / "large", 7, tokens)
     rows = []

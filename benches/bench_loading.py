@@ -1,8 +1,8 @@
-"""Claim: at the same work we load faster than what else there is, with less wait, memory and time to the first batch.
+"""Claim: for the same work, tokenstore is faster than other loaders, with less wait, memory and time to the first batch.
 
-Four resources: CPU 1 core, and the workers' where there are any; memory: as in bench_throughput; disk none (warm cache);
-network none. Work: 8 x 2048 ids and targets of one source of 66 million tokens, shuffled. Every loader is a process that is
-asked in turn, so a round sees one machine. A loader that is not installed, or fails here, says so in its row.
+Resources: CPU: one core, plus those of workers. Memory: as in bench_throughput. Disk: none (warm cache). The work is 8 x 2048
+tokens and targets of one source of 66 million tokens, shuffled. Each loader is a separate process, and all are measured in turn,
+so that a round sees the same machine. The row of a loader that is not installed, or that fails, says so.
 """
 
 import json
@@ -26,7 +26,7 @@ STEP_SECONDS = 0.005
 
 
 class Asked:
-    """A loader in a process of its own, which did `actions`; where it serves, `first_seconds` is to its first batch."""
+    """A loader in a separate process that performs `actions`. `first_seconds`: time to its first batch, if it serves."""
 
     def __init__(self, name: str, work: Work, actions: str):
         paths = (str(work.store), str(work.folder))
@@ -40,12 +40,14 @@ class Asked:
     def _answer(self) -> Any:
         if not (line := self._process.stdout.readline()):
             self._process.wait()
-            raise RuntimeError((self._errors.read_text().strip().splitlines() or ["it ended without a word"])[-1])
+            raise RuntimeError(
+                (self._errors.read_text().strip().splitlines() or ["the process ended without an error message"])[-1]
+            )
         return json.loads(line)
 
     def ask(self, *words: object) -> Any:
-        """The answer to a line of `peers`."""
-        with suppress(BrokenPipeError):  # then there is no answer either
+        """Send a request, see `peers`, and return the answer."""
+        with suppress(BrokenPipeError):  # the process has ended, which `_answer` reports
             print(*words, file=self._process.stdin, flush=True)
         return self._answer()
 
@@ -91,7 +93,7 @@ def _measure(loaders: dict[Any, Asked], smoke: bool) -> dict[Any, list[float]]:
 
 
 def run(folder: Path, smoke: bool) -> list[Row]:
-    """A row a loader."""
+    """One row per loader."""
     far = 3 if smoke else 3000
     small = token_store(folder / "small", 6, 300_000)
     large = small if smoke else token_store(folder / "large", 7, 66_000_000)
@@ -120,7 +122,7 @@ def run(folder: Path, smoke: bool) -> list[Row]:
 def _row(
     key: tuple[str, int], one: Asked, times: dict[Any, list[float]], far_seconds: float, far: int, smoke: bool
 ) -> Row:
-    """Share of the limit, times ours, waits, first batches, memory."""
+    """Share of the limit, ratio to tokenstore, waits, first batches, memory."""
     waits = [1e6 * wait for wait in one.ask("wait", 5 if smoke else 100, STEP_SECONDS)]
     grown, workers = one.ask("memory")
     memory = f"{grown / 1024:.0f} MB a rank" + (f", {median(workers) / 1024:.0f} MB a worker" if workers else "")

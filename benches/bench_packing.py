@@ -1,7 +1,7 @@
-"""Claims: an epoch is packed in milliseconds whatever the number of documents, with next to no padding and new neighbours.
+"""Claims: packing an epoch takes milliseconds for any number of documents, with little padding and new neighbors every epoch.
 
-Four resources: CPU; memory: 64 bytes a group of equal bins; disk none; network none. Web-like lengths, seed 7. The packing
-is made again every epoch by every rank; nothing of it is written. The length index is made once, by the builder.
+Resources: CPU. Memory: 64 bytes per group of equal bins. Disk: none. Document lengths are web-like, with seed 7. Every rank packs
+every epoch itself and writes nothing. The builder writes the length index once.
 """
 
 from itertools import pairwise
@@ -21,14 +21,14 @@ JITTER = base_key(0, "jitter", "web")
 
 
 def by_length(lengths: np.ndarray, times: int = 1) -> Member:
-    """The runs of these documents, each counted so many times."""
+    """The documents by length, as a Member, with each document counted `times` times."""
     tokens, counts = np.unique(lengths, return_counts=True)
     ends = np.cumsum(counts * times)
     return Member(tokens, ends - counts * times, int(ends[-1]))
 
 
 def _plans(documents: int, lengths: list[int], reach: dict[int, str], smoke: bool) -> list[Row]:
-    """Time of a packing and its padding, for 10^6 documents and for a thousand times as many."""
+    """Time and padding of a packing, for `documents` documents and for a thousand times as many."""
     sample = web_lengths(7, documents)
     rows = []
     for length in lengths:
@@ -51,7 +51,7 @@ def _plans(documents: int, lengths: list[int], reach: dict[int, str], smoke: boo
 
 
 def _pairs(packing: Packing, counts: np.ndarray, epoch: int) -> np.ndarray:
-    """Every two pieces that share a bin, as one number each; documents are dealt to slots at random."""
+    """All pairs of pieces in the same bin, encoded as one number each. Documents are assigned to slots at random."""
     index, rng = BinIndex(packing), np.random.default_rng(epoch)
     lengths = np.repeat(np.arange(counts.size), counts)
     first = np.cumsum(counts) - counts
@@ -69,7 +69,7 @@ def _pairs(packing: Packing, counts: np.ndarray, epoch: int) -> np.ndarray:
 
 
 def _again(documents: int, length: int) -> Row:
-    """Share of the pairs of an epoch that meet again in the next one."""
+    """Share of the pairs of an epoch that share a bin in the next epoch too."""
     rng = np.random.default_rng(21)
     member = by_length(np.clip(rng.lognormal(6.55, 0.8, documents), 16, 8192).astype(np.int64))
     classes = length_classes([member], length)
@@ -85,7 +85,7 @@ def _again(documents: int, length: int) -> Row:
 
 
 def run(folder: Path, smoke: bool) -> list[Row]:
-    """Packing plans, padding, pairs, and the length index."""
+    """Packing, padding, repeated pairs, and the length index."""
     reach = {2048: "20 ms", 4096: "20 ms", 8192: "20 ms", 32768: "40 ms"}
     lengths = [2048] if smoke else list(reach)
     rows = _plans(10_000 if smoke else 1_000_000, lengths, reach, smoke)

@@ -1,8 +1,8 @@
-"""Claim: planning a sequence (which source, which window or documents) costs about a microsecond.
+"""Claim: planning a sequence (which source, which window or documents) takes about a microsecond.
 
-Four resources: CPU; memory: boundaries, for best_fit the length index too, at random places. All down to the tokens' addresses:
-interleave, permutation inside the step and of the source; `concat`: offset, documents, their boundaries; `best_fit`: bin,
-slots, documents, their boundaries. No tokens are read.
+Resources: CPU. Memory: reads of boundaries, and for best_fit of the length index, at random places. Planning covers everything up
+to the addresses of tokens: the interleave, the permutations of the step and of the source, and the documents with their
+boundaries; for `concat` also the offset, for `best_fit` the bin and its slots. No tokens are read.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ BATCH = 64
 
 
 def _measure(path: Path, length: int, steps: int, packing: str = "best_fit") -> str:
-    """Time a sequence of locating the rows of a step and of planning them."""
+    """Time per sequence to locate the rows of a step and to plan them."""
     plan = tokenstore.Plan.of(path, sequence_length=length, global_batch_size=BATCH, packing=packing)
     sampler = plan.sampler()
 
@@ -27,7 +27,7 @@ def _measure(path: Path, length: int, steps: int, packing: str = "best_fit") -> 
 
 
 def run(folder: Path, smoke: bool) -> list[Row]:
-    """Nanoseconds a sequence, for a large source and for one below 65,536 sequences, in batches of 64."""
+    """Nanoseconds per sequence, in batches of 64, for a large source and for one with fewer than 65,536 sequences."""
     small = token_store(folder / "small", 9, 200_000 if smoke else 10_000_000)
     large = sparse_store(folder / "large", 20_000 if smoke else 10_000_000)
     add_length_index(large)

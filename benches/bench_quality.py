@@ -1,8 +1,8 @@
-"""Claim: the shuffle is statistically indistinguishable from a random one: places, neighbours, epochs, seeds, sources.
+"""Claim: the shuffle is statistically indistinguishable from a random one: places, neighbors, epochs, seeds, sources.
 
-No time is measured. Each test counts into a table what chance fills evenly, over orders with the keys that plans use, and
-gives the probability that chance is at least as uneven (Pearson's chi-square; its tail by Wilson and Hilferty, 1931). Of many
-such numbers the smallest is to be above 0.05 divided by how many there are. Keys are fixed, so the numbers are too.
+No time is measured. Each test counts pairs of values in a table that a random shuffle fills evenly, over orders with the keys that
+plans use. Its p-value is the probability that a random shuffle is at least as uneven (Pearson's chi-square, with the approximation
+of Wilson and Hilferty, 1931). The smallest of n p-values should be above 0.05 / n. Keys are fixed, and so are the results.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from benches.scenes import Row
 from tokenstore.order.keys import base_key, counted_key
 from tokenstore.order.permutation import permute_run
 
-SMALL, LARGE = 1000, 200_000  # below 65,536 the permutation is another one
+SMALL, LARGE = 1000, 200_000  # below 65,536, another permutation is used
 _BINS = 20
 
 
@@ -27,7 +27,7 @@ def order(seed: int, name: str, epoch: int, size: int) -> np.ndarray:
 
 
 def chance(counts: np.ndarray) -> float:
-    """Probability that a table filled evenly by chance is at least as uneven as `counts`, its margins being fixed."""
+    """p-value: probability that a random table with the same margins is at least as uneven as `counts`."""
     expected = counts.sum(1, keepdims=True) * counts.sum(0, keepdims=True) / counts.sum()
     freedom = (counts.shape[0] - 1) * (counts.shape[1] - 1)
     chi_square = float(((counts - expected) ** 2 / expected).sum())
@@ -42,28 +42,28 @@ def _together(first: np.ndarray, second: np.ndarray, size: int) -> np.ndarray:
 
 
 def _places(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The place of a sequence in an epoch."""
+    """The sequences, and their places in an epoch."""
     return np.arange(size), order(seed, "web", seed % 7, size)
 
 
 def _neighbours(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """A sequence, and the one after it."""
+    """The sequences of an epoch, and the one after each."""
     found = order(seed, "web", seed % 7, size)
     return found[:-1], found[1:]
 
 
 def _epochs(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same place of two epochs, one after the other."""
+    """The sequences at the same places of two successive epochs."""
     return order(seed, "web", seed % 7, size), order(seed, "web", seed % 7 + 1, size)
 
 
 def _seeds(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same place under two seeds, one after the other."""
+    """The sequences at the same places with two successive seeds."""
     return order(seed, "web", 0, size), order(seed + 1, "web", 0, size)
 
 
 def _sources(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same place of two sources of one size."""
+    """The sequences at the same places of two sources of the same size."""
     return order(seed, "web-1", 0, size), order(seed, "web-2", 0, size)
 
 
@@ -77,7 +77,7 @@ _TESTS: dict[str, Callable[[int, int], tuple[np.ndarray, np.ndarray]]] = {
 
 
 def _rows(size: int, repeats: int, tables: int) -> Iterator[Row]:
-    """A row a test: `tables` tables of `repeats` orders each."""
+    """One row per test, of `tables` tables with `repeats` orders each."""
     for name, pairs in _TESTS.items():
         chances = [
             chance(sum(_together(*pairs(size, table * repeats + i), size) for i in range(repeats)))
@@ -94,6 +94,6 @@ def _rows(size: int, repeats: int, tables: int) -> Iterator[Row]:
 
 
 def run(folder: Path, smoke: bool) -> list[Row]:
-    """Five tests of a small and of a large source."""
+    """Five tests each for a small and for a large source."""
     tables = 3 if smoke else 50
     return [*_rows(SMALL, 5 if smoke else 100, tables), *_rows(LARGE, 1, tables)]

@@ -1,8 +1,9 @@
-"""Claims: the first batch comes at once, and memory and a step cost the same, whatever the size, the sources and the step.
+"""Claims: a fast first batch, and the same memory and time per step, for any size, number of sources and step.
 
-Four resources: CPU: loading compiled kernels; disk: a manifest, some pages; memory: a row a shard; network none.
-Every figure is taken in a fresh process. A first batch counts from `import torch` on, with our imports and the plan. The stores of 10^4 to 10^9 documents and 10^13 tokens are sparse
-files: real maps, boundaries and order, no tokens on the disk. The 10 GB one has its tokens.
+Resources: CPU: loading compiled kernels. Disk: a manifest and some pages. Memory: a row per shard. Every figure is measured in a
+new process. The time to the first batch is counted from after `import torch`, and includes our imports and the plan. The stores of
+10^4 to 10^9 documents (10^13 tokens) are sparse files: maps, boundaries and order are real, but no tokens are on the disk. The
+store of 10 GB has tokens.
 """
 
 import json
@@ -21,7 +22,7 @@ from tokenstore.store.length_index import add_length_index
 FAR = 10**7
 _FIRST, _GROWN = "0.6 s, then 0.25", "32 MB, then 15"
 _SIZES = {"10^4": (10**4, 1), "10^6": (10**6, 1), "10^8": (10**8, 1), "10^9, 10^13 tokens": (10**9, 10)}
-_GB_NEEDED = 36  # boundaries, lookup and order of the largest store
+_GB_NEEDED = 36  # boundaries, lookup and length index of the largest store
 
 _SCRIPT = """
 import json, os, random, sys, time
@@ -60,8 +61,9 @@ Figures = dict[str, float]
 
 
 def measure(paths: dict[str, str], packing: str, step: int, count: int) -> Figures:
-    """Medians over fresh processes: seconds to the first batch, of a step far away and of one in turn; MB
-    grown; maps and open files. The first process only brings into memory what all of them read.
+    """Medians over `count` new processes. One more runs first, to bring the files into memory.
+
+    Seconds to the first batch, for a distant step and for the next step; growth in MB; numbers of maps and open files.
     """
     command = [sys.executable, "-W", "ignore", "-c", _SCRIPT, json.dumps(paths), packing, str(step)]
     found = [
@@ -74,7 +76,7 @@ def run(folder: Path, smoke: bool) -> list[Row]:
     """Sparse stores of every size, a thousand sources, and a store of 10 GB."""
     if not smoke and disk_usage(folder).free < _GB_NEEDED << 30:
         free = disk_usage(folder).free >> 30
-        raise CannotRun(f"expected {_GB_NEEDED} GB of room in {folder.parent}, found {free}; set TMPDIR")
+        raise CannotRun(f"expected {_GB_NEEDED} GB of free space in {folder.parent}, found {free} GB; set TMPDIR")
     sizes = {"10^3": (10**3, 1), "10^4": (10**4, 1)} if smoke else _SIZES
     stores = {name: sparse_store(folder / f"{number}", *size) for number, (name, size) in enumerate(sizes.items())}
     for path in stores.values():
@@ -89,7 +91,7 @@ def run(folder: Path, smoke: bool) -> list[Row]:
 
 
 def _sizes(stores: dict[str, Path], packing: str, count: int) -> list[Row]:
-    """What a rank waits for and holds, by the size of its store."""
+    """Times and memory of a rank, by the size of its store."""
     measure({"a": str(next(iter(stores.values())))}, packing, 0, 1)  # compile
     near, far = (
         {name: measure({"a": str(path)}, packing, step, count) for name, path in stores.items()} for step in (0, FAR)
@@ -112,7 +114,7 @@ def _sizes(stores: dict[str, Path], packing: str, count: int) -> list[Row]:
 
 
 def _sources(folder: Path, number: int, count: int) -> list[Row]:
-    """A mixture of many sources, each a store of its own, against one source."""
+    """A mixture of many sources, each with its own store, compared with one source."""
     paths = {f"s{i:04d}": str(sparse_store(folder / f"{i}", 1000)) for i in range(number)}
     for path in paths.values():
         add_length_index(Path(path))
@@ -132,7 +134,7 @@ def _sources(folder: Path, number: int, count: int) -> list[Row]:
 
 
 def _real(path: Path, num_tokens: int) -> list[Row]:
-    """A store with its tokens on the disk: opened, read at random steps, verified, as a share of reading its files."""
+    """A store with tokens on the disk: first batch, random steps, and `verify` relative to reading its files."""
     token_store(path, 1, num_tokens)
     size = sum(file.stat().st_size for file in path.iterdir()) / 1e9
     found = measure({"a": str(path)}, "concat", FAR, 1)

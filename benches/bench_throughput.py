@@ -1,12 +1,12 @@
-"""Claim: a batch costs little more than the machine must spend to widen its tokens.
+"""Claim: making a batch takes little longer than widening its tokens.
 
-Four resources: CPU 1 core; memory reads 2 bytes a token at random places, writes 8 per token and field; disk none (warm
-cache); network none. Work: 8 x 2048 tokens from 3 sources at .6/.3/.1, shuffled, int64. Limit: `limit.py`, in order, ids and
-targets. Peers: hand-written memmap loaders that make a whole batch at once, with the same fields.
+Resources: CPU: one core. Memory: reads 2 bytes per token at random places, writes 8 per token and field. Disk: none (warm cache).
+The work is 8 x 2048 tokens as int64, shuffled, from 3 sources with weights .6, .3 and .1. The limit is `limit.py`, which makes
+tokens and targets in order. The peers are hand-written memmap loaders that make a whole batch at once, with the same fields.
 
-Every loader is a process of its own that is asked in turn, so a round sees one machine, and figures are medians of rounds.
-Throughput is by processor time, of all threads: a busy machine changes it less. Waits are by the clock.
-With `--against COMMIT` the loaders of that commit are asked in the same rounds.
+Each loader is a separate process, and all are measured in turn, so that a round sees the same machine. Figures are medians over
+rounds. Throughput is measured in processor time of all threads, which depends less on other work on the machine; waits are
+measured in elapsed time. With `--against COMMIT`, the loaders of that commit are measured in the same rounds.
 """
 
 import json
@@ -36,17 +36,17 @@ STEP_SECONDS = 0.005
 
 
 class Contender:
-    """A loader in a process of its own; see `contenders`."""
+    """A loader in a separate process; see `contenders`."""
 
     def __init__(self, tree: Path, kind: str, folder: Path, num_tokens: int):
         words = [sys.executable, str(ROOT / "benches/contenders.py"), str(tree), kind, str(folder), str(num_tokens)]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True, cwd=tree)
         if self._process.stdout.readline().strip() != "ready":
-            raise CannotRun(f"{kind} of {tree}: expected it to begin, found that it ended; its error is above")
+            raise CannotRun(f"{kind} of {tree}: the loader's process ended at its start; see its error above")
 
     def ask(self, *words: object) -> object:
-        """The answer to a line."""
+        """Send a request, and return the answer."""
         print(*words, file=self._process.stdin, flush=True)
         return json.loads(self._process.stdout.readline())
 
@@ -57,7 +57,7 @@ class Contender:
 
 @contextmanager
 def checkout(commit: str, folder: Path) -> Iterator[Path]:
-    """A tree of another commit, for as long as it is needed."""
+    """A temporary worktree of another commit."""
     tree = folder / "against"
     subprocess.run(["git", "worktree", "add", "--detach", str(tree), commit], cwd=ROOT, check=True, capture_output=True)
     try:
@@ -67,7 +67,7 @@ def checkout(commit: str, folder: Path) -> Iterator[Path]:
 
 
 def run(folder: Path, smoke: bool, against: str | None = None) -> list[Row]:
-    """Throughput as a share of the limit, waits, and what a page fault costs."""
+    """Throughput as a share of the limit, waits, and the cost of a page fault."""
     tokens, batches, count = (300_000, 6, 2) if smoke else (66_000_000, 600, 9)
     trees = {"": ROOT}
     with ExitStack() as stack:
@@ -92,12 +92,12 @@ def run(folder: Path, smoke: bool, against: str | None = None) -> list[Row]:
 def _throughput(
     asked: dict[tuple[str, str], Contender], batches: int, count: int
 ) -> dict[tuple[str, str], list[float]]:
-    """Seconds a batch of every loader and of the limit, in turn."""
+    """Seconds per batch of the limit and of every loader, measured in turn."""
     limit = Limit()
     source = np.random.default_rng(0).integers(0, VOCABULARY, batches * BATCH * LENGTH + 1).astype(np.uint16)
     ids, targets = np.empty((2, BATCH * LENGTH), np.int64)
     times: dict[tuple[str, str], list[float]] = {key: [] for key in (("", "limit"), *asked)}
-    for turn in range(count + 3):  # the first rounds touch the pages of the stores
+    for turn in range(count + 3):  # the first three rounds touch the pages of the stores
         for key, taken in times.items():
             if key == ("", "limit"):
                 start = time.process_time()
@@ -130,7 +130,7 @@ def _rows(name: str, times: dict[tuple[str, str], list[float]], waits: dict[tupl
 
 
 def _fault_row(name: str, one: Contender, batches: int, count: int) -> Row:
-    """What a page that was reclaimed costs the batches after it."""
+    """The time of batches with a reclaimed page among them, relative to the same number without."""
     ratios, faults = [], 0
     for _ in range(count):
         plain = float(one.ask("take", batches))

@@ -1,10 +1,13 @@
-"""One loader in a process of its own, asked line by line: `python benches/contenders.py TREE KIND FOLDER TOKENS`.
+"""Serves one loader in a separate process: `python benches/contenders.py TREE KIND FOLDER TOKENS`.
 
-TREE is a checkout: its `tokenstore` and `benches` are imported, so that the loaders of two commits run side by side. For that,
-only names that every commit has are used here, and each commit makes its own stores, as formats may differ.
+TREE is a checkout, whose `tokenstore` and `benches` are imported, so that loaders of two commits run in the same rounds. Therefore
+this module uses only names that both commits have, and each commit makes its own stores, as their formats may differ.
 
-Lines: take N (seconds of all threads' processor time) | wait N SECONDS | faults N (a major fault in the middle of N batches, not
-timed; answers seconds and faults) | quit
+Requests, one per line:
+    take N           make N batches; answers the processor time of all threads, in seconds
+    wait N SECONDS   N times: sleep, then make a batch; answers how long each took
+    faults N         make N batches, with a major page fault after half of them, which is not timed; answers seconds and faults
+    quit
 """
 
 import ctypes
@@ -38,7 +41,7 @@ Batches = Iterator[dict]
 
 
 def stores(folder: Path, num_tokens: int, masked: bool) -> dict[str, Path]:
-    """Three stores of random ids, with random loss masks if asked for; made once."""
+    """Three stores of random tokens, optionally with random loss masks; made if they do not exist."""
     from benches import scenes
 
     plain = scenes.StoreWriter
@@ -60,7 +63,7 @@ def stores(folder: Path, num_tokens: int, masked: bool) -> dict[str, Path]:
 
 
 def ours(kind: str, folder: Path, num_tokens: int) -> Batches:
-    """Our loader; the tokens of its first batch are compared with those of `plan.batch`."""
+    """TokenLoader. The tokens of its first batch are compared with those of `plan.batch`."""
     import tokenstore
 
     packing, options = OURS[kind]
@@ -68,12 +71,12 @@ def ours(kind: str, folder: Path, num_tokens: int) -> Batches:
     fields = {"sequence_length": LENGTH, "global_batch_size": BATCH, "weights": WEIGHTS, "packing": packing}
     plan = tokenstore.Plan.of(paths, **fields)
     first = next(iter(tokenstore.TokenLoader(plan, **options)))
-    assert (first["input_ids"].numpy() == plan.batch(0)["input_ids"]).all(), "checked before it is timed"
+    assert (first["input_ids"].numpy() == plan.batch(0)["input_ids"]).all(), "the loader and plan.batch differ"
     return iter(tokenstore.TokenLoader(plan, **options))
 
 
 def by_hand(kind: str, folder: Path, num_tokens: int) -> Batches:
-    """What people write: a memmap a source, weighted random rows of it, a whole batch at once, the same fields."""
+    """A typical hand-written loader: a memmap per source, weighted random rows, a whole batch at once, the same fields."""
     paths = stores(folder, num_tokens, False)
     maps = [np.memmap(path / "tokens-00000.bin", np.uint16, "r") for path in paths.values()]
     bounds = [np.fromfile(path / "boundaries.bin", np.int64) for path in paths.values()]
@@ -93,7 +96,7 @@ def by_hand(kind: str, folder: Path, num_tokens: int) -> Batches:
 
 
 def fields_by_hand(kind: str, places: list[tuple[np.ndarray, int]], batch: dict) -> dict:
-    """Labels, or positions, document numbers and borders, from where documents begin."""
+    """Labels; or positions, document numbers and borders. They are computed from the starts of documents."""
     begins = np.zeros((BATCH, LENGTH), np.bool_)
     for row, (documents, at) in enumerate(places):
         first, stop = np.searchsorted(documents, [at, at + LENGTH])
@@ -113,14 +116,14 @@ def fields_by_hand(kind: str, places: list[tuple[np.ndarray, int]], batch: dict)
 
 
 def fixed() -> Batches:
-    """No work at all: one batch, again and again."""
+    """The same batch every time, which takes no work."""
     batch = {name: torch.zeros((BATCH, LENGTH), dtype=torch.int64) for name in ("input_ids", "targets")}
     while True:
         yield batch
 
 
 class Fault:
-    """Makes the thread wait for a page that was in memory and is not any more."""
+    """Causes a major page fault, for a page that was in memory before."""
 
     def __init__(self, folder: Path):
         path = folder / f"page-{os.getpid()}"
@@ -137,7 +140,7 @@ class Fault:
 
 
 def main() -> None:
-    """Serve."""
+    """Serve requests from standard input."""
     _, _, kind, folder, num_tokens = sys.argv
     way, _, name = kind.partition(": ")
     made: dict[str, Callable[[], Batches]] = {
@@ -168,7 +171,7 @@ def main() -> None:
 
 
 def take(batches: Batches, count: int) -> float:
-    """Seconds of processor time for so many batches: what else runs on the machine is not in it."""
+    """Seconds of processor time for `count` batches. Other processes do not count."""
     start = time.process_time()
     for _ in range(count):
         next(batches)
@@ -176,7 +179,7 @@ def take(batches: Batches, count: int) -> float:
 
 
 def wait(batches: Batches, seconds: float) -> float:
-    """How long a batch is waited for after a step that leaves the processor free."""
+    """How long the next batch takes after a step that leaves the processor idle, in seconds."""
     time.sleep(seconds)
     start = time.perf_counter()
     next(batches)

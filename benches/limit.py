@@ -1,7 +1,7 @@
-"""The machine's limits. Loading: a C loop that reads uint16 and writes two int64 blocks that stay in cache.
+"""The limits of the machine. For loading: a C loop that reads uint16 and writes two int64 blocks, which stay in the cache.
 
-`run` reads in order, which no shuffled loader can; `run_random` reads whole sequences at random places of a mapped file.
-Checking files: `read_all` reads them and does nothing else.
+`Limit.run` reads in order, which no shuffled loader can do. `Limit.run_random` reads whole sequences at random places of a mapped
+file. For checking files: `read_all` reads them and does nothing else.
 """
 
 import ctypes
@@ -37,12 +37,12 @@ void limit_random(const uint16_t *tokens, const int64_t *starts, int64_t batches
 
 
 class Limit:
-    """The compiled loop; `compiler` names what compiled it."""
+    """The compiled loops. `compiler`: name of the compiler."""
 
     def __init__(self) -> None:
         self.compiler = next((name for name in ("gcc", "cc", "clang") if shutil.which(name)), None)
         if self.compiler is None:
-            raise CannotRun("expected a C compiler (gcc, cc or clang) for the machine's limit, found none")
+            raise CannotRun("limit of the machine: no C compiler found; install gcc, cc or clang")
         with tempfile.TemporaryDirectory() as folder:
             source, library = Path(folder, "limit.c"), Path(folder, "limit.so")
             source.write_text(_SOURCE)
@@ -55,18 +55,18 @@ class Limit:
         self._random.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
 
     def run(self, tokens: np.ndarray, batches: int, ids: np.ndarray, targets: np.ndarray) -> None:
-        """Widen `batches` times `ids.size` tokens, one after the other; `tokens` has one more."""
+        """Widen `batches` batches of `ids.size` tokens in order. `tokens` has one more token than that."""
         self._limit(tokens.ctypes.data, batches, ids.size, ids.ctypes.data, targets.ctypes.data)
 
     def run_random(self, tokens: np.ndarray, starts: np.ndarray, ids: np.ndarray, targets: np.ndarray) -> None:
-        """Widen `len(starts)` batches; starts int64[batches, rows], where each row of ids.size / rows tokens begins."""
+        """Widen `len(starts)` batches. starts: int64[batches, rows], where each row of ids.size / rows tokens starts."""
         batches, rows = starts.shape
         args = (tokens.ctypes.data, starts.ctypes.data, batches, rows, ids.size // rows)
         self._random(*args, ids.ctypes.data, targets.ctypes.data)
 
 
 def read_all(folder: Path) -> None:
-    """Read every file of a folder once, 4 MiB at a time."""
+    """Read every file of a folder once, in blocks of 4 MiB."""
     buffer = bytearray(1 << 22)
     for path in sorted(folder.iterdir()):
         with open(path, "rb", buffering=0) as file:

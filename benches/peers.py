@@ -1,7 +1,7 @@
-"""Other loaders at the same work, each as its makers show it: shuffled batches of 8 x 2048 ids and targets of one store.
+"""Other loaders for the same work: shuffled batches of 8 x 2048 tokens and targets of one store, as each one's docs recommend.
 
-Every loader runs in a process of its own, which `bench_loading` starts and asks: `python -m benches.peers NAME STORE FOLDER
-WORKERS STEP ACTIONS`. Before it is timed each makes batches of a small store, whose every token is looked up.
+Each loader runs in a separate process, which `bench_loading` starts: `python -m benches.peers NAME STORE FOLDER WORKERS STEP
+ACTIONS`. Before it is measured, it makes batches of a small store, and every token of them is checked.
 """
 
 import json
@@ -29,7 +29,7 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class Work:
-    """What to load: a store, where this loader keeps its own form of it, its workers, the step to begin with."""
+    """What to load: a store, the folder for the loader's own copy of it, the number of workers, and the first step."""
 
     store: Path
     folder: Path
@@ -43,7 +43,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Peer:
-    """How a loader is imported, fed and opened; `prepare` makes its own form of the store and what it resumes from."""
+    """How to import, prepare and open a loader. `prepare` converts the store and makes the state to resume from."""
 
     modules: tuple[str, ...]
     open: Callable[[Work], Iterable[Pair]]
@@ -52,17 +52,17 @@ class Peer:
 
 
 def split(block: torch.Tensor) -> Pair:
-    """int64[B, L + 1] -> ids and targets, as views of it."""
+    """int64[B, L + 1] -> tokens and targets, as views."""
     return block[:, :-1], block[:, 1:]
 
 
 def blocks_of(tokens: np.ndarray) -> np.ndarray:
-    """uint16[n, L + 1], a view: blocks that share a token with the next one."""
+    """uint16[n, L + 1], a view: each block shares its last token with the next one."""
     return np.lib.stride_tricks.sliding_window_view(tokens, LENGTH + 1)[::LENGTH]
 
 
 class MemmapBlocks(Dataset):
-    """What people write by hand."""
+    """A typical hand-written dataset."""
 
     def __init__(self, tokens: np.ndarray):
         self.blocks = blocks_of(tokens)
@@ -74,7 +74,7 @@ class MemmapBlocks(Dataset):
         return torch.from_numpy(self.blocks[i].astype(np.int64))
 
 
-# ---- ours
+# ---- tokenstore
 
 
 def _ours(packing: str, prefetch: int = 0) -> Callable[[Work], Iterable[Pair]]:
@@ -90,7 +90,7 @@ def _ours(packing: str, prefetch: int = 0) -> Callable[[Work], Iterable[Pair]]:
 
 
 def _by_hand(work: Work) -> Iterable[Pair]:
-    """It has no position: it makes again what was given before."""
+    """It has no state: to resume, it makes all earlier batches again."""
     generator = torch.Generator().manual_seed(1)
     loader = DataLoader(MemmapBlocks(work.tokens()), BATCH, shuffle=True, num_workers=work.workers, generator=generator)
     return map(split, islice(loader, work.step, None))
@@ -191,7 +191,7 @@ def _prepare_litdata(work: Work) -> None:
 
 
 class _Slices:
-    """Slices of a store's tokens, for another process."""
+    """Slices of a store's tokens; can be pickled."""
 
     def __init__(self, work: Work, size: int):
         self.work, self.size = work, size
@@ -219,7 +219,7 @@ def _prepare_megatron(work: Work) -> None:
 
 
 class _Tokenizer:
-    """What the configuration asks of a tokenizer."""
+    """The attributes of a tokenizer that the configuration requires."""
 
     vocab_size, eod, pad, unique_identifiers = 50_257, 50_256, None, types.MappingProxyType({"class": "none"})
 
@@ -267,11 +267,14 @@ PEERS = {
 }
 
 
-# ---- the process that a bench asks
+# ---- the process of a loader
 
 
 def check(batches: Iterable[Pair], tokens: np.ndarray) -> None:
-    """Rows are runs of the store's tokens, except padding; every target is the next token or -100; rows differ."""
+    """Check batches against the store.
+
+    Rows must consist of runs of its tokens and of padding, targets must be the next token or -100, and rows must differ.
+    """
     windows = np.lib.stride_tricks.sliding_window_view(np.asarray(tokens, np.uint64), 4)
     keys = windows @ (np.uint64(1) << np.array([0, 16, 32, 48], np.uint64))
     places = dict(zip(keys.tolist(), range(keys.size), strict=True))
@@ -283,11 +286,11 @@ def check(batches: Iterable[Pair], tokens: np.ndarray) -> None:
         for row, wanted in zip(ids.numpy(), targets.numpy(), strict=True):
             starts.append(tuple(row[:8].tolist()))
             assert _unknown(row[: int(np.flatnonzero(wanted != -100)[-1]) + 2], tokens, places) <= 8
-    assert len(set(starts)) > 0.8 * len(starts), "the same rows again and again"
+    assert len(set(starts)) > 0.8 * len(starts), "rows repeat"
 
 
 def _unknown(row: np.ndarray, tokens: np.ndarray, places: dict[int, int]) -> int:
-    """Tokens of a row that begin no run of the store's of at least 4: some at its end and around very short documents."""
+    """Tokens of a row outside runs of at least 4 tokens of the store. There are some at its end and near very short documents."""
     stop = unknown = 0
     while stop < row.size:
         at = places.get(sum(int(token) << (16 * i) for i, token in enumerate(row[stop : stop + 4])))
@@ -301,19 +304,19 @@ def _unknown(row: np.ndarray, tokens: np.ndarray, places: dict[int, int]) -> int
 
 
 def kilobytes(name: str, pid: int | str = "self") -> int:
-    """A figure of a process's memory, KB."""
+    """An entry of a process's smaps_rollup, in KB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return sum(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 
 
 def _workers() -> list[int]:
-    """Private memory that each child process has written, KB."""
+    """Private memory that each child process has written, in KB."""
     children = [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
     return [kilobytes("Private_Dirty", pid) for pid in children]
 
 
 def _serve(peer: Peer, work: Work, answer: Callable[[object], None]) -> None:
-    """Open, give the first batch, and do what is asked, a line each: take N | wait N SECONDS | memory."""
+    """Make the first batch, then answer requests, one per line: take N | wait N SECONDS | memory."""
     before, start = kilobytes("Anonymous"), time.perf_counter()
     batches = iter(peer.open(work))
     next(batches)
@@ -332,7 +335,7 @@ def _serve(peer: Peer, work: Work, answer: Callable[[object], None]) -> None:
 
 
 def _wait(batches: Iterator[Pair], seconds: float) -> float:
-    """How long a batch is waited for after a step that leaves the processor free."""
+    """How long the next batch takes after a step that leaves the processor idle, in seconds."""
     time.sleep(seconds)
     start = time.perf_counter()
     next(batches)
@@ -340,12 +343,12 @@ def _wait(batches: Iterator[Pair], seconds: float) -> float:
 
 
 def main() -> None:
-    """Do some actions for one loader; answers are lines of JSON on standard output, whatever its library prints."""
+    """Perform the actions for one loader. Standard output has only the answers, as lines of JSON."""
     name, store, folder, workers, step, actions = sys.argv[1:]
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
-    for module in ("vision", "multimodal"):  # of the streaming library: they need torchvision
+    for module in ("vision", "multimodal"):  # modules of the streaming library that require torchvision
         sys.modules[f"streaming.{module}"] = types.ModuleType(module)
     peer, work = PEERS[name], Work(Path(store), Path(folder), int(workers), int(step))
     for module in peer.modules:
@@ -362,7 +365,7 @@ def main() -> None:
     answer(True)
     if "serve" in actions:
         _serve(peer, work, answer)
-    os._exit(0)  # a library's threads and processes go with this one
+    os._exit(0)  # do not wait for threads and processes of the library
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Run the benches and print a table of each: `python -m benches.run [--smoke] [--only throughput] [--keep]`.
+"""Run the benches and print their tables.
 
-`python -m benches.page benches.html` makes a page of what was kept, with costs by size and chances drawn.
+`python -m benches.page benches.html` writes the kept results as a page, with charts.
 """
 
 import argparse
@@ -34,13 +34,13 @@ def machine() -> str:
 
 
 def main() -> int:
-    """Parse the command line, run, print, keep; 1 where a bench could not be run."""
+    """Run benches, print and optionally keep their rows. Returns 1 if one could not run."""
     parser = argparse.ArgumentParser(prog="python -m benches.run", description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="tiny sizes: do they run at all?")
-    parser.add_argument("--only", choices=BENCHES, action="append", help="run these only")
-    parser.add_argument("--keep", action="store_true", help="write rows to benches/results/, in place of older ones")
+    parser.add_argument("--smoke", action="store_true", help="use tiny sizes, to check that the benches run")
+    parser.add_argument("--only", choices=BENCHES, action="append", help="run only this bench; can be repeated")
+    parser.add_argument("--keep", action="store_true", help="write the rows to benches/results/ and replace older ones")
     parser.add_argument(
-        "--against", metavar="COMMIT", help="throughput: also run this commit's loaders, in the same rounds"
+        "--against", metavar="COMMIT", help="throughput: also measure the loaders of this commit, in the same rounds"
     )
     arguments = parser.parse_args()
     console = Console(markup=False)
@@ -50,9 +50,13 @@ def main() -> int:
         print(f"{name}: measuring", file=sys.stderr, flush=True)
         try:
             rows = measured(name, arguments.smoke, arguments.keep, arguments.against)
-        except (CannotRun, ConfigError, ImportError) as error:  # no compiler, no room; an extra that is not installed
+        except (
+            CannotRun,
+            ConfigError,
+            ImportError,
+        ) as error:  # no compiler, no free space, or an extra is not installed
             rows, status = [Row(name, "not run", "", str(error))], 1
-        table = Table("claim", "measured", "to reach", "beside it", title=name)
+        table = Table("claim", "measured", "target", "in the same run", title=name)
         for row in rows:
             table.add_row(row.claim, row.value, row.reach, "\n".join(filter(None, [row.beside, drawn(row)])))
         console.print(table)
@@ -60,7 +64,7 @@ def main() -> int:
 
 
 def measured(name: str, smoke: bool, kept: bool, against: str | None = None) -> list[Row]:
-    """The rows of a bench, kept if asked for; `against`: a commit to compare with, where the bench can."""
+    """Run a bench, and keep its rows if `kept`. against: a commit to compare with; only throughput supports it."""
     options = {"against": against} if against and name == "throughput" else {}
     with tempfile.TemporaryDirectory(prefix="tokenstore-bench-") as folder:
         rows = import_module(f"benches.bench_{name}").run(Path(folder), smoke, **options)
@@ -70,7 +74,7 @@ def measured(name: str, smoke: bool, kept: bool, against: str | None = None) -> 
 
 
 def drawn(row: Row) -> str:
-    """Each of the bars of a row, as text."""
+    """The bars of a row as text."""
     most = max(row.bars.values(), default=0) or 1
     return "\n".join(
         f"{name} {'█' * round(_BAR * value / most)} {show(value, row.unit)}" for name, value in row.bars.items()
@@ -78,7 +82,7 @@ def drawn(row: Row) -> str:
 
 
 def keep(name: str, rows: list[Row]) -> None:
-    """Write the rows of a bench, with where they were measured, beside those of the others."""
+    """Write the rows of a bench and the machine to benches/results/."""
     RESULTS.mkdir(exist_ok=True)
     data = {"bench": name, "machine": machine(), "rows": [asdict(row) for row in rows]}
     (RESULTS / f"{name}.json").write_text(json.dumps(data, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""What the benches work on, with fixed seeds: stores with tokens in them, and huge ones that are sparse files."""
+"""Shared by all benches: stores with fixed seeds, either with tokens or huge and sparse; rows of results; timers."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -20,19 +20,21 @@ VOCABULARY = 50_257
 
 
 class CannotRun(Exception):
-    """What a bench needs is not on this machine."""
+    """A bench requires something that is not on this machine."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table.
+    """One row of a table.
 
     Attributes:
-        claim, value: what, and how much.
-        reach: what is to be reached.
-        beside: what else was found in the same run.
-        bars: the value by size, in `unit`, to be drawn.
-        chances: probabilities that are to lie evenly between 0 and 1, to be drawn.
+        claim: what was measured.
+        value: the result.
+        reach: the target.
+        beside: other results of the same run.
+        bars: the value by size, in `unit`, for a chart.
+        unit: unit of `bars`.
+        chances: p-values, for a chart; they should be distributed uniformly.
     """
 
     claim: str
@@ -45,12 +47,12 @@ class Row:
 
 
 def show(value: float, unit: str = "") -> str:
-    """Three digits, and no powers of ten."""
+    """A number with three significant digits and its unit, without powers of ten."""
     return f"{value:,.0f} {unit}".strip() if value >= 100 else f"{value:.3g} {unit}".strip()
 
 
 def web_lengths(seed: int, count: int) -> np.ndarray:
-    """int64[count], document lengths as in web text: lognormal, median about 410 tokens, a 2 % Pareto tail."""
+    """int64[count]: document lengths as in web text. Lognormal, with a median of about 410 tokens and a Pareto tail of 2 %."""
     rng = np.random.default_rng(seed)
     lengths = rng.lognormal(6.0, 1.0, count)
     tail = rng.random(count) < 0.02
@@ -59,7 +61,7 @@ def web_lengths(seed: int, count: int) -> np.ndarray:
 
 
 def token_store(path: Path, seed: int, num_tokens: int) -> Path:
-    """A store of random ids in web-like documents."""
+    """Make a store of random tokens in web-like documents."""
     path.mkdir(parents=True)
     rng = np.random.default_rng(seed)
     with StoreWriter(path, VOCABULARY, 1 << 30) as writer:
@@ -72,16 +74,18 @@ def token_store(path: Path, seed: int, num_tokens: int) -> Path:
 
 
 def sparse_store(path: Path, num_documents: int, times: int = 1) -> Path:
-    """A store of any size whose shards are sparse files (all ids 0): real maps, boundaries and order, no tokens on the disk.
+    """Make a store whose shards are sparse files (all tokens are 0), so that it may be huge. Its other files are real.
 
-    times: so many times as long as web-like documents.
+    times: factor for the lengths of the web-like documents.
     """
     path.mkdir(parents=True)
     checksum = xxhash.xxh3_128().hexdigest()
     block, shards, token = 1 << 19, [], 0
     with open(path / BOUNDARIES_NAME, "wb") as file, open(path / BOUNDARIES_NAME, "r+b") as lookup:
         lookup.seek(8 * (num_documents + 1))  # after the boundaries
-        for number, first in enumerate(range(0, num_documents, block)):  # a shard each, of about half a GB of tokens
+        for number, first in enumerate(
+            range(0, num_documents, block)
+        ):  # one shard each, with about half a GB of tokens
             lengths = times * web_lengths(number, min(block, num_documents - first))
             starts = token + np.cumsum(lengths) - lengths
             size = int(lengths.sum())
@@ -103,14 +107,14 @@ def sparse_store(path: Path, num_documents: int, times: int = 1) -> Path:
 
 
 def seconds(action: Callable[[], object]) -> float:
-    """Time of one call."""
+    """The elapsed time of one call, in seconds."""
     start = time.perf_counter()
     action()
     return time.perf_counter() - start
 
 
 def rounds(actions: dict[str, Callable[[], object]], count: int) -> dict[str, list[float]]:
-    """Times of all actions, in turn, so that a machine that changes its speed changes it for all alike."""
+    """Seconds of each action in `count` rounds. Actions take turns, so that a change of the machine's speed affects all alike."""
     for action in actions.values():
         action()
     times: dict[str, list[float]] = {name: [] for name in actions}
@@ -121,6 +125,6 @@ def rounds(actions: dict[str, Callable[[], object]], count: int) -> dict[str, li
 
 
 def ratio(limit: list[float], ours: list[float]) -> str:
-    """Median of limit / ours, round by round, and its spread."""
+    """Median of limit / ours over the rounds, with the range in parentheses."""
     ratios = sorted(a / b for a, b in zip(limit, ours, strict=True))
     return f"{median(ratios):.2f} ({ratios[0]:.2f}-{ratios[-1]:.2f})"
