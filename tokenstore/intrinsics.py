@@ -1,6 +1,7 @@
-"""Layer 0: what numba does not offer by itself: arrays at an address, prefetching, counting zero bits.
+"""Layer 0: operations that numba lacks: arrays at an address, prefetching, counting zero bits.
 
-A table of the addresses of mapped files is one array that a kernel takes; a thousand maps are not.
+With arrays at an address, a kernel can read any number of mapped files. It gets one array with their addresses instead
+of one argument per file.
 """
 
 from collections.abc import Callable
@@ -13,11 +14,11 @@ from numba.extending import intrinsic
 _P = ParamSpec("_P")
 
 
-array_at: Any = carray  # its types would have every length be an int, and kernels count in np.int64
+array_at: Any = carray  # untyped, because its stub accepts only int lengths, and kernels count in np.int64
 
 
 def _intrinsic(function: Callable[Concatenate[Any, _P], Any]) -> Callable[_P, Any]:
-    """`intrinsic`, typed as kernels call it: numba passes the typing context."""
+    """`numba.extending.intrinsic` with the type that kernels see: numba adds the typing context itself."""
     made: Any = intrinsic(function)
     called: Callable[_P, Any] = made
     return called
@@ -25,59 +26,65 @@ def _intrinsic(function: Callable[Concatenate[Any, _P], Any]) -> Callable[_P, An
 
 @_intrinsic
 def uint8_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to the byte at an int64 address, for `numba.carray`."""
+    """A pointer to uint8 elements at an int64 address, for `array_at`."""
     return types.CPointer(types.uint8)(types.int64), _to_pointer
 
 
 @_intrinsic
 def uint16_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to the uint16 at an int64 address, for `numba.carray`."""
+    """A pointer to uint16 elements at an int64 address, for `array_at`."""
     return types.CPointer(types.uint16)(types.int64), _to_pointer
 
 
 @_intrinsic
 def uint32_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to the uint32 at an int64 address, for `numba.carray`."""
+    """A pointer to uint32 elements at an int64 address, for `array_at`."""
     return types.CPointer(types.uint32)(types.int64), _to_pointer
 
 
 @_intrinsic
 def int32_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to the int32 at an int64 address, for `numba.carray`."""
+    """A pointer to int32 elements at an int64 address, for `array_at`."""
     return types.CPointer(types.int32)(types.int64), _to_pointer
 
 
 @_intrinsic
 def int64_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to the int64 at an int64 address, for `numba.carray`."""
+    """A pointer to int64 elements at an int64 address, for `array_at`."""
     return types.CPointer(types.int64)(types.int64), _to_pointer
 
 
 @_intrinsic
 def float32_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to the float32 at an int64 address, for `numba.carray`."""
+    """A pointer to float32 elements at an int64 address, for `array_at`."""
     return types.CPointer(types.float32)(types.int64), _to_pointer
 
 
 @_intrinsic
 def uint64_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to the uint64 at an int64 address, for `numba.carray`."""
+    """A pointer to uint64 elements at an int64 address, for `array_at`."""
     return types.CPointer(types.uint64)(types.int64), _to_pointer
 
 
 def _to_pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    """Generate the conversion of an integer to a pointer. It compiles to nothing."""
     return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
 
 @_intrinsic
 def prefetch(typing_context: Any, address: Any) -> Any:
-    """Ask the processor to bring the cache line at an int64 address near; a wrong address is harmless."""
+    """Prefetch the cache line at an int64 address for reading.
+
+    The instruction is only a hint. An address that is not mapped is harmless, so callers need not check addresses
+    first.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         byte_pointer = ir.IntType(8).as_pointer()
         number = ir.IntType(32)
         function_type = ir.FunctionType(ir.VoidType(), [byte_pointer, number, number, number])
         function = builder.module.declare_intrinsic("llvm.prefetch", [byte_pointer], function_type)
+        # Arguments of llvm.prefetch: 0 is a read, 2 asks for the second-level cache and higher, 1 is data
         read, to_second_level, data = (ir.Constant(number, value) for value in (0, 2, 1))
         builder.call(function, [builder.inttoptr(arguments[0], byte_pointer), read, to_second_level, data])
         return context.get_dummy_value()
@@ -87,7 +94,10 @@ def prefetch(typing_context: Any, address: Any) -> Any:
 
 @_intrinsic
 def own_word(typing_context: Any) -> Any:
-    """Address, as int64, of a word that belongs to the compiled function; 0 until it writes there."""
+    """The int64 address of a 64-bit word that belongs to the compiled function. The word is initially 0.
+
+    A signal handler gets no argument of ours and cannot use Python objects. It keeps the address of its state here.
+    """
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         number, name = ir.IntType(64), "tokenstore_own_word"
@@ -102,7 +112,7 @@ def own_word(typing_context: Any) -> Any:
 
 @_intrinsic
 def trailing_zeros(typing_context: Any, word: Any) -> Any:
-    """Zero bits below the lowest set bit of a uint64 that is not 0, as int64."""
+    """Number of zero bits below the lowest set bit of a uint64, as int64. The result is undefined for 0."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))

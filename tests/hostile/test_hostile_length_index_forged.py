@@ -81,7 +81,7 @@ def test_a_document_too_long_for_its_rank_is_an_error(tmp_path: Path, repeat: st
     path = make_store(tmp_path, [[1] * 8, [2] * 16, [3] * 8, [4] * 16])
     put(path, joined(np.array([0, 1, 2, 3]), np.array([[8, 0], [16, 2]])))
     plan = plan_of(path, {"packing": "none", "shuffle": False, "repeat": repeat})
-    with pytest.raises(CorruptionError, match=r"found document 1 of 16 tokens among others") as error:
+    with pytest.raises(CorruptionError, match=r"found document 1 of 16 tokens in between") as error:
         _ = [plan.documents(step) for step in range(STEPS)]
     check_message(error.value, "length_index.bin")
 

@@ -1,18 +1,20 @@
-"""Layer 3: the rows of a step -> arrays. Everything between an opened plan and numpy arrays, most of it numba kernels.
+"""Layer 3: fills numpy arrays with the rows of a step. Most of it is numba kernels.
 
-From a step number to its arrays, in this order:
+In the order in which a step passes through them:
 
-sampler.py   locates the rows of steps (order/rows.py), calls the kernels, and maps the files that they need
-planner.py   rows -> spans, for several microbatches at once: the first kernel
-    concat_spans.py, packed_spans.py   by packing; shuffled.py   the place of each row in the shuffle of its epoch
-    spans.py   what a sequence consists of: runs of tokens, each inside one document
-gather.py    spans -> arrays, a microbatch at a time: the second kernel; masks.py   loss masks
+sampler.py   calls the kernels: locates rows (order/rows.py), plans spans, copies tokens; maps the files they need
+planner.py   the first kernel: from rows to spans, for several microbatches at once
+    concat_spans.py, packed_spans.py   one module per kind of packing
+    shuffled.py   the permutation of the sequences of an epoch
+    spans.py      a span is a run of tokens inside one document; a sequence is a list of spans
+gather.py    the second kernel: from spans to arrays, one microbatch at a time
+    masks.py      loss masks
 
-What these read:
+What the kernels read:
 
-block.py     the argument of both kernels: constants, and addresses of all tables
+block.py     the argument of both kernels: constants, and the addresses of all tables
 tables.py    stores, sources and mapped files as arrays
-packings.py  the packings of the current epochs
-sources.py   sources and pools: the stores each draws from, and its sequences per epoch
+packings.py  the packings of the current epochs as arrays
+sources.py   sources and pools: their stores, and their sequences per epoch
 sigbus.py    keeps the process alive if a file is truncated while a kernel reads it
 """

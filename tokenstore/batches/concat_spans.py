@@ -1,7 +1,8 @@
-"""Sequences of `concat` (ORD-7) -> their spans, all rows of a call at once.
+"""Plans the spans of sequences under `concat` (ORD-7), for all rows of a call.
 
-Every sequence needs an entry of the lookup table and some boundaries, anywhere in a file of any size. So each step is
-done for all rows before the next step, and prefetches what the next step reads.
+Each sequence needs an entry of the lookup table and then some boundaries. Both can be anywhere in a file larger than
+the processor caches. So each stage handles all rows before the next stage begins, and prefetches the memory that the
+next stage reads. The waits of all rows then overlap.
 """
 
 import numpy as np
@@ -34,12 +35,18 @@ from tokenstore.intrinsics import prefetch
 from tokenstore.jit import Integer, inline_kernel
 from tokenstore.order.windows import window_start
 
-_TOKEN, _ENTRY = range(2)  # rows of the scratch: a row's first token, and its entry of the lookup table
+# Rows of the int64 scratch, which has one column per row of the call: first token of the window, and its entry in the
+# lookup table
+_TOKEN, _ENTRY = range(2)
 
 
 @inline_kernel
 def _find_starts(block: np.ndarray, rows: np.ndarray) -> bool:
-    """First tokens of all rows, with their entries of the lookup table prefetched; False with a report."""
+    """Compute the first token of each row's window, and prefetch what finds its document.
+
+    Stage 1 computes windows and prefetches their entries in the lookup table. Stage 2 reads these entries and
+    prefetches the first boundaries. Returns False, with a report, if a boundaries file is not mapped.
+    """
     shuffle_numbers(block, rows)
     sources, stores, files, work, keys = (
         sources_of(block),
@@ -63,7 +70,8 @@ def _find_starts(block: np.ndarray, rows: np.ndarray) -> bool:
     for r in range(rows.shape[0]):
         if rows[r, 0] >= 0:
             row = stores[sources[rows[r, 0], STORE]]
-            document = boundaries_of(row, files)[work[_ENTRY, r]]  # unchecked: a prefetch of any address is harmless
+            # The entry comes from a file and is not checked here, because prefetching any address is harmless
+            document = boundaries_of(row, files)[work[_ENTRY, r]]
             prefetch(files[row[FIRST_FILE], ADDRESS] + 8 * document)
             prefetch(files[row[FIRST_FILE], ADDRESS] + 8 * document + 64)
     return True
@@ -71,11 +79,16 @@ def _find_starts(block: np.ndarray, rows: np.ndarray) -> bool:
 
 @inline_kernel
 def _document_of(token: Integer, starts: np.ndarray, num_documents: int, num_tokens: int) -> int:
-    """The document that contains `token`, by the lookup table and binary search; -1 if the table is damaged."""
+    """The document that contains `token`; -1 if the lookup table is damaged.
+
+    The lookup table has the document of every LOOKUP_STRIDE-th token, so the binary search covers the documents of one
+    stride.
+    """
     entry = num_documents + 1 + token // LOOKUP_STRIDE
     low = starts[entry]
     last_entry = num_documents + 1 + (num_tokens - 1) // LOOKUP_STRIDE
     high = starts[entry + 1] if entry < last_entry else num_documents - 1
+    # Invariant: starts[low] <= token, and the document is in [low, high]. `low` and `high` come from a file
     if low < 0 or high >= num_documents or low > high:
         return -1
     while low < high:
@@ -89,8 +102,9 @@ def _document_of(token: Integer, starts: np.ndarray, num_documents: int, num_tok
 
 @inline_kernel
 def _spans_from(block: np.ndarray, store: int, token: Integer, left: Integer, out: np.ndarray) -> int:
-    """Write the spans of `left` tokens of a store from `token` on, around its circle; return their number, or -1 with a
-    report.
+    """Write the spans of `left` tokens of the stream from `token` on. Returns their number, or -1 with a report.
+
+    The stream continues with token 0 after its last token. `out` is int64[n, SPAN_COLUMNS], one row per document.
     """
     row, files = stores_of(block)[store], files_of(block)
     num_tokens, num_documents = row[NUM_TOKENS], row[NUM_DOCUMENTS]
@@ -98,11 +112,12 @@ def _spans_from(block: np.ndarray, store: int, token: Integer, left: Integer, ou
     document = _document_of(token, starts, num_documents, num_tokens)
     count = 0
     while left > 0:
-        if token == num_tokens:
+        if token == num_tokens:  # the circle closes
             token, document = 0, 0
         known = 0 <= document < num_documents
         first = starts[document] if known else np.int64(-1)
         stop = starts[document + 1] if known else np.int64(-1)
+        # first <= token < stop keeps the loop finite and all reads inside the files, whatever the boundaries contain
         if first > token or stop <= token or first < 0 or stop > num_tokens:
             report(block, BAD_BOUNDARY, row[FIRST_FILE], token, first, stop)
             return -1
@@ -118,9 +133,15 @@ def _spans_from(block: np.ndarray, store: int, token: Integer, left: Integer, ou
 
 @inline_kernel
 def concat_spans(block: np.ndarray, rows: np.ndarray, starts: np.ndarray, spans: np.ndarray) -> bool:
-    """Fill `starts` and `spans` for located rows, see `planner.plan_spans`; False with a report.
+    """Fill `starts` and `spans` for located rows. Returns False, with a report, if a file is needed or damaged.
 
-    If targets cross documents, a row has one more token: the target of its last one.
+    If targets cross documents, the spans of a row contain one more token: the target of the last one.
+
+    Args:
+        block: the argument block.
+        rows: int64[n, 2], source and sequence number; source -1 is a row of padding and has no spans.
+        starts: int64[n + 1], output: index of each row's first span, and the number of spans.
+        spans: int64[room, SPAN_COLUMNS], output.
     """
     if not _find_starts(block, rows):
         return False

@@ -1,11 +1,12 @@
-"""Spans -> arrays: the second hot kernel. One call fills every field of a microbatch in one pass over its spans.
+"""The second hot kernel: fills all arrays of a microbatch in one pass over its spans.
 
-Tokens are read in chunks of CHUNK, and each chunk is written to all arrays while it is in the nearest cache. Between
-chunks the same amount of the next microbatch is prefetched: sequences are far apart, and without this each would begin
-with a wait for memory (measured: half of the time of a batch of 8 x 2048). With larger chunks the prefetched lines
-arrive too late; with smaller ones the loops are too short for vector code.
+Tokens are read in chunks of CHUNK = 512, and each chunk is written to all arrays while it is in the first-level cache.
+Before each chunk, the kernel prefetches the same number of bytes of the next microbatch. Sequences are far apart in
+memory, so without prefetching each of them would begin with a wait for memory. The waits took half of the time of a
+batch of 8 x 2048. With larger chunks, the prefetched lines have too little time to arrive. With smaller chunks, the
+loops are too short for vector instructions to pay off.
 
-The largest id is computed in the same pass, so that an id outside the vocabulary never reaches a model.
+The kernel also finds the largest id, so that an id outside the vocabulary never reaches a model.
 """
 
 import numpy as np
@@ -56,17 +57,18 @@ from tokenstore.batches.tables import BAD_ID, OK
 from tokenstore.intrinsics import array_at, float32_at, int32_at, int64_at, prefetch, uint8_at, uint16_at, uint32_at
 from tokenstore.jit import Integer, inline_kernel, kernel
 
-IGNORE = -100  # the target that losses ignore, in torch and in every framework built on it
+IGNORE = -100  # the target that torch's losses ignore by default
 CHUNK = 512  # tokens
 LINE_BYTES = 64
 
 
-# ---- loops over a chunk; they take addresses, because passing an array costs a counted reference
+# ---- loops over a chunk. They take addresses, because passing an array updates its reference count; `out` is an
+# address too
 
 
 @inline_kernel
 def _widen(tokens: Integer, token_bytes: Integer, count: Integer, out: Integer) -> None:
-    """Copy `count` tokens of uint16 or uint32 to int64."""
+    """Copy `count` tokens (uint16 or uint32, by `token_bytes`) to int64."""
     wide = array_at(int64_at(out), (count,))
     if token_bytes == 2:
         short = array_at(uint16_at(tokens), (count,))
@@ -80,7 +82,7 @@ def _widen(tokens: Integer, token_bytes: Integer, count: Integer, out: Integer) 
 
 @inline_kernel
 def _largest(tokens: Integer, token_bytes: Integer, count: Integer) -> Integer:
-    """The largest of `count` tokens."""
+    """The largest of `count` tokens; 0 if there are none."""
     if token_bytes == 2:
         short = array_at(uint16_at(tokens), (count,))
         most = np.uint16(0)
@@ -96,7 +98,7 @@ def _largest(tokens: Integer, token_bytes: Integer, count: Integer) -> Integer:
 
 @inline_kernel
 def _fill(out: Integer, count: Integer, value: Integer, step: Integer) -> None:
-    """Write value, value + step, ... to `count` int64."""
+    """Write value, value + step, ... to int64[count]."""
     wide = array_at(int64_at(out), (count,))
     for i in range(count):
         wide[i] = value + i * step
@@ -108,12 +110,12 @@ def _put(out: Integer, value: Integer) -> None:
     array_at(int64_at(out), (1,))[0] = value
 
 
-# ---- the coming microbatch
+# ---- prefetching the next microbatch
 
 
 @inline_kernel
 def _begin_ahead(block: np.ndarray) -> None:
-    """Point at the first span of the coming microbatch."""
+    """Begin prefetching at the first span of the next microbatch."""
     block[AHEAD_SPAN], block[AHEAD_BYTES], block[AHEAD_STOP] = 0, 0, 0
     if block[NEXT_ROWS]:
         starts = array_at(int64_at(block[NEXT_STARTS]), (block[NEXT_ROWS] + 1,))
@@ -122,7 +124,11 @@ def _begin_ahead(block: np.ndarray) -> None:
 
 @inline_kernel
 def _prefetch_ahead(block: np.ndarray, num_bytes: Integer) -> None:
-    """Prefetch the next `num_bytes` of the coming microbatch, in the order in which it will be read."""
+    """Prefetch the following `num_bytes` of the next microbatch, in the order in which they will be read.
+
+    AHEAD_SPAN and AHEAD_BYTES record the progress between calls. Without a next microbatch, AHEAD_STOP is 0 and nothing
+    happens.
+    """
     spans = array_at(int64_at(block[NEXT_SPANS]), (block[AHEAD_STOP], SPAN_COLUMNS))
     while num_bytes > 0 and block[AHEAD_SPAN] < block[AHEAD_STOP]:
         span = spans[block[AHEAD_SPAN]]
@@ -131,7 +137,7 @@ def _prefetch_ahead(block: np.ndarray, num_bytes: Integer) -> None:
         first = span[MEMORY] + block[AHEAD_BYTES]
         for line in range(first & -LINE_BYTES, first + part, LINE_BYTES):
             prefetch(line)
-        if span[MASK]:  # a line of the mask holds the bits of 512 tokens
+        if span[MASK]:  # one cache line of the mask has the bits of 512 tokens
             prefetch((span[MASK] >> 3) + (block[AHEAD_BYTES] // block[TOKEN_BYTES] >> 3))
         num_bytes -= part
         block[AHEAD_BYTES] += part
@@ -140,21 +146,31 @@ def _prefetch_ahead(block: np.ndarray, num_bytes: Integer) -> None:
             block[AHEAD_BYTES] = 0
 
 
-# ---- the microbatch itself
+# ---- copying the microbatch
 
 
 @inline_kernel
 def _copy_chunk(
     block: np.ndarray, span: np.ndarray, done: Integer, count: Integer, at: Integer, document: Integer
 ) -> Integer:
-    """Write `count` tokens of a span, from its token `done` on, to element `at` of every array; returns the largest id read.
+    """Copy a chunk of a span to all arrays. Returns the largest id read.
 
-    Targets end where the document ends: its last token has none.
+    The target of a token is the next token of its document, so targets are the same tokens, read one token later. The
+    last token of a document has no next token. `pairs` counts the tokens of the chunk that have one, inside the span or
+    directly after it.
+
+    Args:
+        block: the argument block.
+        span: int64[SPAN_COLUMNS].
+        done: tokens of the span that are copied already.
+        count: tokens of the chunk, at most CHUNK.
+        at: index of the first element to write, in the flattened arrays.
+        document: number of the span in its row, for DOCUMENTS.
     """
     token_bytes, tokens = block[TOKEN_BYTES], span[MEMORY] + done * block[TOKEN_BYTES]
     pairs = min(count, span[LENGTH] + span[CONTINUES] - 1 - done)
     num_read = max(count, pairs + 1)
-    in_loss: Integer = np.int64(0)  # address of a byte a token, 0: all are in the loss
+    in_loss: Integer = np.int64(0)  # address of one byte per token read; 0 if all are in the loss
     if span[MASK]:
         in_loss = read_bits(span[MASK] + done, num_read, block[MASK_SCRATCH])
     if block[IDS]:
@@ -178,7 +194,11 @@ def _copy_chunk(
 
 @inline_kernel
 def _put_first(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer) -> None:
-    """Write the target of the token before the first token of a span, and that token's own label."""
+    """Write what depends on the boundary before a span: the target of the token before it, or its own first label.
+
+    If targets cross documents, the span's first token is the target of the token before it. Otherwise nothing predicts
+    the first token of a document or of a row's later spans, so it has no label.
+    """
     if block[CROSS]:
         if at > row_at and block[TARGETS]:
             target = span[MEMORY]
@@ -188,12 +208,12 @@ def _put_first(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer
             else:
                 _widen(target, block[TOKEN_BYTES], 1, block[TARGETS] + 8 * (at - 1))
     elif block[LABELS] and (at > row_at or span[START] == span[DOCUMENT_START]):
-        _put(block[LABELS] + 8 * at, IGNORE)  # no token before it predicts it
+        _put(block[LABELS] + 8 * at, IGNORE)
 
 
 @inline_kernel
 def _put_border(block: np.ndarray, at: Integer, size: Integer) -> None:
-    """Note that a piece of `size` tokens, or of padding, begins at element `at`."""
+    """Record that a piece, or padding, of `size` tokens begins at element `at`."""
     if block[BORDERS]:
         array_at(int32_at(block[BORDERS]), (block[NUM_BORDERS] + 1,))[block[NUM_BORDERS]] = at
         block[NUM_BORDERS] += 1
@@ -202,10 +222,10 @@ def _put_border(block: np.ndarray, at: Integer, size: Integer) -> None:
 
 @inline_kernel
 def _copy_span(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer, document: Integer) -> Integer:
-    """Write a span of the row that begins at element `row_at` to elements at, at + 1, ...; returns the largest id read.
+    """Copy a span to elements at, at + 1, ... of all arrays. Returns the largest id read. The row begins at `row_at`.
 
-    If targets cross documents, the last span may extend one token beyond its row, or consist of that token, which is
-    only a target.
+    If targets cross documents, the spans of a row have one token more than the row. That token is only a target. So the
+    last span can be longer than what is left of the row, or consist of that token alone (size 0).
     """
     length = block[SEQUENCE_LENGTH]
     size = min(span[LENGTH], row_at + length - at)
@@ -213,12 +233,13 @@ def _copy_span(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer
     done: Integer = np.int64(0)
     while done < size:
         count = min(CHUNK, size - done)
+        # One line more than the chunk, because the next microbatch also reads the tokens after its spans
         _prefetch_ahead(block, count * block[TOKEN_BYTES] + LINE_BYTES)
         largest = max(largest, _copy_chunk(block, span, done, count, at + done, document))
         done += count
     if size > 0:
         _put_border(block, at, size)
-        if span[LENGTH] + span[CONTINUES] == size and block[TARGETS]:
+        if span[LENGTH] + span[CONTINUES] == size and block[TARGETS]:  # the document ends here
             _put(block[TARGETS] + 8 * (at + size - 1), IGNORE)
     else:
         largest = _largest(span[MEMORY], block[TOKEN_BYTES], 1)
@@ -228,7 +249,10 @@ def _copy_span(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer
 
 @inline_kernel
 def _end_row(block: np.ndarray, row_at: Integer, at: Integer) -> None:
-    """Fill the row with padding from element `at` on, and write what follows from its targets."""
+    """Fill the rest of a row with padding from element `at` on, and compute the masks from the targets of the row.
+
+    The masks are computed from the targets, so they must come before IGNORED_TARGET replaces IGNORE by 0.
+    """
     length = block[SEQUENCE_LENGTH]
     left = row_at + length - at
     if left > 0:
@@ -262,9 +286,13 @@ def _end_row(block: np.ndarray, row_at: Integer, at: Integer) -> None:
 
 @kernel
 def gather(address: int) -> None:
-    """Fill the arrays of a microbatch whose spans are planned, by the block at `address`, and prefetch the next one.
+    """Fill the arrays of a planned microbatch, and prefetch the tokens of the next one.
 
-    The report is OK or BAD_ID. What is read was checked when it was planned.
+    Reads STARTS int64[NUM_ROWS + 1] and SPANS int64[n, SPAN_COLUMNS]; fills each array of the block whose address is
+    not 0. The addresses in the spans are not checked: the planner has checked that they are inside mapped files. The
+    report is OK, or BAD_ID for an id outside the vocabulary.
+
+    address: of the argument block.
     """
     block = block_at(address)
     length = block[SEQUENCE_LENGTH]

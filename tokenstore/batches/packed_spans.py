@@ -1,8 +1,14 @@
-"""Sequences of packed sources (ORD-13, ORD-15) -> their spans, all rows of a call at once.
+"""Plans the spans of sequences of packed sources (ORD-13, ORD-15), for all rows of a call.
 
-Every piece needs three reads at unrelated places of the store: its document's number, the boundaries of that document,
-and its tokens. So each step is done for all pieces of the call before the next step, and prefetches what the next step
-reads.
+Each piece needs three reads that depend on each other: the number of its document in the length index, the boundaries
+    of that
+document, and its tokens. All three can be anywhere in files that are larger than the processor caches. So the work is
+done in stages. Each stage handles all pieces of the call, and prefetches the memory that the next stage reads:
+
+    rows --_find_slots--> class and slot of each piece           arithmetic on the packing, which is small
+         --_find_places--> place in the length index             prefetches the length index
+         --_find_documents--> number of the document             prefetches the boundaries
+         --_put_piece--> span                                    `gather` prefetches the tokens
 """
 
 import numpy as np
@@ -21,11 +27,11 @@ from tokenstore.batches.block import (
     work_of,
 )
 from tokenstore.batches.packings import (
+    BIN_STARTS,
     CLASS_STARTS,
     COUNTS,
     ENTRIES,
     EPOCH,
-    FIRSTS,
     LEAVES,
     MEMBERS,
     NODES,
@@ -61,14 +67,19 @@ from tokenstore.order.keys import counted_key
 from tokenstore.order.packed import permute_each, shuffle_slots, slots_of_bin
 from tokenstore.order.repeats import position_of
 
-# Rows of the int64 scratch, a column a piece: its room in tokens; its slot, then place in the length index, then document; its
-# number in the document; its store; how many whole pieces of L its copy has room for. A column a row: its packing and bin
-ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_OF_RANK, _PACKING, _BIN = range(7)
+# Rows of the int64 scratch. The first five have one column per piece: ROOM, its length class in tokens; PLACE, its
+# slot, then its place in the length index, then its document; NUMBER, its number in the document; PIECE_STORE, its
+# store; PIECES_PER_COPY, the number of full pieces that its document copy has room for. The last two have one column
+# per row: its packing and its bin
+ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_PER_COPY, _PACKING, _BIN = range(7)
 
 
 @inline_kernel
 def _packing_of(block: np.ndarray, source: int, epoch: int) -> int:
-    """The row of this epoch of a source in the table of packings; -1, with a report that requests it, if there is none."""
+    """The row of the table of packings for an epoch of a source; -1, with the report NOT_PACKED, if there is none.
+
+    The row that the source used last is tried first, because an epoch lasts for many calls.
+    """
     packings, sources = packings_of(block), sources_of(block)
     row = sources[source, PACKING]
     if packings[row, SOURCE] != source or packings[row, EPOCH] != epoch:
@@ -85,7 +96,7 @@ def _packing_of(block: np.ndarray, source: int, epoch: int) -> int:
 
 @inline_kernel
 def _find_bins(block: np.ndarray, rows: np.ndarray) -> bool:
-    """Find the packing of each row, and its bin there; False, with a report that requests a packing, if one is missing."""
+    """Find the packing and the bin of each row. Returns False, with a report, if a packing is missing."""
     sources, work, keys = sources_of(block), work_of(block), keys_of(block)
     for r in range(rows.shape[0]):
         if rows[r, 0] >= 0:
@@ -101,8 +112,10 @@ def _find_bins(block: np.ndarray, rows: np.ndarray) -> bool:
 
 @inline_kernel
 def _find_slots(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> int:
-    """Find the slots of all rows, in row order, as places in their class in this epoch; return their number, or -1 with
-    a report.
+    """Write the pieces of all rows, one row after the other: class to ROOM, permuted slot to PLACE.
+
+    The pieces of row r get the columns [starts[r], starts[r + 1]). The permutations of all pieces are one call of
+    `permute_each`, because it is vectorized over pieces. Returns the number of pieces, or -1 with a report.
     """
     if not _find_bins(block, rows):
         return -1
@@ -116,7 +129,7 @@ def _find_slots(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> int:
         packing = packings[work[_PACKING, r]]
         nodes = carray(int64_at(packing[NODES]), (packing[NUM_NODES], 4))
         leaves = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES], 2))
-        bins = carray(int64_at(packing[FIRSTS]), (packing[NUM_LEAVES] + 1,))
+        bins = carray(int64_at(packing[BIN_STARTS]), (packing[NUM_LEAVES] + 1,))
         more = slots_of_bin(work[_BIN, r], nodes, leaves, bins, work[ROOM, count:], work[PLACE, count:])
         if block[SHUFFLE]:
             source = sources[rows[r, 0]]
@@ -139,7 +152,11 @@ def _find_slots(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> int:
 
 @inline_kernel
 def _find_places(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> bool:
-    """Slots -> places in the length indexes, -1 for a copy that is empty; and the number of the piece in its document."""
+    """Replace the slots in PLACE by places in the length index; -1 for a document copy that is empty in this epoch.
+
+    Also writes NUMBER, PIECE_STORE and PIECES_PER_COPY, and prefetches the length index. Returns False, with a report,
+    if a file is not mapped.
+    """
     stores, files, packings, work = stores_of(block), files_of(block), packings_of(block), work_of(block)
     length = block[SEQUENCE_LENGTH]
     for r in range(rows.shape[0]):
@@ -149,13 +166,13 @@ def _find_places(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> boo
         epoch = packing[EPOCH]
         entries = carray(int64_at(packing[ENTRIES]), (packing[NUM_ENTRIES], 4))
         class_starts = carray(int64_at(packing[CLASS_STARTS]), (length + 2,))
-        members = carray(int64_at(packing[MEMBERS]), (stores.shape[0],))  # at most the number of stores
+        members = carray(int64_at(packing[MEMBERS]), (stores.shape[0],))  # at most one per store
         for j in range(starts[r], starts[r + 1]):
             room = work[ROOM, j]
             entry = entry_of(room, work[PLACE, j], class_starts, entries)
             copy, piece = work[PLACE, j] - entries[entry, SLOT], entries[entry, PIECE]
-            work[PIECES_OF_RANK, j] = piece
-            if room == length:
+            work[PIECES_PER_COPY, j] = piece
+            if room == length:  # in class L a copy has `piece` slots in a row, one per full piece
                 copy, piece = copy // piece, copy % piece
             store = members[entries[entry, MEMBER]]
             row = stores[store]
@@ -170,7 +187,11 @@ def _find_places(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> boo
 
 @inline_kernel
 def _find_documents(block: np.ndarray, count: int) -> bool:
-    """Places in the length indexes -> documents; False with a report."""
+    """Replace the places in PLACE by document numbers, and prefetch the boundaries of the documents.
+
+    Numbers come from a file, so each is checked before it is used as an index. Returns False with a report if one is
+    out of range.
+    """
     stores, files, work = stores_of(block), files_of(block), work_of(block)
     for j in range(count):
         row = stores[work[PIECE_STORE, j]]
@@ -192,7 +213,9 @@ def _find_documents(block: np.ndarray, count: int) -> bool:
 
 @inline_kernel
 def _put_piece(block: np.ndarray, j: int, out: np.ndarray) -> int:
-    """Write the span of piece j to `out`. Returns 1, 0 if this epoch has nothing in its slot, or -1 with a report."""
+    """Write the span of piece j to `out`, int64[SPAN_COLUMNS]. Returns 1, 0 if the piece is empty, or -1 with a
+    report.
+    """
     work, length = work_of(block), block[SEQUENCE_LENGTH]
     document, room, store = work[PLACE, j], work[ROOM, j], work[PIECE_STORE, j]
     if document < 0:
@@ -203,9 +226,9 @@ def _put_piece(block: np.ndarray, j: int, out: np.ndarray) -> int:
     if first < 0 or stop <= first or stop > row[NUM_TOKENS]:
         report(block, BAD_BOUNDARY, row[FIRST_FILE], first, first, stop)
         return -1
-    # The length index promises documents of these lengths here. Under a fractional repeat factor a copy holds documents of
-    # several runs, none longer than the room it was given
-    whole = work[PIECES_OF_RANK, j]
+    # The document must have the length that the length index implies. With a fractional repeat factor, a copy has
+    # documents of different lengths in different epochs, but none is longer than the room of the copy
+    whole = work[PIECES_PER_COPY, j]
     fits = (stop - first) // length == whole and (room == length or (stop - first) % length == room)
     most = whole * length + (room if room < length else length - 1)
     if not fits and (row[P] == row[Q] or stop - first > most):
@@ -213,19 +236,29 @@ def _put_piece(block: np.ndarray, j: int, out: np.ndarray) -> int:
         return -1
     token = first + work[NUMBER, j] * length
     size = min(room, stop - token)
-    if size <= 0:  # a shorter document than the copy has room for
+    if size <= 0:  # the document is shorter than the room of its copy
         return 0
     return 1 if put_span(block, store, token, size, document, first, stop, out) else -1
 
 
 @inline_kernel
 def packed_spans(block: np.ndarray, rows: np.ndarray, starts: np.ndarray, spans: np.ndarray) -> bool:
-    """Fill `starts` and `spans` for located rows, see `planner.plan_spans`; False with a report."""
+    """Fill `starts` and `spans` for located rows.
+
+    Returns False, with a report, if a file or a packing is needed, or if it finds damage.
+
+    Args:
+        block: the argument block.
+        rows: int64[n, 2], source and sequence number; source -1 is a row of padding and has no spans.
+        starts: int64[n + 1], output: index of each row's first span, and the number of spans.
+        spans: int64[room, SPAN_COLUMNS], output.
+    """
     pieces = _find_slots(block, rows, starts)
     if pieces < 0:
         return False
     if not _find_places(block, rows, starts) or not _find_documents(block, pieces):
         return False
+    # `starts` counts pieces up to here. From here on it counts spans, because empty pieces have none
     count = j = 0
     for r in range(rows.shape[0]):
         row_stop, starts[r] = starts[r + 1], count

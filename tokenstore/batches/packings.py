@@ -1,7 +1,7 @@
-"""The packings of the current epochs, as addresses that a kernel reads: at most two per source, unless one batch needs
-more.
+"""The packings of the current epochs, as a table of addresses that kernels read.
 
-Nothing is written to disk: a packing takes milliseconds, and every rank makes the same one.
+At most two packings per source are kept, unless one batch needs more. Nothing is written to disk, because making a
+packing takes milliseconds and every rank makes the same one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,7 +12,9 @@ from tokenstore.batches.sources import Source
 from tokenstore.order.keys import base_key
 from tokenstore.order.packing import Bins, Packing, bins_of, pack, pack_singles
 
-# Columns of `packings`: source and epoch, when last used, and addresses and sizes of arrays
+# Columns of `packings`: source and epoch, the call that used it last, then addresses and sizes of the arrays of `Bins`
+# (BIN_STARTS is `Bins.starts`) and of `LengthClasses` (CLASS_STARTS is `LengthClasses.starts`). MEMBERS: number of the
+# store of each member
 (
     SOURCE,
     EPOCH,
@@ -21,7 +23,7 @@ from tokenstore.order.packing import Bins, Packing, bins_of, pack, pack_singles
     NUM_NODES,
     LEAVES,
     NUM_LEAVES,
-    FIRSTS,
+    BIN_STARTS,
     COUNTS,
     CLASS_STARTS,
     ENTRIES,
@@ -29,18 +31,19 @@ from tokenstore.order.packing import Bins, Packing, bins_of, pack, pack_singles
     MEMBERS,
 ) = range(13)
 PACKING_COLUMNS = 13
-_KEPT = 2  # of a source: this epoch's and the next one's
+_KEPT = 2  # packings per source: the current epoch and the next one
 
 
 class Packings:
-    """Makes packings that a kernel requests, and drops those used longest ago.
+    """Makes packings when a kernel needs one, and drops the least recently used.
 
     Attributes:
-        table: int64[n, PACKING_COLUMNS], see the columns above.
+        table: int64[n, PACKING_COLUMNS], see the columns above; -1 in rows that are not used. `add` may replace it by a
+            longer one.
     """
 
     def __init__(self, sources: Sequence[Source], stores: Iterable[str], seed: int, shuffle: bool):
-        """stores: names, in the order of the table of stores."""
+        """Make an empty table; `stores` has the names of all stores in the order of the table of stores."""
         self._sources, self._shuffle = sources, shuffle
         self._jitter = [base_key(seed, "jitter", source.name) for source in sources]
         numbers = {name: number for number, name in enumerate(stores)}
@@ -49,18 +52,21 @@ class Packings:
         self.table = np.full((_KEPT * len(sources) + 1, PACKING_COLUMNS), -1, np.int64)
 
     def packing(self, number: int, epoch: int) -> Packing:
-        """Make the packing of an epoch. With packing `none` or without shuffle all epochs have the same one."""
+        """Make the packing of an epoch of source `number`.
+
+        All epochs have the same packing under `none`, and without shuffle.
+        """
         source = self._sources[number]
         if source.packing == "none":
             return pack_singles(source.classes)
         return pack(source.classes, source.num_sequences, self._jitter[number], epoch, self._shuffle)
 
     def add(self, number: int, epoch: int, clock: int) -> None:
-        """Make the packing of `epoch` of a source and put it into the table."""
+        """Make the packing of an epoch of source `number` and put it into the table."""
         row = self._free_row(number, clock)
-        made = bins_of(self.packing(number, epoch))  # before the old one is dropped, because of interrupts
+        made = bins_of(self.packing(number, epoch))  # before dropping the old one, as an interrupt may occur here
         old = (int(self.table[row, SOURCE]), int(self.table[row, EPOCH]))
-        self.table[row] = -1  # from here on nothing reads the old address
+        self.table[row] = -1  # before the arrays are freed, so that no kernel reads freed memory
         self._held.pop(old, None)
         self._held[number, epoch] = made
         classes = self._sources[number].classes
@@ -72,16 +78,22 @@ class Packings:
         )
 
     def add_missing(self, number: int, numbers: np.ndarray, clock: int) -> None:
-        """Make the packings of all epochs to which sequences `numbers` of a source belong: one batch may span several."""
+        """Make the missing packings of all epochs that sequences `numbers` (int64[n]) of source `number` belong to.
+
+        A batch may span many epochs.
+        """
         epochs = np.unique(numbers // self._sources[number].num_sequences).tolist()
         mine = self.table[:, SOURCE] == number
-        self.table[mine & np.isin(self.table[:, EPOCH], epochs), PACKING_CLOCK] = clock  # do not drop these
+        # Mark those that exist as used, so that `add` does not drop them
+        self.table[mine & np.isin(self.table[:, EPOCH], epochs), PACKING_CLOCK] = clock
         for epoch in epochs:
             if (number, epoch) not in self._held:
                 self.add(number, epoch, clock)
 
     def _free_row(self, number: int, clock: int) -> int:
-        """An unused row, or the row used longest ago; a new one if the current batch uses them all."""
+        """An unused row, or the least recently used row of the source. Adds a row if the current batch uses all of
+        them.
+        """
         table = self.table
         mine = np.flatnonzero(table[:, SOURCE] == number)
         free = np.flatnonzero(table[:, SOURCE] < 0)

@@ -1,4 +1,4 @@
-"""Rows -> spans, for many rows at once: the first of the two hot kernels. `gather` has the other."""
+"""The first of the two hot kernels: plans the spans of many rows at once. The second one is in `gather`."""
 
 from numba import carray
 
@@ -13,11 +13,16 @@ from tokenstore.jit import kernel
 
 @kernel
 def plan_spans(address: int) -> None:
-    """Fill `starts` and `spans` for the located rows in the block at `address`, and report how that ended.
+    """Fill `starts` and `spans` for located rows, and report the outcome.
 
-    A row of padding has the source -1. starts: where the spans of each row begin, and how many there are. Each token
-    may be a document, so n rows have at most n * (L + 1) spans. There is room for one more, and the scratch has as many
-    columns (n for `concat`).
+    Reads ROWS of the block, int64[n, 2], source and sequence number; source -1 is a row of padding and has no spans.
+    Writes STARTS, int64[n + 1], index of each row's first span and the number of spans, and SPANS, int64[SPAN_ROOM,
+    SPAN_COLUMNS].
+
+    In the worst case every token is a document, so n rows have at most n * (L + 1) spans. The caller provides room for
+    one more, and as many columns of scratch (n columns for `concat`).
+
+    address: of the argument block.
     """
     block = block_at(address)
     num_rows = block[NUM_ROWS]

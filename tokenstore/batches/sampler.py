@@ -1,4 +1,4 @@
-"""A step's rows -> filled arrays: locate the rows, plan their spans, copy them.
+"""Fills arrays with the rows of steps in three stages: locate the rows, plan their spans, copy their tokens.
 
     places (step, first row, rows) --locate--> int64[n, 2] source, sequence --plan--> PlannedRows --copy--> the arrays
 
@@ -33,8 +33,17 @@ Place = tuple[Any, ...]  # step, first row, rows, ...
 
 @dataclass(frozen=True)
 class Order:
-    """What decides a plan's order apart from the stores: the schedule, the sorted names of the sources, and a few
-    constants.
+    """Everything that determines the order of a plan, except the stores.
+
+    Attributes:
+        schedule: the segments of the run.
+        names: names of the sources, sorted.
+        seed: seed of the plan.
+        sequence_length: tokens per row.
+        packed: whether the packing is `best_fit` or `none`, not `concat`.
+        shuffle: whether the plan shuffles.
+        cross_document_targets: whether the last token of a document has the next token of the row as target.
+        pad_id: token id of padding.
     """
 
     schedule: Schedule
@@ -49,7 +58,13 @@ class Order:
 
 @dataclass(frozen=True)
 class _Plan:
-    """What one call planned: rows int64[n, 2], where the spans of each begin in `spans`, int64[n + 1], and the spans."""
+    """The result of one call of the planner.
+
+    Attributes:
+        rows: int64[n, 2], source and sequence number.
+        starts: int64[n + 1], index of each row's first span, and the number of spans.
+        spans: int64[starts[n], SPAN_COLUMNS].
+    """
 
     rows: np.ndarray
     starts: np.ndarray
@@ -57,12 +72,14 @@ class _Plan:
 
 
 class PlannedRows:
-    """A microbatch whose tokens were located but not read: some of the rows that one call planned.
+    """A planned microbatch: the addresses of its tokens are known, and the tokens have not been read.
 
     Attributes:
-        num_rows: how many.
-        starts_at, spans_at: addresses of the first row's entry of `starts`, and of `spans`. Asking numpy takes a microsecond.
-        clock: when it was planned. Its spans may be in maps that were released since then.
+        num_rows: number of rows.
+        starts_at: address of the first row's entry of `starts`. It is kept because numpy takes 1 us to compute an
+            address.
+        spans_at: address of `spans`.
+        clock: number of the call that planned it. Maps that its spans use may have been released since then.
     """
 
     __slots__ = ("_first", "_plan", "clock", "num_rows", "spans_at", "starts_at")
@@ -73,16 +90,16 @@ class PlannedRows:
 
     @property
     def rows(self) -> np.ndarray:
-        """int64[num_rows, 2], source and sequence number of each; source -1: padding."""
+        """int64[num_rows, 2], source and sequence number of each row; source -1 is a row of padding."""
         return self._plan.rows[self._first : self._first + self.num_rows]
 
     def row_spans(self) -> list[np.ndarray]:
-        """int64[n, SPAN_COLUMNS] of each row; see `spans`."""
+        """The spans of each row, int64[n, SPAN_COLUMNS]; see `spans` for the columns."""
         starts = self._plan.starts[self._first : self._first + self.num_rows + 1].tolist()
         return [self._plan.spans[first:stop] for first, stop in pairwise(starts)]
 
     def ranges(self, token_bytes: int, first_row: int = 0) -> list[tuple[int, int]]:
-        """(address, bytes) of every span of the rows from `first_row` on."""
+        """(address, number of bytes) of every span of the rows from `first_row` on."""
         first, stop = self._plan.starts[[self._first + first_row, self._first + self.num_rows]].tolist()
         spans = self._plan.spans[first:stop]
         sizes = (spans[:, LENGTH] + spans[:, CONTINUES]) * token_bytes
@@ -90,7 +107,7 @@ class PlannedRows:
 
 
 class Sampler:
-    """Row numbers of a step -> tokens."""
+    """Locates, plans and copies rows. It owns the argument block, the scratch arrays and the maps of its tables."""
 
     def __init__(self, order: Order, tables: Tables, packings: Packings):
         self._order = order
@@ -110,16 +127,16 @@ class Sampler:
         self._end = (1 << 62) if order.schedule.end is None else order.schedule.end
         self._numbers = {name: number for number, name in enumerate(order.names)}
         self._step_key = as_bits(base_key(order.seed, "step"))
-        self._steps = self._covered = range(0)  # steps and cursors for which _segments has the tables
+        self._steps = self._covered = range(0)  # steps and cursors that `_segments` covers
         self._segments: SegmentTables
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "sampler: expected to stay in its process, as it holds addresses of maps; use plan.sampler() there"
+            "sampler: cannot be pickled, because it contains memory addresses; call plan.sampler() in the other process"
         )
 
     def _set_constants(self) -> None:
-        """The words of the block that never change."""
+        """Write the words of the block that never change."""
         order, tables, block = self._order, self._tables, self._words
         block[words.SEQUENCE_LENGTH], block[words.PAD_ID] = order.sequence_length, order.pad_id
         block[words.PACKED], block[words.SHUFFLE] = order.packed, order.shuffle
@@ -137,7 +154,7 @@ class Sampler:
     # ---- rows of steps
 
     def locate(self, step: int, first_row: int, num_rows: int) -> np.ndarray:
-        """int64[num_rows, 2]: source number and sequence number of rows first_row, ... of `step`."""
+        """int64[num_rows, 2], source and sequence number of the rows of `step` from `first_row` on."""
         return self.locate_places([(step, first_row, num_rows)])
 
     def locate_places(self, places: Sequence[Place]) -> np.ndarray:
@@ -154,13 +171,14 @@ class Sampler:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _move_to(self, step: int) -> None:
-        """Make the tables at hand those of the segments of `step`, and of as many steps after it as they hold for."""
+        """Make `_segments` cover `step` and as many steps after it as have the same segments and batch size."""
         if step in self._steps:
             return
         schedule = self._order.schedule
         cursor, size = schedule.cursor(step), schedule.stage(step).global_batch_size
         if cursor not in self._covered or cursor + size - 1 not in self._covered:
-            self._covered = self._steps = range(0)  # an interrupt here must not leave other tables under the old range
+            # Empty first, so that an interrupt cannot leave ranges that do not match `_segments`
+            self._covered = self._steps = range(0)
             segments = schedule.segments_in(cursor, cursor + size)
             self._segments = SegmentTables(segments, self._numbers)
             end = segments[-1].end
@@ -193,7 +211,7 @@ class Sampler:
         """Allocate for this many rows, in the worst case with a document per token. Untouched memory costs nothing."""
         size = num_rows * (self._order.sequence_length + 1) + 1
         columns = size if self._order.packed else num_rows
-        self._room = 0  # until there is room: memory may run out in between
+        self._room = 0  # an allocation below may fail
         self._spans = np.empty((size, SPAN_COLUMNS), np.int64)
         self._starts = np.zeros(num_rows + 1, np.int64)
         self._work, self._keys = np.empty((WORK_ROWS, columns), np.int64), np.empty((KEY_ROWS, columns), np.uint64)
@@ -267,14 +285,14 @@ class Sampler:
             self._is_done(planned.rows)
 
     def fill(self, rows: np.ndarray, ids: np.ndarray, targets: np.ndarray) -> None:
-        """Tokens and targets of located rows, int64[B, L] each, filled in place."""
+        """Fill `ids` and `targets`, int64[B, L] each, with the tokens and targets of B located rows."""
         (planned,) = self.plan(rows)
         self.copy(planned, None, ((words.IDS, ids.ctypes.data), (words.TARGETS, targets.ctypes.data)))
 
     def spans(self, rows: np.ndarray) -> list[np.ndarray]:
-        """int64[n, SPAN_COLUMNS] of each located row, its spans."""
+        """The spans of each located row, int64[n, SPAN_COLUMNS], without the token after the row."""
         block = self._words
-        block[words.CROSS] = False  # without the token after the row
+        block[words.CROSS] = False
         try:
             return self.plan(rows)[0].row_spans()
         finally:
@@ -290,7 +308,7 @@ class Sampler:
         self._words[words.IGNORED_TARGET], self._words[words.FLAT_LABELS] = ignored_target, flat
 
     def want_borders(self, num_rows: int) -> None:
-        """Have `copy` find the borders of pieces in microbatches of at most so many rows."""
+        """Make `copy` record the borders of pieces, in microbatches of at most `num_rows` rows."""
         size = num_rows * self._order.sequence_length + 1
         if size > len(self._borders):
             self._borders = np.empty(size, np.int32)
@@ -306,9 +324,12 @@ class Sampler:
 
     @property
     def longest(self) -> int:
-        """Tokens of its longest piece."""
+        """Number of tokens of the longest piece in the last microbatch."""
         return self._words[words.LONGEST]
 
     def ranges(self, planned: PlannedRows, first_row: int = 0) -> list[tuple[int, int]]:
-        """(address, bytes) of the tokens of a microbatch's rows from `first_row` on; none if its maps may be released."""
+        """(address, bytes) of the tokens of a microbatch's rows from `first_row` on.
+
+        Empty if the maps of the microbatch may have been released.
+        """
         return planned.ranges(self._token_bytes, first_row) if planned.clock > self._tables.lost else []

@@ -1,4 +1,4 @@
-"""Rows -> the place of each in the shuffle of its epoch, all rows of a call at once: which window, or which bin (ORD-7, ORD-15)."""
+"""Permutes the sequences of an epoch, for all rows of a call: the result is a window (ORD-7) or a bin (ORD-15)."""
 
 import numpy as np
 
@@ -8,14 +8,17 @@ from tokenstore.jit import inline_kernel
 from tokenstore.order.keys import counted_key
 from tokenstore.order.packed import permute_each
 
-# Rows of the uint64 scratch, with a column per number to permute: the number, later its place; the size of its range;
-# the key
+# Rows of the uint64 scratch, which has one column per number to permute: the number, replaced by its image; the size of
+# the domain; the key
 NUMBERS, SIZES, KEYS = range(3)
 
 
 @inline_kernel
 def shuffle_numbers(block: np.ndarray, rows: np.ndarray) -> None:
-    """Fill keys[NUMBERS, :B] with the places of located rows int64[B, 2] in the epochs they are of; 0 for a row of padding."""
+    """Write the permuted number of each row's sequence in its epoch to keys[NUMBERS, :n]; 0 for a row of padding.
+
+    rows: int64[n, 2], source and sequence number. Without shuffle the numbers are not permuted.
+    """
     keys, sources = keys_of(block), sources_of(block)
     for r in range(rows.shape[0]):
         keys[SIZES, r], keys[NUMBERS, r], keys[KEYS, r] = 1, 0, 0

@@ -23,9 +23,10 @@ from tokenstore.intrinsics import int32_at, int64_at, own_word
 from tokenstore.jit import callback, inline_kernel
 from tokenstore.store.maps import SignalAction
 
-# Words of the state that handler and Python share: addresses of two actions, how often the handler passed a signal on
-# since it was installed, and bytes of a page; then a row for each sampler: address (0: none) and rows of its table of
-# files, the pages that had to be replaced, and an address in the last one
+# Words of the state that the handler and Python share. PREVIOUS, DEFAULT: addresses of two actions. PASSED_ON: number
+# of signals that the handler passed to the previous action since it was installed. PAGE_BYTES: size of a page. Then one
+# row per sampler. FILES, NUM_FILES: address (0: no sampler) and rows of its table of files. NUM_REPLACED: number of
+# pages that were replaced by zeros. REPLACED: an address in the last one
 PREVIOUS, DEFAULT, PASSED_ON, PAGE_BYTES, FIRST_ROW = range(5)
 FILES, NUM_FILES, NUM_REPLACED, REPLACED = range(4)
 ROW_WORDS, MAX_ROWS = 4, 4096
@@ -52,7 +53,11 @@ def _is_held(address: int, files: int, num_files: int) -> bool:
 
 
 def _on_bus_error(number: int, info: int, context: int) -> None:
-    """The handler. It only reads and writes memory and calls what a handler may call; no call that succeeds sets errno."""
+    """The signal handler.
+
+    It only reads and writes memory and makes calls that are allowed in a handler. None of them sets errno if it
+    succeeds. With the number _SET_STATE, it stores the address of the shared state instead.
+    """
     word = carray(int64_at(own_word()), (1,))
     if number == _SET_STATE:
         word[0] = info
@@ -67,7 +72,7 @@ def _on_bus_error(number: int, info: int, context: int) -> None:
                 state[row + NUM_REPLACED] += 1
                 state[row + REPLACED] = address
                 return
-    # Not ours: the previous action gets the signal, as if ours did not exist; if it comes back to us, the default
+    # Not ours: the previous action gets the signal. If that passes it to us again, the default action ends the process
     _sigaction(number, state[PREVIOUS] if state[PASSED_ON] == 0 else state[DEFAULT], 0)
     state[PASSED_ON] += 1
     if code <= 0:  # sent by a process: it will not be raised again by itself
@@ -76,7 +81,7 @@ def _on_bus_error(number: int, info: int, context: int) -> None:
 
 @cache
 def _installed() -> tuple[np.ndarray, SignalAction]:
-    """The shared state, and the action; both live as long as the process."""
+    """The shared state and the action. Both live as long as the process."""
     handler = callback(_on_bus_error, types.void(types.int32, types.int64, types.int64))
     state = np.zeros(STATE_WORDS, np.int64)
     action = SignalAction(signal.SIGBUS, handler.address)
@@ -93,12 +98,12 @@ class Guard:
 
     def __init__(self, files: np.ndarray):
         self._files = files  # the handler knows its address
-        self._state = np.zeros(FIRST_ROW + ROW_WORDS, np.int64).data  # until we are installed
+        self._state = np.zeros(FIRST_ROW + ROW_WORDS, np.int64).data  # replaced by the shared state in `install`
         self._row = FIRST_ROW
         self._is_ready = False
 
     def install(self) -> None:
-        """Make sure that our handler is the one of the process, and knows these maps."""
+        """Install the handler if it is not the current one, and register these maps with it."""
         if not sys.platform.startswith("linux"):
             return
         state, action = _installed()

@@ -1,6 +1,6 @@
-"""The sources that the interleave draws from, each with its stores and its number of sequences per epoch.
+"""The sources of a plan, with their stores and their number of sequences per epoch.
 
-A source with a path has one member, its own store; a pool has several members, which are packed together.
+A source with a path has one member, its own store. A pool has several members, which are packed together.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,13 @@ from tokenstore.store import Store
 
 @dataclass(frozen=True)
 class SourceMember:
-    """A store of a source, and how often one epoch of the source contains each of its documents."""
+    """A store of a source.
+
+    Attributes:
+        name: name of the source whose store this is.
+        store: the open store.
+        repeat: average number of times that an epoch contains each document.
+    """
 
     name: str
     store: Store
@@ -22,11 +28,15 @@ class SourceMember:
 
 @dataclass(frozen=True)
 class Source:
-    """Attributes:
-    packing: `concat`, `best_fit` or `none`.
-    num_sequences: sequences per epoch, the same in every epoch.
-    num_tokens: tokens per epoch, averaged over epochs.
-    length_classes: of its pieces; None under `concat`.
+    """A source of the interleave.
+
+    Attributes:
+        name: name in the plan.
+        packing: `concat`, `best_fit` or `none`.
+        members: sorted by name.
+        num_sequences: sequences per epoch, the same in every epoch.
+        num_tokens: tokens per epoch, on average over epochs.
+        length_classes: length classes of its pieces; None under `concat`.
     """
 
     name: str
@@ -38,28 +48,30 @@ class Source:
 
     @property
     def classes(self) -> LengthClasses:
-        """Length classes of its pieces. Not under `concat`, which has none."""
+        """Length classes of its pieces. Raises: ValueError: the packing is `concat`, which has none."""
         if self.length_classes is None:
             raise ValueError(f"source {self.name}: expected a packing with length classes, found {self.packing}")
         return self.length_classes
 
     @property
     def is_pool(self) -> bool:
-        """Whether it is a pool of named sources. Otherwise the source is its own only member."""
+        """Whether the source is a pool. Otherwise its only member has its own name."""
         return self.members[0].name != self.name
 
     @property
     def identity(self) -> dict[str, object]:
-        """The properties of the stores that decide the source's sequences."""
+        """The properties of its stores that determine its sequences."""
         if not self.is_pool:
             return {**self._content(self.members[0]), "num_sequences": self.num_sequences}
         pool = {member.name: {**self._content(member), "repeat": str(member.repeat)} for member in self.members}
         return {"pool": pool, "num_sequences": self.num_sequences}
 
     def _content(self, member: SourceMember) -> dict[str, str]:
-        """Identity of a member's content. The digest does not cover the length index, and packing reads it.
+        """Identity of a member's content.
 
-        A sound index follows from the boundaries, so it makes no difference; a forged index makes a different plan.
+        The digest does not cover the length index, but packing reads it. So its checksum is part of the identity of
+        packed sources, and a forged length index makes a different plan. A valid one follows from the boundaries, so
+        this rejects nothing else.
         """
         if self.packing == "concat":
             return {"digest": member.store.digest}

@@ -17,30 +17,34 @@ from tokenstore.store import Store
 from tokenstore.store.maps import MAX_MAPS
 from tokenstore.store.pin import Pace
 
-# Columns of `stores`; P / Q is the repeat factor; INDEX_FILE (the length index) and FIRST_MASK are -1 where there is none
+# Columns of `stores`. FIRST_FILE: number of its boundaries file. INDEX_FILE: number of its length index, FIRST_MASK:
+# number of its first mask file; -1 if there is none. P / Q: repeat factor
 NUM_TOKENS, NUM_DOCUMENTS, FIRST_FILE, NUM_SHARDS, TOKEN_BYTES, VOCAB_SIZE, INDEX_FILE, FIRST_MASK, P, Q = range(10)
 STORE_COLUMNS = 10
-# Columns of `sources`; STORE is the store of a source that is not a pool, PACKING the row of `packings` it used last
+# Columns of `sources`. STORE: its store, if it is not a pool. PACKING: row of `packings` used last. *_KEY: base keys
 NUM_SEQUENCES, STORE, SEQUENCE_KEY, OFFSET_KEY, CLASS_KEY, ROW_KEY, PACKING = range(7)
 SOURCE_COLUMNS = 7
 _PURPOSES = ("sequence", "offset", "class", "row")
-# Columns of `files`; a store's boundaries come first, then its shards, then its length index, then the masks of its shards
+# Columns of `files`. The files of a store are its boundaries, its shards, its length index and the masks of its shards,
+# in this order
 ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED, NUM_BYTES = range(5)
 FILE_COLUMNS = 5
-# How a call of a kernel ended, the first word of its report. The others are then, for NOT_MAPPED: file; BAD_ID: store, token,
-# vocabulary, id found; BAD_BOUNDARY: file, token, start and stop found; BAD_INDEX: file, 0, document and its tokens found (0: no
-# such document); NOT_PACKED: source, epoch
+# Outcome of a kernel call, the first word of its report. The other words are, for NOT_MAPPED: file; BAD_ID: store,
+# token, vocabulary size, id found; BAD_BOUNDARY: file, token, start and stop found; BAD_INDEX: file, 0, document and
+# its tokens found (0: no such document); NOT_PACKED: source, epoch
 OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY, BAD_INDEX, NOT_PACKED = range(6)
 REPORT_SIZE = 5
 
 
 class Tables:
-    """Arrays over the stores and sources of a plan.
+    """The stores, sources and files of a plan as arrays, and the maps of the files.
 
     Attributes:
         stores: int64[num_stores, STORE_COLUMNS], see the columns above.
         sources: int64[num_sources, SOURCE_COLUMNS].
         files: int64[num_files, FILE_COLUMNS]; ADDRESS is 0 for a file that is not mapped.
+        lost: clock of the latest use of any map that has been released.
+        pace: decides when `check_files` is due.
     """
 
     def __init__(self, stores: Mapping[str, Store], sources: Sequence[Source], seed: int):
@@ -76,8 +80,9 @@ class Tables:
         self.pace = Pace()
 
     def check_files(self) -> None:
-        """Refuse stores that were replaced, and mapped files that were written to, truncated or removed, since they
-        were opened.
+        """Check that no store was replaced, and no mapped file changed, truncated or removed since it was opened.
+
+        Raises: TokenStoreError: one was.
         """
         began = monotonic()
         held: list[list[int]] = [[] for _ in self._stores]
@@ -101,8 +106,13 @@ class Tables:
         self._stores[number].check_content(file_in_store)
 
     def resolve(self, report: np.ndarray, clock: int) -> None:
-        """Do what a kernel requested in `report`, which is to map a file, or raise an error for the damage that it
-        found.
+        """Map the file that a kernel requested in `report`, or raise an error for the damage that it found.
+
+        Args:
+            report: int64[REPORT_SIZE].
+            clock: number of the current call.
+
+        Raises: CorruptionError: an id, a boundary or the length index is damaged.
         """
         if report[0] == BAD_ID:
             self._refuse_id(*(int(x) for x in report[1:5]))
@@ -121,11 +131,12 @@ class Tables:
         if report[0] == BAD_INDEX:
             found = f"document {start} of {stop} tokens" if stop else f"document {start} of {len(store)}"
             raise CorruptionError(
-                f"documents by length: expected those of one length together, found {found} among others"
-                f" ({store.file(LENGTH_INDEX_NAME)}, or {BOUNDARIES_NAME} next to it); run `tokenstore verify {store.path}`"
+                f"documents by length: expected equal lengths next to each other, found {found} in between"
+                f" ({store.file(LENGTH_INDEX_NAME)}, or {BOUNDARIES_NAME} next to it);"
+                f" run `tokenstore verify {store.path}`"
             )
         raise CorruptionError(
-            f"document of token {token}: expected boundaries that rise around it, found {start}..{stop}"
+            f"document of token {token}: expected rising boundaries around it, found {start}..{stop}"
             f" ({store.file(BOUNDARIES_NAME)}); run `tokenstore verify {store.path}`"
         )
 

@@ -1,7 +1,7 @@
 """A set of small integers whose next member is found in a few instructions.
 
-A set is uint64[2, words]. Bit n % 64 of word [0, n // 64] is set if n is a member. Bit w % 64 of word [1, w // 64] is set if
-word [0, w] is not 0, so a search reads one summary word for every 4,096 numbers that are not in the set.
+A set is uint64[2, words]. Bit n % 64 of word [0, n // 64] is set if n is a member. Bit w % 64 of word [1, w // 64] is
+set if word [0, w] is not 0, so a search reads one summary word for every 4,096 numbers that are not in the set.
 """
 
 import numpy as np

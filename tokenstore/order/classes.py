@@ -22,9 +22,9 @@ class LengthClasses:
         length: the sequence length L.
         counts: int64[L + 1], number of slots of each class.
         starts: int64[L + 2], first row of each class in `entries`.
-        entries: int64[n, 4], one row per class and run that contributes slots to it. SLOT is the first of these slots, COPY
-            the number of the first copy, MEMBER the member. PIECE is the number of the piece in its document; in class L it
-            is the number of full pieces of each copy.
+        entries: int64[n, 4], one row per class and run that contributes slots to it. SLOT is the first of these slots,
+            COPY the number of the first copy, MEMBER the member. PIECE is the number of the piece in its document; in
+            class L it is the number of full pieces of each copy.
     """
 
     length: int

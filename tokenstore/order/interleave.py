@@ -2,8 +2,8 @@
 
 R. Tijdeman, "The chairman assignment problem", Discrete Mathematics 32 (1980).
 
-One period takes O(P log k) time for P slots and k sources. A source is either in the bucket of the first slot for which it is
-eligible, or, once eligible, in a heap sorted by deadline. No slot examines all sources.
+One period takes O(P log k) time for P slots and k sources. A source is either in the bucket of the first slot for which
+it is eligible, or, once eligible, in a heap sorted by deadline. No slot examines all sources.
 """
 
 from dataclasses import dataclass
@@ -78,16 +78,17 @@ def _interleave_kernel(
 ) -> None:
     """Assign slots 1..P in turn, each to the eligible source with the smallest deadline; ties go to the first source.
 
-    A source with x earlier slots has exactly one entry, in a bucket or in the heap, until it has all of its c slots. ORD-4 makes
-    it eligible from slot ceil(P (1 + D x) / (D c)) on, where D = 2k - 2. Buckets are linked lists in two int64 arrays, so the
-    kernel allocates nothing.
+    A source with x earlier slots has exactly one entry, in a bucket or in the heap, until it has all of its c slots.
+    ORD-4 makes it eligible from slot ceil(P (1 + D x) / (D c)) on, where D = 2k - 2. Buckets are linked lists in two
+    int64 arrays, so the kernel allocates nothing.
 
     Args:
         c: int64[k], shares.
         period: P, their sum.
         first: int64[k + 1], see `Interleave`.
         heap: int64[k, 2], scratch: a binary heap of (deadline, source).
-        work: int64[P + 2 + 2k], zeros: first source of each bucket, next source in the same bucket, and x of each source.
+        work: int64[P + 2 + 2k], zeros: first source of each bucket, next source in the same bucket, and x of each
+            source.
         source, earlier, places: int32[P], output, see `Interleave`.
     """
     k = c.size

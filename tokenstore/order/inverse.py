@@ -1,4 +1,4 @@
-"""The inverse of the order: which sequence contains a slot or a window. Used by searches, never while batches are made."""
+"""The inverse of the order: which sequence contains a slot or a window. Used by searches, not to make batches."""
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from tokenstore.order.windows import window_offset
 class BinIndex:
     """Finds the bin of a slot in a packing.
 
-    A lookup takes O(depth log groups), where depth is the number of groups that a bin passed through. The constructor sorts the
-    groups twice.
+    A lookup takes O(depth log groups), where depth is the number of groups that a bin passed through. The constructor
+    sorts the groups twice.
     """
 
     def __init__(self, packing: Packing):

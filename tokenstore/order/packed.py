@@ -1,4 +1,4 @@
-"""Sequences of a packed source (ORD-15): the slots of a bin, their order in the row, and the permutation of each class."""
+"""Sequences of a packed source (ORD-15): the slots of a bin, their order in the row, and their permutation."""
 
 import numpy as np
 
@@ -13,8 +13,8 @@ def slots_of_bin(
 ) -> int:
     """Write the slots of bin `number`, and return how many there are (at most L).
 
-    The last leaf that starts at or before `number` contains the bin. From there the loop follows parents up to the root, node 0,
-    and lists the slots that each group added to the bin, the last placement first.
+    The last leaf that starts at or before `number` contains the bin. From there the loop follows parents up to the
+    root, node 0, and lists the slots that each group added to the bin, the last placement first.
 
     Args:
         number: of the bin.
@@ -51,10 +51,12 @@ def shuffle_slots(key: np.uint64, count: int, lengths: np.ndarray, slots: np.nda
 
 @inline_kernel
 def permute_each(sizes: np.ndarray, keys: np.ndarray, numbers: np.ndarray) -> None:
-    """Apply `permute(numbers[j], sizes[j], keys[j])` to every j in place. All arrays are uint64[n]; `keys` is overwritten.
+    """Replace each numbers[j] by `permute(numbers[j], sizes[j], keys[j])`.
 
-    For small domains the outer loop is over rounds and the inner loop over numbers. The numbers are independent of each other,
-    so the inner loop becomes vector instructions: three times as fast as one number after the other.
+    All arrays are uint64[n]. `keys` is overwritten.
+
+    For small domains the outer loop is over rounds and the inner loop over numbers. The numbers are independent of each
+    other, so the inner loop becomes vector instructions: three times as fast as one number after the other.
     """
     small = 0
     for j in range(numbers.size):

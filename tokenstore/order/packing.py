@@ -1,8 +1,8 @@
 """Packing (ORD-14): assigns the pieces of an epoch to bins of one sequence each.
 
-The input is the histogram of piece lengths, not the documents. Best-fit decreasing is due to Johnson (1973). Krell et al. 2021
-(arXiv 2107.02027) apply it to many equal bins at once. Here the long pieces are first spread over all bins by worst fit, so that
-documents get new neighbours in every epoch.
+The input is the histogram of piece lengths, not the documents. Best-fit decreasing is due to Johnson (1973). Krell et
+al. 2021 (arXiv 2107.02027) apply it to many equal bins at once. Here the long pieces are first spread over all bins by
+worst fit, so that documents get new neighbours in every epoch.
 """
 
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ ATTEMPTS = (
 )
 SLACK, SLACK_OF_FEW, FEW_PIECES, FEW_BINS = 1000, 200, 100_000, 32
 
-# Columns of a group. Its bins are BINS consecutive bins of group PARENT, from bin OFFSET on. Each got COPIES slots of class
-# LENGTH, the first of them FIRST_SLOT. The first TAKEN of its bins have moved to later groups. BELOW is the next group on the
-# same stack
+# Columns of a group. Its bins are BINS consecutive bins of group PARENT, from bin OFFSET on. Each got COPIES slots of
+# class LENGTH, the first of them FIRST_SLOT. The first TAKEN of its bins have moved to later groups. BELOW is the next
+# group on the same stack
 PARENT, OFFSET, FIRST_SLOT, LENGTH, COPIES, BINS, TAKEN, BELOW = range(8)
 _LENGTH, _FIRST, _STOP = range(3)  # columns of an entry: the slots [_FIRST, _STOP) of class _LENGTH
 _NO_BIN, _NO_ROOM = -1, -2
@@ -62,7 +62,8 @@ class Bins:
 
     Attributes:
         nodes: int64[n, 4], of each group PARENT, LENGTH << 32 | COPIES, OFFSET and FIRST_SLOT.
-        leaves: int64[m, 2], the groups in which bins end, and what to add to the number of a bin to get its place in the group.
+        leaves: int64[m, 2], the groups in which bins end, and what to add to the number of a bin to get its place in
+            the group.
         starts: int64[m + 1], number of the first bin of each leaf, and the number of bins.
     """
 
@@ -153,8 +154,8 @@ def _entries(classes: LengthClasses, parts: int, jitter: int, cut: int, base: np
 def greatest_first(keys: np.ndarray) -> np.ndarray:
     """Indices that sort int64 `keys` (all >= 0) from greatest to smallest. Equal keys keep their order.
 
-    Each key and its index are combined into one integer, and these are sorted. That takes a fifth of the time of a stable
-    argsort.
+    Each key and its index are combined into one integer, and these are sorted. That takes a fifth of the time of a
+    stable argsort.
     """
     bits = len(keys).bit_length()
     if int(keys.max(initial=0)) >> (63 - bits):  # does not fit 63 bits: sequences of half a million tokens
@@ -177,9 +178,9 @@ def _cut_classes(
 ) -> int:
     """Cut each class into entries of nearly equal size and compute their sort keys. Returns the number of entries.
 
-    Sort keys are integers, length * (2**22 + jitter * u), so that jitter changes the order of similar lengths without floats.
-    `most` is greater than any of them. Entries of length >= `cut` get `most` in addition, and class L gets 2 * `most`, so one
-    descending sort gives the order of ORD-14 step 4.
+    Sort keys are integers, length * (2**22 + jitter * u), so that jitter changes the order of similar lengths without
+    floats. `most` is greater than any of them. Entries of length >= `cut` get `most` in addition, and class L gets 2 *
+    `most`, so one descending sort gives the order of ORD-14 step 4.
 
     Args:
         counts: int64[L + 1], slots of each class.
@@ -227,8 +228,8 @@ def _pack(entries: np.ndarray, cut: int, length: int, num_bins: int, joins: int)
 def _tokens_left(best: bool, piece: int, joins: int, top: int, stacks: np.ndarray, bits: np.ndarray) -> int:
     """Tokens left in the bins that get the next piece, which selects a stack; 0 or less if the piece fits no bin.
 
-    Best fit takes the smallest number that is enough, worst fit the greatest. When no more pieces may join others, only empty
-    bins are used.
+    Best fit takes the smallest number that is enough, worst fit the greatest. When no more pieces may join others, only
+    empty bins are used.
     """
     if joins == 0:
         return stacks.size - 1 if stacks[stacks.size - 1] >= 0 else 0
@@ -243,9 +244,10 @@ def place(
 ) -> int:
     """Place all entries into bins (ORD-14, step 5).
 
-    Bins with equal content are handled together as a group, so the cost depends on the number of entries, not on the number of
-    documents. Invariant: stack r lists the groups that have bins left with r free tokens, and `bits` contains r exactly if stack
-    r is not empty. The stacks are linked lists through column BELOW, so a step takes constant time apart from finding r.
+    Bins with equal content are handled together as a group, so the cost depends on the number of entries, not on the
+    number of documents. Invariant: stack r lists the groups that have bins left with r free tokens, and `bits` contains
+    r exactly if stack r is not empty. The stacks are linked lists through column BELOW, so a step takes constant time
+    apart from finding r.
 
     Args:
         entries: int64[n, 3], in the order in which they are placed.

@@ -3,8 +3,9 @@
 Swap-or-not: Hoang, Morris, Rogaway, "An Enciphering Scheme Based on a Card Shuffle", CRYPTO 2012. Cycle walking: Black,
 Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002.
 
-One `permute` with a new key takes 64 ns for n = 10**9, and 290 ns for n below 65,536, where all 24 rounds depend on each other.
-`permute_run` takes 30-110 ns per number there, because numbers are independent and the loop over them is vectorized.
+One `permute` with a new key takes 64 ns for n = 10**9, and 290 ns for n below 65,536, where all 24 rounds depend on
+each other. `permute_run` takes 30-110 ns per number there, because numbers are independent and the loop over them is
+vectorized.
 """
 
 import numpy as np
@@ -23,8 +24,8 @@ _ZERO, _ONE, _S32, _S63 = np.uint64(0), np.uint64(1), np.uint64(32), np.uint64(6
 def swap_round(x: np.uint64, n: np.uint64, round_key: np.uint64) -> np.uint64:
     """One round of swap-or-not on x in range(n), n < SMALL. It is its own inverse.
 
-    There is no branch, so a loop over many x becomes vector instructions. `%` is avoided as well: (K - x) mod n is one addition,
-    because K and x are both below n.
+    There is no branch, so a loop over many x becomes vector instructions. `%` is avoided as well: (K - x) mod n is one
+    addition, because K and x are both below n.
     """
     partner = (((round_key >> _S32) * n) >> _S32) - x
     partner += n if partner >> _S63 else _ZERO
@@ -64,8 +65,8 @@ def permute(i: Integer, n: Integer, key: np.uint64) -> Integer:
             x = swap_round(x, size, mix(start + np.uint64(r)))
         return np.int64(x)
     bits = _bit_length(n - 1)
-    # The network permutes range(2**bits). Repeating it until the result is below n gives a permutation of range(n). As 2**bits < 2n,
-    # fewer than two repetitions are expected
+    # The network permutes range(2**bits). Repeating it until the result is below n gives a permutation of range(n). As
+    # 2**bits < 2n, the expected number of passes is below two
     while True:
         for r in range(FEISTEL_ROUNDS):
             x = _feistel_round(x, r, bits, start)

@@ -1,8 +1,8 @@
 """Documents by length and how often each appears in an epoch (ORD-12).
 
-The copies of documents in an epoch are numbered 0, 1, ... in the order of their documents in the length index. A repeat factor
-p/q spreads the copies as evenly as a line of slope p/q crosses whole numbers. So the document of a copy is computed, not stored, and
-every epoch has the same number of copies.
+The copies of documents in an epoch are numbered 0, 1, ... in the order of their documents in the length index. A repeat
+factor p/q spreads the copies as evenly as a line of slope p/q crosses whole numbers. So the document of a copy is
+computed, not stored, and every epoch has the same number of copies.
 """
 
 from dataclasses import dataclass

@@ -11,9 +11,9 @@ from tokenstore.order.keys import counted_key
 from tokenstore.order.packed import permute_each
 from tokenstore.order.schedule import Segment
 
-# Words of the block that the kernel takes as an argument. Step FIRST_STEP begins at cursor CURSOR; it and the steps after it have
-# BATCH_SIZE sequences each. The run ends at cursor END. If SHUFFLED is 1, STEP_KEY is the base key for the shuffle of steps. The
-# other words are addresses and sizes of the arrays of SegmentTables
+# Words of the block that the kernel takes as an argument. Step FIRST_STEP begins at cursor CURSOR; it and the steps
+# after it have BATCH_SIZE sequences each. The run ends at cursor END. If SHUFFLED is 1, STEP_KEY is the base key for
+# the shuffle of steps. The other words are addresses and sizes of the arrays of SegmentTables
 FIRST_STEP, CURSOR, END, BATCH_SIZE, STEP_KEY, SHUFFLED = range(6)
 SEGMENTS, NUM_SEGMENTS, COUNTS, NUM_SOURCES, NUMBERS, SOURCES, EARLIER, NUM_SLOTS = range(6, 14)
 BLOCK_SIZE = 14
@@ -24,7 +24,8 @@ class SegmentTables:
     """The segments of some consecutive steps as arrays. Nearly always it is one segment.
 
     Attributes:
-        segments: int64[m, 3], of each segment its first cursor, its period, and the index of its first slot in `sources`.
+        segments: int64[m, 3], of each segment its first cursor, its period, and the index of its first slot in
+            `sources`.
         counts: int64[2, m, num_sources], sequences of each source before the segment, and shares.
         numbers: int32[m, num_sources], the number in the plan of the segment's i-th source.
         sources, earlier: int32[sum of periods], `source` and `earlier` of all slots; see `Interleave`.
@@ -71,8 +72,8 @@ class SegmentTables:
 
         places: (step, first row, number of rows) of each range of rows.
 
-        Returns: int64[n, 2], source and sequence number of all rows, one range after the other. Source -1 is a row of padding, at
-        or after the end of the run.
+        Returns: int64[n, 2], source and sequence number of all rows, one range after the other. Source -1 is a row of
+        padding, at or after the end of the run.
         """
         num_rows = sum(place[2] for place in places)
         rows, keys = np.empty((num_rows, 2), np.int64), np.empty((3, num_rows), np.uint64)
@@ -98,9 +99,9 @@ def _shuffle_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray) -> No
 def locate_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray, out: np.ndarray) -> None:
     """Locate all rows of some ranges.
 
-    The shuffle of all rows is one call of `permute_each`, which is vectorized. The rest is a division per row: the quotient counts
-    whole periods, the remainder is a slot of the interleave table. `counts` and `earlier` then give the sequence number without
-    counting earlier rows, so a row costs the same at any step.
+    The shuffle of all rows is one call of `permute_each`, which is vectorized. The rest is a division per row: the
+    quotient counts whole periods, the remainder is a slot of the interleave table. `counts` and `earlier` then give the
+    sequence number without counting earlier rows, so a row costs the same at any step.
 
     Args:
         block: int64[BLOCK_SIZE].

@@ -1,7 +1,7 @@
 """Steps, stages, segments, exhausted sources and skipped steps (ORD-5).
 
-Finds the source at a cursor in O(1) from small tables. It runs once per step at most, so everything but the interleave tables is
-plain Python integers.
+Finds the source at a cursor in O(1) from small tables. It runs once per step at most, so everything but the interleave
+tables is plain Python integers.
 """
 
 from bisect import bisect_right
@@ -70,7 +70,7 @@ class Segment:
         return self.table.count(self.names.index(name), cursor - self.start) if name in self.shares else 0
 
     def place(self, name: str, number: int) -> int:
-        """Cursor of sequence `number` of a source, counted from the start of this segment. Ignores the end of the segment."""
+        """Cursor of sequence `number` of a source, counted from the start of this segment, and ignoring its end."""
         return self.start + self.table.place(self.names.index(name), number)
 
 
@@ -83,8 +83,8 @@ class Schedule:
         drops: (cursor, source) of each source that runs out and is dropped.
         skip_steps: ranges [start, stop) of skipped steps.
         end: cursor at which the run ends; None if it does not end.
-        exhausted: under `on_exhausted: error`, the first (cursor, source) at which a source has no sequence left. The schedule
-            ends there. Otherwise None.
+        exhausted: under `on_exhausted: error`, the first (cursor, source) at which a source has no sequence left. The
+            schedule ends there. Otherwise None.
         pads: whether the step in which the run ends is part of the run, with padding (ORD-11).
         num_steps: number of steps; None if the run does not end.
     """
@@ -224,7 +224,7 @@ class _Builder:
         self.counts: dict[str, int] = {}
 
     def add_stage(self, start: int, border: int | None, shares: Mapping[str, int]) -> int | None:
-        """Add the segments of a stage. Returns the cursor at which the run ends, or None if it continues after the stage."""
+        """Add the segments of a stage. Returns the cursor at which the run ends; None if it continues."""
         gone = {name for _, name in self.drops}
         while border is None or start < border:
             shares = {name: share for name, share in shares.items() if name not in gone}

@@ -16,10 +16,11 @@ def integer_shares(weights: Mapping[str, object]) -> dict[str, int]:
         weights: by source name. Ints, Fractions, Decimals, decimal strings, or floats, which are read as their decimal
             representation (0.6 is 6/10).
 
-    Returns: the share of each source with a weight above 0, by name. They are exact, with gcd 1, if their sum is at most
-    MAX_PERIOD; otherwise they are rounded.
+    Returns: the share of each source with a weight above 0, by name. They are exact, with gcd 1, if their sum is at
+    most MAX_PERIOD; otherwise they are rounded.
 
-    Raises: ValueError: no weight is above 0; a weight is negative or not a number; there are more than MAX_PERIOD sources.
+    Raises: ValueError: no weight is above 0; a weight is negative or not a number; there are more than MAX_PERIOD
+    sources.
 
     Example:
         >>> integer_shares({"web": 0.6, "code": "0.4"})
@@ -71,7 +72,7 @@ def _fraction(name: str, weight: object) -> Fraction:
 
 
 def _exactly(weight: Decimal) -> Fraction:
-    """Convert to a fraction. A huge exponent, whose fraction would fill the memory, becomes a value that is out of range."""
+    """Convert to a fraction. With a huge exponent, which would fill the memory, return a value that is out of range."""
     return Fraction(weight) if not weight or abs(weight.adjusted()) < 100 else Fraction(10**40)
 
 
