@@ -222,7 +222,7 @@ def test_a_copied_loader_continues_and_holds_no_addresses(plan: Plan) -> None:
     for again in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
         assert again._maker is None
         assert (next(iter(again))["input_ids"].numpy() == plan.batch(1)["input_ids"]).all()
-    with pytest.raises(TypeError, match=r"use plan\.sampler"):
+    with pytest.raises(TypeError, match=r"call plan\.sampler"):
         pickle.dumps(loader._maker)
 
 
