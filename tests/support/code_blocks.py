@@ -13,6 +13,7 @@ A page is a Markdown file. Its fenced blocks run from top to bottom, in one fold
 
 import contextlib
 import io
+import os
 import re
 import runpy
 import shlex
@@ -134,9 +135,11 @@ def _command(command: str, folder: Path) -> str:
     elif len(words) > 1 and words[0] == "python" and words[1].endswith(".py"):
         return _script(folder / words[1], words[1:])
     else:
+        # The commands of this interpreter come first, also if its virtual environment is not activated
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-ec", command],
-            cwd=folder, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+            cwd=folder, env={**environment(), "PATH": path}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
         )  # fmt: skip
     output = (done.stdout or "") + (done.stderr or "")
     assert done.returncode == 0, f"{command}: exit code {done.returncode}\n{output}"
