@@ -68,7 +68,7 @@ def token_store(path: Path, seed: int, num_tokens: int) -> Path:
         while writer.num_tokens < num_tokens:
             lengths = web_lengths(rng.integers(1 << 30), 2000)
             writer.append(rng.integers(0, VOCABULARY, int(lengths.sum())).astype(np.uint16), lengths)
-        writer.finish(b"", ends_with_eos=False, tokenizer=TOKENIZER, options={}, counts={}, library_versions={})
+        writer.finish(b"", ends_with_eos=False, tokenizer=TOKENIZER, options={}, counts={}, package_versions={})
     write_length_index(path)
     return path
 

@@ -64,7 +64,7 @@ def write_store(
             tokenizer=TokenizerEntry("bytes", None, None, EOS if eos else None, None, None, "tests", "1"),
             options={},
             counts={},
-            library_versions={},
+            package_versions={},
         )
     if length_index:
         add_length_index(path)

@@ -73,7 +73,7 @@ class TestJson:
             == names(Manifest)
             == keys(
                 "dtype vocab_size num_tokens num_documents ends_with_eos tokenizer shards files options counts"
-                " library_versions"
+                " package_versions"
             )
         )
         assert (

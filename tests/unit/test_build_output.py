@@ -93,14 +93,14 @@ def test_a_store_of_other_inputs_is_refused(build: Build, jsonl: Callable[..., P
 
 
 @pytest.mark.parametrize("library", ["tokenstore", "orjson", "zstandard"])
-def test_a_store_made_with_other_library_versions_is_refused(
+def test_a_store_made_with_other_package_versions_is_refused(
     build: Build, jsonl: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
     """P8: equal bytes are promised only for the same library versions, so they are recorded and compared."""
     source = jsonl("in.jsonl", ["a"])
     build(source)
     monkeypatch.setattr(f"{library}.__version__", "0.0.7")
-    with pytest.raises(ConfigError, match=rf'library_versions\.{library} was ".*", is "0\.0\.7"'):
+    with pytest.raises(ConfigError, match=rf'package_versions\.{library} was ".*", is "0\.0\.7"'):
         build(source)
 
 

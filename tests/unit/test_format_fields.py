@@ -46,11 +46,11 @@ FIELDS: list[tuple[Callable[[dict], None], str]] = [
     (_set("colour", to="red"), "fields: expected the fields"),
     *(
         (_set(key, to=[]), f"{key}: expected an object, found list")
-        for key in ("options", "counts", "library_versions", "files")
+        for key in ("options", "counts", "package_versions", "files")
     ),
     (_set("counts", to={"documents": "5"}), "counts[documents]: expected an integer"),
     (_set("counts", to={"documents": -1}), "counts[documents]: expected an integer"),
-    (_set("library_versions", to={"numpy": 2}), "library_versions[numpy]: expected a string, found 2"),
+    (_set("package_versions", to={"numpy": 2}), "package_versions[numpy]: expected a string, found 2"),
     (_set("shards", to={}), "shards: expected a list, found dict"),
     (_set("shards", to=None), "shards: expected a list, found NoneType"),
     *((_set("ends_with_eos", to=v), f"ends_with_eos: expected true or false, found {v!r}") for v in (1, "true", None)),

@@ -16,7 +16,7 @@ from tokenstore.store import open_store
     "changes",
     [
         {"options": {"other": 1}},
-        {"library_versions": {"tokenstore": "9.9"}},
+        {"package_versions": {"tokenstore": "9.9"}},
         {"counts": {"documents": 6}},
         {"files": {**MANIFEST.files, "inputs.jsonl": FileEntry(1, "9" * 32), "more.txt": FileEntry(5, "8" * 32)}},
         {"tokenizer": dataclasses.replace(MANIFEST.tokenizer, file=None, engine="other", engine_version="2", pad_id=7)},

@@ -166,7 +166,7 @@ def test_an_append_keeps_omitted_fields(tmp_path: Path) -> None:
         writer.append(*_one(), np.array([True]), np.array([1]), ["x"])
         manifest = writer.finish(b'{"file":"x","documents":1}\n', counts={"documents": 5})
     assert manifest.counts == {"documents": 5}
-    assert (manifest.tokenizer, manifest.options, manifest.library_versions) == (REST["tokenizer"], {}, {})
+    assert (manifest.tokenizer, manifest.options, manifest.package_versions) == (REST["tokenizer"], {}, {})
 
 
 def _one() -> tuple[np.ndarray, np.ndarray]:

@@ -202,5 +202,5 @@ def test_stores_of_the_same_texts_in_every_format_are_equal(tmp_path: Path) -> N
         )
         digests.add(build_store(options).digest)
         with tokenstore.open_store(tmp_path / f"{name}.store") as store:
-            assert ("pyarrow" in store.manifest.library_versions) == (name != "a.jsonl")
+            assert ("pyarrow" in store.manifest.package_versions) == (name != "a.jsonl")
     assert len(digests) == 1

@@ -246,6 +246,6 @@ def _finish(job: Job, writer: StoreWriter, old: Manifest, tally: Tally, store: i
     writer.finish(
         b"".join(tally.inputs_file(store)),
         counts=counts,
-        library_versions={**old.library_versions, **job.recipe["library_versions"]},
+        package_versions={**old.package_versions, **job.recipe["package_versions"]},
     )
     write_length_index(writer.folder)

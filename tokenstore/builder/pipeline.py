@@ -305,7 +305,7 @@ def _finished(job: Job) -> BuildResult | None:
         old: dict[str, Any] = {
             "options": manifest.options,
             "tokenizer": vars(manifest.tokenizer),
-            "library_versions": manifest.library_versions,
+            "package_versions": manifest.package_versions,
         }
         old["inputs"] = [[row.file, row.num_bytes] for row in rows]
         recorded = {row.file: row.checksum for row in rows}
@@ -313,7 +313,7 @@ def _finished(job: Job) -> BuildResult | None:
         new = {
             "options": fields["options"],
             "tokenizer": job.recipe["tokenizer"],
-            "library_versions": job.recipe["library_versions"],
+            "package_versions": job.recipe["package_versions"],
         }
         new["inputs"] = [[file.name, file.num_bytes] for file in job.files]
         if different := describe(differences(old, new)):

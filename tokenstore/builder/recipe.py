@@ -205,7 +205,7 @@ def recipe_of(options: BuildOptions, tokenizer: Tokenizer, files: Sequence[Input
     return {
         "options": {**options.recorded(), **hashes, "eos_token": eos},
         "tokenizer": entry,
-        "library_versions": versions,
+        "package_versions": versions,
     }
 
 
@@ -234,5 +234,5 @@ def manifest_fields(recipe: dict[str, Any], split: str | None) -> dict[str, Any]
         "ends_with_eos": options["eos"],
         "tokenizer": TokenizerEntry(**recipe["tokenizer"]),
         "options": {**options, "split_name": split} if split else options,
-        "library_versions": recipe["library_versions"],
+        "package_versions": recipe["package_versions"],
     }

@@ -58,7 +58,7 @@ contains no times, hosts or absolute paths. It has exactly these fields:
     files             an object: name of each other file -> {"num_bytes": size, "checksum": checksum of the file}
     options           an object, nested at most 20 deep: the build's options; informational
     counts            an object of integers >= 0: counts of the build's input; informational
-    library_versions  an object of strings: versions of the libraries used; informational
+    package_versions  an object of strings: versions of the libraries used; informational
     digest            identity of the content, see below
     checksum          sha256, hex, of the canonical JSON of all other fields of the manifest, including the digest
 Every count that follows from others MUST agree with them. Checksums of files are xxh3-128, 32 hex digits; `verify` compares

@@ -54,7 +54,7 @@ class TokenizerEntry:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Description of a store (FMT-5). `options`, `counts` and `library_versions` are informational: how the store was built."""
+    """Description of a store (FMT-5). `options`, `counts` and `package_versions` are informational: how the store was built."""
 
     dtype: str
     vocab_size: int
@@ -66,7 +66,7 @@ class Manifest:
     files: dict[str, FileEntry]
     options: dict[str, Any]
     counts: dict[str, int]
-    library_versions: dict[str, str]
+    package_versions: dict[str, str]
 
     @property
     def has_masks(self) -> bool:

@@ -181,7 +181,7 @@ class _Checker:
 
     def manifest(self, body: dict[str, Any]) -> Manifest:
         self.record(Manifest, body, "fields")
-        for field in ("options", "counts", "library_versions", "files"):
+        for field in ("options", "counts", "package_versions", "files"):
             if not isinstance(body[field], dict):
                 self.fail(field, "an object", type(body[field]).__name__)
         if not isinstance(body["shards"], list):
@@ -190,8 +190,8 @@ class _Checker:
             self.fail("options", f"values nested at most {_MOST_NESTED} deep", "deeper ones")
         for name, count in body["counts"].items():
             self.number(count, f"counts[{_short(name)}]")
-        for name, version in body["library_versions"].items():
-            self.text(version, f"library_versions[{_short(name)}]")
+        for name, version in body["package_versions"].items():
+            self.text(version, f"package_versions[{_short(name)}]")
         if type(body["ends_with_eos"]) is not bool:
             self.fail("ends_with_eos", "true or false", repr(body["ends_with_eos"]))
         self.number(body["vocab_size"], "vocab_size", 1, MAX_VOCAB)

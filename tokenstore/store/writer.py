@@ -41,7 +41,7 @@ class GivenFields(TypedDict, total=False):
     tokenizer: TokenizerEntry
     options: dict[str, Any]
     counts: dict[str, int]
-    library_versions: dict[str, str]
+    package_versions: dict[str, str]
 
 
 class StoreWriter:
@@ -242,7 +242,7 @@ class StoreWriter:
 
         Args:
             inputs: the bytes of inputs.jsonl; when extending a store, only the lines of the new documents.
-            fields: the remaining fields of the manifest: ends_with_eos, tokenizer, options, counts, library_versions. When extending
+            fields: the remaining fields of the manifest: ends_with_eos, tokenizer, options, counts, package_versions. When extending
                 a store, omitted fields keep their values; tokenizer and ends_with_eos cannot change.
 
         Returns:
@@ -342,7 +342,7 @@ def _continued(base: Manifest, fields: GivenFields) -> GivenFields:
         "tokenizer": base.tokenizer,
         "options": base.options,
         "counts": base.counts,
-        "library_versions": base.library_versions,
+        "package_versions": base.package_versions,
     }
     kept.update(fields)
     return kept

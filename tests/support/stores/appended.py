@@ -70,7 +70,7 @@ def known(path: Path, version: int | None = None) -> dict[str, Any]:
             "length_index": store.length_index().tolist(),
             "counts": manifest.counts,
             "inputs": [json.loads(line) for line in lines],
-            "same": (manifest.options, vars(manifest.tokenizer), manifest.library_versions, manifest.ends_with_eos),
+            "same": (manifest.options, vars(manifest.tokenizer), manifest.package_versions, manifest.ends_with_eos),
             "has": (manifest.has_masks, manifest.has_origins, manifest.has_ids),
         }
 

@@ -24,6 +24,6 @@ MANIFEST = Manifest(
     },
     options={"text_field": "téxt ☃", "eos": True, "endings": [".txt", None, -3]},
     counts={"documents": 5, "empty": 0},
-    library_versions={"tokenstore": "0.1.0"},
+    package_versions={"tokenstore": "0.1.0"},
 )
 BODY = json.loads(encode_manifest(MANIFEST))

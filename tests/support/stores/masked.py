@@ -20,7 +20,7 @@ REST = {
     "tokenizer": TokenizerEntry("bytes", None, None, None, None, None, "tests", "1"),
     "options": {},
     "counts": {},
-    "library_versions": {},
+    "package_versions": {},
 }
 
 

@@ -33,7 +33,7 @@ class VirtualStore:
 
     def __init__(self, name: str, num_tokens: int, num_documents: int):
         self.path = Path("/virtual") / name
-        self.manifest = replace(manifest(num_tokens, num_documents), library_versions={"name": name})
+        self.manifest = replace(manifest(num_tokens, num_documents), package_versions={"name": name})
         self.num_tokens, self.vocab_size, self.dtype = num_tokens, 300, np.dtype("<u2")
         self.digest = f"{name}-{num_tokens}"
 
