@@ -24,51 +24,23 @@ def _intrinsic(function: Callable[Concatenate[Any, _P], Any]) -> Callable[_P, An
     return called
 
 
-@_intrinsic
-def uint8_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to uint8 elements at an int64 address, for `array_at`."""
-    return types.CPointer(types.uint8)(types.int64), _to_pointer
-
-
-@_intrinsic
-def uint16_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to uint16 elements at an int64 address, for `array_at`."""
-    return types.CPointer(types.uint16)(types.int64), _to_pointer
-
-
-@_intrinsic
-def uint32_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to uint32 elements at an int64 address, for `array_at`."""
-    return types.CPointer(types.uint32)(types.int64), _to_pointer
-
-
-@_intrinsic
-def int32_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to int32 elements at an int64 address, for `array_at`."""
-    return types.CPointer(types.int32)(types.int64), _to_pointer
-
-
-@_intrinsic
-def int64_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to int64 elements at an int64 address, for `array_at`."""
-    return types.CPointer(types.int64)(types.int64), _to_pointer
-
-
-@_intrinsic
-def float32_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to float32 elements at an int64 address, for `array_at`."""
-    return types.CPointer(types.float32)(types.int64), _to_pointer
-
-
-@_intrinsic
-def uint64_at(typing_context: Any, address: Any) -> Any:
-    """A pointer to uint64 elements at an int64 address, for `array_at`."""
-    return types.CPointer(types.uint64)(types.int64), _to_pointer
-
-
 def _to_pointer(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Generate the conversion of an integer to a pointer. It compiles to nothing."""
     return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+
+def _pointer_to(element: Any) -> Callable[[Any], Any]:
+    """An intrinsic that turns an int64 address into a pointer to elements of a numba type, for `array_at`."""
+
+    @_intrinsic
+    def pointer(typing_context: Any, address: Any) -> Any:
+        return types.CPointer(element)(types.int64), _to_pointer
+
+    return pointer
+
+
+uint8_at, uint16_at, uint32_at, uint64_at = map(_pointer_to, (types.uint8, types.uint16, types.uint32, types.uint64))
+int32_at, int64_at, float32_at = map(_pointer_to, (types.int32, types.int64, types.float32))
 
 
 @_intrinsic
