@@ -96,7 +96,10 @@ def test_verify_exits_0_for_a_sound_store_and_4_for_a_damaged_one(make_store: Ca
         (["{in}", "--tokenizer", "bytes"], "output"),
         (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--wrokers", "2"], "--wrokers"),
         (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--document-start", "sos"], "sos"),
-        (["{in}", "--output", "{out}", "--tokenizer", "bytes", "--shard-size", "0"], "shard_bytes: expected 4 or more"),
+        (
+            ["{in}", "--output", "{out}", "--tokenizer", "bytes", "--shard-size", "0"],
+            "Invalid value for --shard-size: expected 1 or more MiB, found 0",
+        ),
         (["{in}", "--output", "{out}", "--tokenizer", "no.json"], "give the path of a tokenizer file, or 'bytes'"),
         (["{in}x", "--output", "{out}", "--tokenizer", "bytes"], "input: {in}x does not exist"),
         (["{in}", "--output", "{in}", "--tokenizer", "bytes"], "{in} exists and is not a token store"),

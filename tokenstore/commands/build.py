@@ -25,6 +25,8 @@ from tokenstore.text import safe
 def _mebibytes(_: type, tokens: tuple[Token, ...]) -> int:
     """The number of bytes in as many MiB as are given."""
     mebibytes: int = convert(int, tokens)
+    if mebibytes < 1:
+        raise ValueError(f"expected 1 or more MiB, found {mebibytes}")
     return mebibytes << 20
 
 
