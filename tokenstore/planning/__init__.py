@@ -5,6 +5,7 @@ checks.py       validation of its fields, and the messages for invalid ones
 plan_file.py    reads the fields of plan.yaml; yaml_text.py parses the YAML
 resolve.py      configuration and stores -> the sources of a run, each with its sequences per epoch
 feasibility.py  sources -> the schedule of the run, or why it is not feasible
+timeline.py     Timeline: the steps of a plan, states and histories of its runs
 plan.py         Plan: the pure function batch = f(step, rank), and everything that can be computed about a run
 history.py      history, fingerprint and state of a run (P10)
 progress.py     how far a run is in each source, also as metrics for a log

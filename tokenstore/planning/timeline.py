@@ -1,0 +1,129 @@
+"""Timeline: the steps of a plan, and the states and histories of its runs. It reads no tokens."""
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from tokenstore.batches.sources import Source
+from tokenstore.errors import StateMismatchError
+from tokenstore.order.schedule import MOST_SEQUENCES, Schedule
+from tokenstore.planning.config import PlanConfig
+from tokenstore.planning.find import check_epoch
+from tokenstore.planning.history import check_same_history, check_state, fingerprint_of, history_of, make_state
+from tokenstore.store import Store
+
+
+class Timeline:
+    """What a plan computes about its steps from the schedule alone. `Plan` sets the attributes, and documents them."""
+
+    config: PlanConfig
+    stores: dict[str, Store]
+    sources: tuple[Source, ...]
+    num_sequences: dict[str, int]
+    schedule: Schedule
+    pad_id: int
+
+    @property
+    def num_steps(self) -> int | None:
+        """Number of steps of the plan, including skipped steps; None if it is endless."""
+        return self.schedule.num_steps
+
+    @property
+    def last_start(self) -> int:
+        """The last step that a run may start at: num_steps, or the last step within the sizes of ORD-10 of an endless plan."""
+        return self.schedule.step_of(MOST_SEQUENCES) if self.num_steps is None else self.num_steps
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256, hex, of everything that decides the whole plan, including its end."""
+        return fingerprint_of(self.history(None))
+
+    def history(self, step: int | None) -> str:
+        """Canonical JSON of everything that decided steps [0, step) and of nothing else. None: of the whole plan with its end."""
+        constants = {
+            "seed": self.config.seed,
+            "sequence_length": self.config.sequence_length,
+            "packing": self.config.packing,
+            "shuffle": self.config.shuffle,
+            "cross_document_targets": self.config.cross_document_targets,
+            "pad_id": self.pad_id,
+        }
+        identities = {source.name: source.identity for source in self.sources}
+        return history_of(self.schedule, constants, identities, step)
+
+    def global_batch_size(self, step: int) -> int:
+        """Number of sequences of `step`, over all ranks."""
+        return self.schedule.stage(step).global_batch_size
+
+    def step_at(self, num_updates: int) -> int:
+        """The next step after `num_updates` steps that are not skipped."""
+        step = num_updates
+        for start, stop in self.schedule.skip_steps:
+            step += stop - start if start <= step else 0
+        return step
+
+    # ---- state
+
+    def state(self, step: int, cursor: int | None = None) -> dict[str, int | str]:
+        """The state of a run whose next step is `step`. With `cursor`, of a run inside `step` that continues at that cursor."""
+        step = self.check_start(step)
+        start = self.schedule.cursor(step)
+        cursor = start if cursor is None else cursor
+        return make_state(step, cursor, self.history(step if cursor == start else step + 1))
+
+    def check_state(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Check that a state belongs to this plan; returns its step, and how many sequences of that step were already used.
+
+        Raises:
+            StateMismatchError: the state belongs to another plan or version, or is damaged.
+        """
+        check_state(state)
+        step, cursor = state["step"], state["cursor"]
+        if step > self.last_start:
+            raise StateMismatchError(
+                f"state: expected a step in 0..{self.last_start}, found {step}; this plan ends before that step"
+            )
+        start = self.schedule.cursor(step)
+        history_end = step if cursor == start else step + 1
+        check_same_history(state["history"], self.history(history_end), history_end, self.stores)
+        if not start <= cursor < start + self.global_batch_size(step):
+            raise StateMismatchError(
+                f"state: expected a cursor inside step {step}, found {cursor}; the state is damaged"
+            )
+        return step, cursor - start
+
+    def check_step(self, step: int) -> None:
+        """ValueError if the plan has no such step, or skips it."""
+        if self.check_start(step) == self.last_start:
+            raise ValueError(f"step: expected a step below {self.last_start}, found {step}")
+        if self.schedule.is_skipped(step):
+            raise ValueError(f"step: {step} is skipped; skip_steps is {self.schedule.skip_steps}")
+
+    def check_start(self, step: int) -> int:
+        """`step` as an int if a run can start there, at any step of the plan or its end; otherwise ValueError."""
+        step = operator.index(step)  # a numpy or torch integer could overflow later
+        if not 0 <= step <= self.last_start:
+            limit = "" if self.num_steps is not None else "; a run has at most 2**62 sequences"
+            raise ValueError(f"step: expected a step in 0..{self.last_start}, found {step}{limit}")
+        return step
+
+    def epoch_start(self, source: str, epoch: int) -> int | None:
+        """The step in which `epoch` (from 0) of a source begins; None if this plan never reaches it."""
+        if source not in self.num_sequences:
+            raise ValueError(f"source: expected one of {', '.join(self.num_sequences)}, found {source!r}")
+        check_epoch(epoch)
+        cursor = self.schedule.find(source, operator.index(epoch) * self.num_sequences[source])
+        return None if cursor is None else self._step_of_given(cursor)
+
+    def _step_of_given(self, cursor: int) -> int | None:
+        step = self.schedule.step_of(cursor)
+        return step if self.num_steps is None or step < self.num_steps else None
+
+    def _steps_of(self, steps: range | tuple[int, int]) -> range:
+        """[first, last) as a range of steps, limited to the steps of the plan."""
+        if isinstance(steps, range) and steps.step != 1:
+            raise ValueError(f"steps: expected every step of a range, found {steps}")
+        first, last = (operator.index(x) for x in ((steps.start, steps.stop) if isinstance(steps, range) else steps))
+        most = max(first, last) if self.num_steps is None else self.num_steps
+        first, last = min(first, most), min(last, most)
+        return range(self.check_start(first), max(self.check_start(last), first))
