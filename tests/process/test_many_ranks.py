@@ -11,7 +11,7 @@ import torch.utils.data._utils.worker as workers
 from tests.conftest import random_documents
 from tests.support.stores.opened import maps_of, open_files
 from tokenstore import Plan, TokenDataset, TokenLoader
-from tokenstore.store import maps, reader
+from tokenstore.store import maps, store_files
 
 RANKS, WORKERS, MICROBATCHES = 64, 8, 8  # microbatches of one row per rank and step: one per worker
 STEPS, MOST_MAPS = 6, 16
@@ -20,7 +20,7 @@ STEPS, MOST_MAPS = 6, 16
 @pytest.fixture
 def plan(make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Plan:
     """A mixture over 200 shards, with a low limit on mapped files."""
-    monkeypatch.setattr(reader, "_maps", maps.MapCache(MOST_MAPS))
+    monkeypatch.setattr(store_files, "_maps", maps.MapCache(MOST_MAPS))
     monkeypatch.setattr("tokenstore.batches.tables.MAX_MAPS", MOST_MAPS)
     paths = {
         name: make_store(name, random_documents(number, 400, 60), shard_bytes=120, length_index=True)

@@ -11,7 +11,7 @@ from tests.support.stores.grown import ALL, Document, Kind, check_documents, con
 from tests.support.stores.masked import REST
 from tokenstore.errors import BuildError, CorruptionError
 from tokenstore.format.layout import MAX_ID_BYTES
-from tokenstore.store import Origin, open_store, reader, verify
+from tokenstore.store import Origin, open_store, store_files, verify
 from tokenstore.store.input_list import Inputs
 from tokenstore.store.writer import StoreWriter
 
@@ -93,10 +93,10 @@ def test_opening_reads_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             read.append(path.name)
             super().__init__(path, *arguments, **options)
 
-    monkeypatch.setattr(reader, "Inputs", Counted)
+    monkeypatch.setattr(store_files, "Inputs", Counted)
     store = open_store(path)
     assert read == []
-    assert reader._maps.files(store._owner) == (store.number_of("boundaries.bin"),)
+    assert store_files._maps.files(store._owner) == (store.number_of("boundaries.bin"),)
     for i in range(len(store)):
         store.origin(i)
     assert read == ["inputs.jsonl"]

@@ -15,7 +15,7 @@ from tests.support.stores.opened import DOCUMENTS, maps_of, open_files
 from tokenstore import tokenizer
 from tokenstore.builder import BuildOptions, build_store
 from tokenstore.errors import CorruptionError
-from tokenstore.store import open_store, reader
+from tokenstore.store import open_store, store_files
 from tokenstore.store.maps import MapCache
 from tokenstore.tokenizer import load_tokenizer
 
@@ -87,7 +87,7 @@ def test_opening_a_rebuilt_store_reads_the_new_bytes(tmp_path: Path) -> None:
 
 def test_many_threads_read_one_store(store_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store can be shared among threads, also while its maps are evicted."""
-    monkeypatch.setattr(reader, "_maps", MapCache(2))
+    monkeypatch.setattr(store_files, "_maps", MapCache(2))
     store = open_store(store_path)
     order = np.random.default_rng(0).integers(0, len(store), 2000).tolist()
     with ThreadPoolExecutor(8) as pool:

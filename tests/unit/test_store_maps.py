@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.stores.opened import maps_of, open_files
 from tokenstore.errors import CorruptionError, TokenStoreError
-from tokenstore.store import maps, open_store, reader, writing
+from tokenstore.store import maps, open_store, store_files, writing
 from tokenstore.store.files import identity_of
 from tokenstore.store.maps import MapCache, map_array
 from tokenstore.store.writing import new_mapped_file
@@ -25,10 +25,10 @@ def test_ten_thousand_shards_need_no_descriptor_each(
 ) -> None:
     """P7: opening maps only the boundaries, however many shards there are."""
     path = make_store("many", [[i % 300] for i in range(300)], shard_bytes=2)
-    monkeypatch.setattr(reader, "_maps", MapCache(4))
+    monkeypatch.setattr(store_files, "_maps", MapCache(4))
     with open_store(path) as store:
         assert len(store.shards()) == 300
-        assert len(reader._maps._maps) == 1
+        assert len(store_files._maps._maps) == 1
         assert (maps_of(path), open_files(path)) == (1, 0)
 
 
@@ -39,12 +39,12 @@ def test_maps_and_descriptors_are_bounded(
     """P7: reading a store of many shards keeps at most the capacity mapped and open."""
     documents = [[i, i, 7] for i in range(100)]
     path = make_store("many", documents, shard_bytes=6)
-    monkeypatch.setattr(reader, "_maps", MapCache(capacity))
+    monkeypatch.setattr(store_files, "_maps", MapCache(capacity))
     store = open_store(path)
     most_cached = most_maps = 0
     for i in (*range(100), *range(0, 100, 7), *range(99, -1, -1)):
         assert store[i].tolist() == documents[i]
-        most_cached = max(most_cached, len(reader._maps._maps))
+        most_cached = max(most_cached, len(store_files._maps._maps))
         most_maps = max(most_maps, maps_of(path))
         assert open_files(path) == 0
     assert most_cached == capacity
@@ -92,7 +92,7 @@ def test_a_failed_map_leaves_the_cache_as_it_was(store_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(CorruptionError, match=r"file size: expected \d+ bytes, found 3"):
             store.shard(0)
-    assert reader._maps.files(store._owner) == (store.number_of("boundaries.bin"),)
+    assert store_files._maps.files(store._owner) == (store.number_of("boundaries.bin"),)
 
 
 def test_a_store_that_nobody_holds_keeps_nothing_mapped(store_path: Path) -> None:

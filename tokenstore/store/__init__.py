@@ -1,4 +1,5 @@
-"""Layer 2: the files of a store: reading (`reader`), writing (`writer`, `length_index`), checking (`verify`), locking (`work`).
+"""Layer 2: the files of a store: reading (`reader`, `store_files`), writing (`writer`, `length_index`), checking (`verify`),
+locking (`work`).
 
 Only `files`, `writing`, `work` and `maps` call the operating system; `next_version` is the last step of an append.
 """

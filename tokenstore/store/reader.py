@@ -1,49 +1,25 @@
 """Opens a store and reads documents. Opening reads the manifest and file sizes, maps files lazily, and never reads a shard."""
 
 import hashlib
-import itertools
 import operator
 import threading
-import weakref
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from time import monotonic
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenstore.errors import CorruptionError
 from tokenstore.format.input_lines import Origin
-from tokenstore.format.layout import (
-    BOUNDARIES_NAME,
-    IDS_NAME,
-    INPUTS_NAME,
-    LENGTH_INDEX_NAME,
-    MAX_ID_BYTES,
-    ORIGINS_NAME,
-    id_starts_bytes,
-    length_index_dtype,
-    length_index_numbers_bytes,
-    mask_bytes,
-    version_of,
-)
-from tokenstore.format.manifest import FileEntry, ShardEntry
-from tokenstore.format.runs import are_runs
+from tokenstore.format.layout import BOUNDARIES_NAME, IDS_NAME, MAX_ID_BYTES, ORIGINS_NAME, mask_bytes
 from tokenstore.outside import MAX_TOKENIZER_BYTES
 from tokenstore.store.files import read_bytes
-from tokenstore.store.input_list import Inputs
-from tokenstore.store.maps import MapCache
 from tokenstore.store.notebook import store_html
-from tokenstore.store.pin import Pace, Pin
+from tokenstore.store.store_files import StoreFiles
 
 if TYPE_CHECKING:
     from tokenstore.tokenizer import Tokenizer
-
-_INT64 = np.dtype("<i8")
-_BYTE = np.dtype("u1")
-_maps = MapCache()
-_owners = itertools.count()
 
 
 def open_store(
@@ -72,7 +48,7 @@ def open_store(
     return Store(Path(path).absolute(), check, version if version is None else operator.index(version), links)
 
 
-class Store(Sequence[np.ndarray]):
+class Store(StoreFiles, Sequence[np.ndarray]):
     """A corpus on disk: `store[i]` is the token ids of document i. Can be pickled (by path) and shared among threads.
 
     A Store remains the store that was opened. If another store is put at its path, or one of its files is damaged, reading raises a
@@ -87,18 +63,8 @@ class Store(Sequence[np.ndarray]):
     """
 
     def __init__(self, path: Path, check: str, version: int | None = None, allow_links: Path | None = None):
-        self.path = path
-        self.allow_links = allow_links
-        self._pin = Pin(path, version, check == "sizes", allow_links)
-        self.manifest = self._pin.manifest
-        self.version = self.manifest.version
-        self._check = check
+        super().__init__(path, check, version, allow_links)
         self._first_documents = [shard.first_document for shard in self.manifest.shards]
-        self._boundaries = self.number_of(BOUNDARIES_NAME)
-        self._inputs: Inputs | None = None
-        self._pace = Pace()
-        self._owner = next(_owners)
-        weakref.finalize(self, _maps.forget, self._owner).atexit = False
         self._tokenizer: Tokenizer | None = None
         self._loading = threading.Lock()
         starts = self.boundaries()[: len(self) + 1]
@@ -116,31 +82,6 @@ class Store(Sequence[np.ndarray]):
 
     def __len__(self) -> int:
         return self.manifest.num_documents
-
-    @property
-    def num_tokens(self) -> int:
-        """Total number of tokens, including end-of-text tokens."""
-        return self.manifest.num_tokens
-
-    @property
-    def vocab_size(self) -> int:
-        """Size of the vocabulary; every token id is smaller."""
-        return self.manifest.vocab_size
-
-    @property
-    def digest(self) -> str:
-        """Identity of the content: sha256, hex (FMT-5)."""
-        return self.manifest.digest
-
-    @property
-    def manifest_path(self) -> Path:
-        """The file that contains the manifest."""
-        return self._pin.manifest_path
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The dtype of the token ids: little-endian uint16 or uint32."""
-        return np.dtype(self.manifest.dtype).newbyteorder("<")
 
     def __getitem__(self, index: int) -> np.ndarray:  # type: ignore[override]  # a slice is refused
         """Token ids of document `index`: a read-only uint16/uint32[n] view, n >= 1. No copy; valid while it is held.
@@ -186,10 +127,6 @@ class Store(Sequence[np.ndarray]):
             return np.ones(stop - start, np.bool_)
         bits = np.unpackbits(self.mask(number)[start // 8 : mask_bytes(stop)], bitorder="little")
         return bits[start % 8 :][: stop - start].astype(np.bool_)
-
-    def mask(self, number: int) -> np.ndarray:
-        """The loss mask of a shard: uint8[ceil(num_tokens / 8)], read-only, one bit per token, mapped."""
-        return self.array(self.mask_number(number))
 
     def origin(self, index: int) -> Origin | None:
         """Where document `index` came from; None in a store without origins (FMT-11). CorruptionError if they are damaged."""
@@ -252,126 +189,9 @@ class Store(Sequence[np.ndarray]):
                 self._corrupt(entry.file, "tokenizer", f"the sha256 {entry.sha256}", found)
         return kept
 
-    def boundaries(self) -> np.ndarray:
-        """int64[D + 1 + lookup entries], read-only: first token of each document, the end, then the lookup table (FMT-3)."""
-        return self.array(self._boundaries)
-
-    @property
-    def has_length_index(self) -> bool:
-        """Whether the store has a length index. `tokenstore index` adds one."""
-        return self.has_file(LENGTH_INDEX_NAME)
-
-    @property
-    def has_origins(self) -> bool:
-        """Whether the store records where its documents came from."""
-        return self.manifest.has_origins
-
-    @property
-    def has_ids(self) -> bool:
-        """Whether every document has an id."""
-        return self.manifest.has_ids
-
-    def file(self, name: str) -> Path:
-        """Path in this version of a file that depends on all documents, by its name in version 1 (FMT-13)."""
-        return self.path / self.manifest.name_of(name)
-
-    def has_file(self, name: str) -> bool:
-        """Whether this version has such a file."""
-        return self.manifest.name_of(name) in self.manifest.files
-
-    def entry(self, name: str) -> FileEntry:
-        """Size and checksum of such a file; KeyError if this version has none."""
-        return self.manifest.files[self.manifest.name_of(name)]
-
-    def origins(self) -> np.ndarray:
-        """int64[D], read-only: the number of each document's record in its input file (FMT-11). The values are not checked."""
-        return self.array(self.number_of(ORIGINS_NAME))
-
-    def inputs(self) -> Inputs:
-        """The input files, read once. CorruptionError if their documents do not add up to those of the store."""
-        if self._inputs is None:
-            path, number = self.file(INPUTS_NAME), self.number_of(INPUTS_NAME)
-            self._pin.check([number])
-            inputs = Inputs(path, len(self), self.allow_links, check=lambda: self._pin.check([number]))
-            self._pin.check_checksum(number, inputs.checksum)
-            self._inputs = inputs
-        return self._inputs
-
-    def ids(self) -> tuple[np.ndarray, np.ndarray]:
-        """int64[D + 1], where each id begins, and the end; uint8[n], all ids. Read-only; the values are not checked (FMT-12)."""
-        data = self.array(self.number_of(IDS_NAME))
-        return data[: id_starts_bytes(len(self))].view(_INT64), data[id_starts_bytes(len(self)) :]
-
-    def length_index(self) -> np.ndarray:
-        """uint32[D] (int64 above 2**32 documents), read-only: document numbers sorted by (tokens, number) (FMT-9). Not checked."""
-        return self._length_index_bytes()[: len(self) * length_index_dtype(len(self)).itemsize].view(
-            length_index_dtype(len(self))
-        )
-
-    def runs(self) -> np.ndarray:
-        """int64[runs, 2], read-only: each length that occurs, and the index in `length_index()` of its first document.
-
-        Raises:
-            CorruptionError: they do not add up to the documents and tokens of the store.
-        """
-        runs = self._length_index_bytes()[length_index_numbers_bytes(len(self)) :].view(_INT64).reshape(-1, 2)
-        if not are_runs(runs, len(self), self.num_tokens):
-            total = f"{len(self)} documents of {self.num_tokens} tokens"
-            self._corrupt(LENGTH_INDEX_NAME, "runs", f"rising lengths of {total}", "others")
-        return runs
-
-    def _length_index_bytes(self) -> np.ndarray:
-        return self.array(self.number_of(LENGTH_INDEX_NAME))
-
-    def shard(self, number: int) -> np.ndarray:
-        """uint16/uint32[num_tokens], read-only: all tokens of a shard, mapped."""
-        return self.array(number)
-
-    def shards(self) -> tuple[ShardEntry, ...]:
-        """The shards in stream order, as in the manifest."""
-        return self.manifest.shards
-
-    # ---- files by number: the shards are 0, 1, ...
-
-    def mask_number(self, shard: int) -> int:
-        """Number of the file with the loss mask of a shard."""
-        return self._pin.mask_number(shard)
-
-    def number_of(self, name: str) -> int:
-        """Number of a file that depends on all documents, by its name in version 1 (FMT-13)."""
-        return self._pin.number_of(self.manifest.name_of(name))
-
-    def array(self, number: int) -> np.ndarray:
-        """A whole file, mapped, read-only: tokens of a shard, int64 boundaries and origins, bytes of any other file.
-
-        Raises:
-            CorruptionError: the store or the file is no longer what was opened.
-        """
-        if self._pace.is_due():
-            began = monotonic()
-            self.check_files(_maps.files(self._owner))
-            self._pace.checked(began)
-        array = _maps.get(self._owner, number)
-        return _maps.put(self._owner, number, self.map(number)) if array is None else array
-
-    def map(self, number: int) -> np.ndarray:
-        """Like `array`, in a new map that is not cached."""
-        name = self._pin.entry(number)[0]
-        numbers = self.file(BOUNDARIES_NAME).name, self.file(ORIGINS_NAME).name
-        dtype = self.dtype if number < len(self.manifest.shards) else _INT64 if name in numbers else _BYTE
-        return self._pin.map(number, dtype)
-
-    def check_files(self, numbers: Sequence[int] = ()) -> None:
-        """CorruptionError, naming the file, if the manifest or one of these files is no longer what was opened."""
-        self._pin.check([*numbers])
-
-    def check_content(self, number: int) -> None:
-        """Read a file completely. TokenStoreError if it cannot be read or is not the file that was opened."""
-        self._pin.check_content(number)
-
     def close(self) -> None:
         """Release the maps and the tokenizer. Arrays still held stay valid; reading again maps again."""
-        _maps.forget(self._owner)
+        self._release_maps()
         with self._loading:
             self._tokenizer = None
 
@@ -380,12 +200,6 @@ class Store(Sequence[np.ndarray]):
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-    def _corrupt(self, file: str, place: str, expected: str, found: str) -> NoReturn:
-        path = self.path / (file if version_of(file) is None else self.manifest.name_of(file))
-        raise CorruptionError(
-            f"{place}: expected {expected}, found {found} ({path}); run `tokenstore verify {self.path}`"
-        )
 
 
 def _reopen(path: str, check: str, version: int, allow_links: Path | None, digest: str) -> Store:

@@ -1,0 +1,213 @@
+"""The files of a store, mapped when they are first used, and checked again while they are in use."""
+
+import itertools
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from time import monotonic
+from typing import NoReturn
+
+import numpy as np
+
+from tokenstore.errors import CorruptionError
+from tokenstore.format.layout import (
+    BOUNDARIES_NAME,
+    IDS_NAME,
+    INPUTS_NAME,
+    LENGTH_INDEX_NAME,
+    ORIGINS_NAME,
+    id_starts_bytes,
+    length_index_dtype,
+    length_index_numbers_bytes,
+    version_of,
+)
+from tokenstore.format.manifest import FileEntry, ShardEntry
+from tokenstore.format.runs import are_runs
+from tokenstore.store.input_list import Inputs
+from tokenstore.store.maps import MapCache
+from tokenstore.store.pin import Pace, Pin
+
+_INT64 = np.dtype("<i8")
+_BYTE = np.dtype("u1")
+_maps = MapCache()
+_owners = itertools.count()
+
+
+class StoreFiles:
+    """The files of one version of a store, as arrays. Files have numbers: the shards are 0, 1, ...; then their masks, then all others.
+
+    Attributes:
+        path: the store's directory.
+        manifest: description of the contents (FMT-5).
+        version: 1, plus one for every append (FMT-13).
+        allow_links: as in `open_store`, absolute.
+    """
+
+    def __init__(self, path: Path, check: str, version: int | None = None, allow_links: Path | None = None):
+        self.path = path
+        self.allow_links = allow_links
+        self._pin = Pin(path, version, check == "sizes", allow_links)
+        self.manifest = self._pin.manifest
+        self.version = self.manifest.version
+        self._check = check
+        self._boundaries = self.number_of(BOUNDARIES_NAME)
+        self._inputs: Inputs | None = None
+        self._pace = Pace()
+        self._owner = next(_owners)
+        weakref.finalize(self, _maps.forget, self._owner).atexit = False
+
+    @property
+    def num_tokens(self) -> int:
+        """Total number of tokens, including end-of-text tokens."""
+        return self.manifest.num_tokens
+
+    @property
+    def vocab_size(self) -> int:
+        """Size of the vocabulary; every token id is smaller."""
+        return self.manifest.vocab_size
+
+    @property
+    def digest(self) -> str:
+        """Identity of the content: sha256, hex (FMT-5)."""
+        return self.manifest.digest
+
+    @property
+    def manifest_path(self) -> Path:
+        """The file that contains the manifest."""
+        return self._pin.manifest_path
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the token ids: little-endian uint16 or uint32."""
+        return np.dtype(self.manifest.dtype).newbyteorder("<")
+
+    def shard(self, number: int) -> np.ndarray:
+        """uint16/uint32[num_tokens], read-only: all tokens of a shard, mapped."""
+        return self.array(number)
+
+    def shards(self) -> tuple[ShardEntry, ...]:
+        """The shards in stream order, as in the manifest."""
+        return self.manifest.shards
+
+    def mask(self, number: int) -> np.ndarray:
+        """The loss mask of a shard: uint8[ceil(num_tokens / 8)], read-only, one bit per token, mapped."""
+        return self.array(self.mask_number(number))
+
+    def boundaries(self) -> np.ndarray:
+        """int64[D + 1 + lookup entries], read-only: first token of each document, the end, then the lookup table (FMT-3)."""
+        return self.array(self._boundaries)
+
+    def ids(self) -> tuple[np.ndarray, np.ndarray]:
+        """int64[D + 1], where each id begins, and the end; uint8[n], all ids. Read-only; the values are not checked (FMT-12)."""
+        data, starts = self.array(self.number_of(IDS_NAME)), id_starts_bytes(self.manifest.num_documents)
+        return data[:starts].view(_INT64), data[starts:]
+
+    def length_index(self) -> np.ndarray:
+        """uint32[D] (int64 above 2**32 documents), read-only: document numbers sorted by (tokens, number) (FMT-9). Not checked."""
+        documents = self.manifest.num_documents
+        dtype = length_index_dtype(documents)
+        return self._length_index_bytes()[: documents * dtype.itemsize].view(dtype)
+
+    def runs(self) -> np.ndarray:
+        """int64[runs, 2], read-only: each length that occurs, and the index in `length_index()` of its first document.
+
+        Raises:
+            CorruptionError: they do not add up to the documents and tokens of the store.
+        """
+        documents = self.manifest.num_documents
+        runs = self._length_index_bytes()[length_index_numbers_bytes(documents) :].view(_INT64).reshape(-1, 2)
+        if not are_runs(runs, documents, self.num_tokens):
+            total = f"{documents} documents of {self.num_tokens} tokens"
+            self._corrupt(LENGTH_INDEX_NAME, "runs", f"rising lengths of {total}", "others")
+        return runs
+
+    def _length_index_bytes(self) -> np.ndarray:
+        return self.array(self.number_of(LENGTH_INDEX_NAME))
+
+    @property
+    def has_length_index(self) -> bool:
+        """Whether the store has a length index. `tokenstore index` adds one."""
+        return self.has_file(LENGTH_INDEX_NAME)
+
+    @property
+    def has_origins(self) -> bool:
+        """Whether the store records where its documents came from."""
+        return self.manifest.has_origins
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether every document has an id."""
+        return self.manifest.has_ids
+
+    def file(self, name: str) -> Path:
+        """Path in this version of a file that depends on all documents, by its name in version 1 (FMT-13)."""
+        return self.path / self.manifest.name_of(name)
+
+    def has_file(self, name: str) -> bool:
+        """Whether this version has such a file."""
+        return self.manifest.name_of(name) in self.manifest.files
+
+    def entry(self, name: str) -> FileEntry:
+        """Size and checksum of such a file; KeyError if this version has none."""
+        return self.manifest.files[self.manifest.name_of(name)]
+
+    def origins(self) -> np.ndarray:
+        """int64[D], read-only: the number of each document's record in its input file (FMT-11). The values are not checked."""
+        return self.array(self.number_of(ORIGINS_NAME))
+
+    def inputs(self) -> Inputs:
+        """The input files, read once. CorruptionError if their documents do not add up to those of the store."""
+        if self._inputs is None:
+            path, number = self.file(INPUTS_NAME), self.number_of(INPUTS_NAME)
+            self._pin.check([number])
+            inputs = Inputs(
+                path, self.manifest.num_documents, self.allow_links, check=lambda: self._pin.check([number])
+            )
+            self._pin.check_checksum(number, inputs.checksum)
+            self._inputs = inputs
+        return self._inputs
+
+    def mask_number(self, shard: int) -> int:
+        """Number of the file with the loss mask of a shard."""
+        return self._pin.mask_number(shard)
+
+    def number_of(self, name: str) -> int:
+        """Number of a file that depends on all documents, by its name in version 1 (FMT-13)."""
+        return self._pin.number_of(self.manifest.name_of(name))
+
+    def array(self, number: int) -> np.ndarray:
+        """A whole file, mapped, read-only: tokens of a shard, int64 boundaries and origins, bytes of any other file.
+
+        Raises:
+            CorruptionError: the store or the file is no longer what was opened.
+        """
+        if self._pace.is_due():
+            began = monotonic()
+            self.check_files(_maps.files(self._owner))
+            self._pace.checked(began)
+        array = _maps.get(self._owner, number)
+        return _maps.put(self._owner, number, self.map(number)) if array is None else array
+
+    def map(self, number: int) -> np.ndarray:
+        """Like `array`, in a new map that is not cached."""
+        name = self._pin.entry(number)[0]
+        numbers = self.file(BOUNDARIES_NAME).name, self.file(ORIGINS_NAME).name
+        dtype = self.dtype if number < len(self.manifest.shards) else _INT64 if name in numbers else _BYTE
+        return self._pin.map(number, dtype)
+
+    def check_files(self, numbers: Sequence[int] = ()) -> None:
+        """CorruptionError, naming the file, if the manifest or one of these files is no longer what was opened."""
+        self._pin.check([*numbers])
+
+    def check_content(self, number: int) -> None:
+        """Read a file completely. TokenStoreError if it cannot be read or is not the file that was opened."""
+        self._pin.check_content(number)
+
+    def _release_maps(self) -> None:
+        _maps.forget(self._owner)
+
+    def _corrupt(self, file: str, place: str, expected: str, found: str) -> NoReturn:
+        path = self.path / (file if version_of(file) is None else self.manifest.name_of(file))
+        raise CorruptionError(
+            f"{place}: expected {expected}, found {found} ({path}); run `tokenstore verify {self.path}`"
+        )
