@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.data.texts import TEXTS
+from tests.support.servers.range_server import RangeServer
 from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.store.length_index import add_length_index
 from tokenstore.store.writer import StoreWriter
@@ -133,3 +134,12 @@ def jsonl(tmp_path: Path) -> Callable[..., Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def range_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
+    """An object store with faults, which clients of S3 in this process and its children use: s3://bucket/KEY."""
+    with RangeServer() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        yield server
