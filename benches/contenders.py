@@ -44,7 +44,7 @@ def stores(folder: Path, num_tokens: int, masked: bool) -> dict[str, Path]:
     """Three stores of random tokens, optionally with random loss masks; made if they do not exist."""
     from benches import scenes
 
-    plain = scenes.StoreWriter
+    plain = scenes.FileWriter
 
     class WithMasks(plain):
         def __init__(self, *arguments: object):
@@ -54,7 +54,7 @@ def stores(folder: Path, num_tokens: int, masked: bool) -> dict[str, Path]:
         def append(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
             super().append(tokens, lengths, self.rng.random(len(tokens)) < 0.7)
 
-    scenes.StoreWriter = WithMasks if masked else plain
+    scenes.FileWriter = WithMasks if masked else plain
     paths = {name: folder / f"{name}{'-masked' if masked else ''}" for name in WEIGHTS}
     for seed, path in enumerate(paths.values()):
         if not path.exists():

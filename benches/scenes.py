@@ -13,7 +13,7 @@ from tokenstore.format.layout import BOUNDARIES_NAME, INPUTS_NAME, MANIFEST_NAME
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, TokenizerEntry
 from tokenstore.format.manifest_file import encode_manifest
 from tokenstore.store.length_index import write_length_index
-from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writer import FileWriter
 
 TOKENIZER = TokenizerEntry("bytes", None, None, None, None, None, "benches", "1")
 VOCABULARY = 50_257
@@ -64,7 +64,7 @@ def token_store(path: Path, seed: int, num_tokens: int) -> Path:
     """Make a store of random tokens in web-like documents."""
     path.mkdir(parents=True)
     rng = np.random.default_rng(seed)
-    with StoreWriter(path, VOCABULARY, 1 << 30) as writer:
+    with FileWriter(path, VOCABULARY, 1 << 30) as writer:
         while writer.num_tokens < num_tokens:
             lengths = web_lengths(rng.integers(1 << 30), 2000)
             writer.append(rng.integers(0, VOCABULARY, int(lengths.sum())).astype(np.uint16), lengths)

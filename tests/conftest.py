@@ -16,7 +16,7 @@ from tests.data.texts import TEXTS
 from tests.support.servers.range_server import RangeServer
 from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.store.length_index import add_length_index
-from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writer import FileWriter
 
 for name, examples in ("quick", 15), ("thorough", 150):  # CI also runs: pytest --hypothesis-profile=thorough
     settings.register_profile(
@@ -56,7 +56,7 @@ def write_store(
     length_index: also write the length index, which packing whole documents needs. A built store always has one.
     """
     path.mkdir(parents=True)
-    with StoreWriter(path, vocab_size, shard_bytes) as writer:
+    with FileWriter(path, vocab_size, shard_bytes) as writer:
         for document in documents:
             writer.append(np.array(document, np.uint32), np.array([len(document)]))
         writer.finish(

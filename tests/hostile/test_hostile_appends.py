@@ -12,7 +12,7 @@ from tokenstore.builder import BuildOptions, append_store, build_store, pipeline
 from tokenstore.errors import BuildError, ConfigError, CorruptionError
 from tokenstore.format.layout import MAX_VERSION
 from tokenstore.store import open_store, verify
-from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writer import FileWriter
 
 Jsonl = Callable[..., Path]
 
@@ -101,7 +101,7 @@ def test_the_last_version_cannot_grow(tmp_path: Path, monkeypatch: pytest.Monkey
     with open_store(path) as store:
         monkeypatch.setattr(store, "version", MAX_VERSION)
         with pytest.raises(BuildError, match=f"found {MAX_VERSION}"):
-            StoreWriter.extending(store, tmp_path / "next", 1000)
+            FileWriter.extending(store, tmp_path / "next", 1000)
 
 
 def test_a_store_without_counts_can_be_inspected(tmp_path: Path, jsonl: Jsonl, capsys: pytest.CaptureFixture) -> None:

@@ -28,7 +28,7 @@ from tests.support.stores.masked import (
 from tokenstore.errors import CorruptionError
 from tokenstore.store import open_store, verify
 from tokenstore.store.length_index import add_length_index
-from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writer import FileWriter
 
 # ---- the writer
 
@@ -84,7 +84,7 @@ def test_every_shard_has_the_bits_of_its_documents(
 def test_a_mask_where_none_is_expected_is_refused(tmp_path: Path) -> None:
     """FMT-10: for all shards or none: a store without masks takes none, and gets none."""
     tokens, lengths, mask = np.array([1, 2, 3], np.uint16), np.array([1, 2]), np.array([T, F, T])
-    with StoreWriter(tmp_path, 8, 1 << 20) as writer:
+    with FileWriter(tmp_path, 8, 1 << 20) as writer:
         with pytest.raises(ValueError, match=r"mask: expected none, because this store has no masks, found \(3,\)"):
             writer.append(tokens, lengths, mask)
         assert (writer.num_tokens, writer.num_documents) == (0, 0)
@@ -107,7 +107,7 @@ def test_a_mask_where_none_is_expected_is_refused(tmp_path: Path) -> None:
 def test_a_missing_mask_or_one_of_another_shape_is_refused(tmp_path: Path, mask: np.ndarray, found: str) -> None:
     """FMT-10: a bit for every token: nothing of such a batch is kept, and the writer continues."""
     tokens, lengths = np.array([1, 2, 3], np.uint16), np.array([1, 2])
-    with StoreWriter(tmp_path, 8, 1 << 20, masks=True) as writer:
+    with FileWriter(tmp_path, 8, 1 << 20, masks=True) as writer:
         with pytest.raises(ValueError, match=rf"mask: expected bool\[3\], found {found}$"):
             writer.append(tokens, lengths, mask)
         assert (writer.num_tokens, writer.num_documents) == (0, 0)
@@ -118,7 +118,7 @@ def test_a_missing_mask_or_one_of_another_shape_is_refused(tmp_path: Path, mask:
 
 def test_no_documents_need_no_mask(tmp_path: Path) -> None:
     """An empty batch is none, with a mask or without."""
-    with StoreWriter(tmp_path, 8, 1 << 20, masks=True) as writer:
+    with FileWriter(tmp_path, 8, 1 << 20, masks=True) as writer:
         writer.append(np.empty(0, np.uint16), np.empty(0, np.int64))
         writer.append(np.empty(0, np.uint16), np.empty(0, np.int64), np.empty(0, np.bool_))
         writer.append(np.array([1], np.uint16), np.array([1]), np.array([T]))

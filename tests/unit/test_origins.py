@@ -13,7 +13,7 @@ from tokenstore.errors import BuildError, CorruptionError
 from tokenstore.format.layout import MAX_ID_BYTES
 from tokenstore.store import Origin, open_store, store_files, verify
 from tokenstore.store.input_list import Inputs
-from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writer import FileWriter
 
 DOCUMENTS = documents_of(1, [3, 1, 40, 7, 2, 2, 9, 30, 1, 5])
 TWO = [Document([7, 1], [True] * 2, "one", 3, "a"), Document([5, 5, 1], [True] * 3, "two", 1, "ü")]
@@ -21,8 +21,8 @@ PLAIN = Kind(masks=False, origins=False, ids=False, length_index=False)
 KINDS = [ALL, Kind(origins=False), Kind(ids=False), PLAIN]
 
 
-def new_writer(folder: Path, origins: bool = True, ids: bool = True) -> StoreWriter:
-    return StoreWriter(folder, 300, 1 << 20, origins=origins, ids=ids)
+def new_writer(folder: Path, origins: bool = True, ids: bool = True) -> FileWriter:
+    return FileWriter(folder, 300, 1 << 20, origins=origins, ids=ids)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
@@ -105,7 +105,7 @@ def test_opening_reads_neither(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 # ---- what a writer refuses
 
 
-def append(writer: StoreWriter, **more: object) -> None:
+def append(writer: FileWriter, **more: object) -> None:
     writer.append(np.array([1, 2, 3], np.uint32), np.array([1, 2]), **more)
 
 

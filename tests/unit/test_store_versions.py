@@ -30,7 +30,7 @@ from tokenstore.errors import BuildError, CorruptionError, FormatError
 from tokenstore.store import Store, files, open_store, verify, versions
 from tokenstore.store.length_index import add_length_index
 from tokenstore.store.next_version import commit_append
-from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writer import FileWriter
 
 STEPS = [documents_of(1, [3, 1, 40, 7]), documents_of(2, [2, 9, 30]), documents_of(3, [1])]
 UP_TO = [STEPS[0], STEPS[0] + STEPS[1], STEPS[0] + STEPS[1] + STEPS[2]]
@@ -162,7 +162,7 @@ def test_an_append_keeps_omitted_fields(tmp_path: Path) -> None:
     """Tokenizer, document endings and informational fields are those of the base, unless given."""
     path = write(tmp_path / "s", STEPS[0])
     (working := tmp_path / "w").mkdir()
-    with open_store(path) as base, StoreWriter.extending(base, working, 40) as writer:
+    with open_store(path) as base, FileWriter.extending(base, working, 40) as writer:
         writer.append(*_one(), np.array([True]), np.array([1]), ["x"])
         manifest = writer.finish(b'{"file":"x","documents":1}\n', counts={"documents": 5})
     assert manifest.counts == {"documents": 5}
@@ -196,7 +196,7 @@ def test_an_append_with_another_tokenizer_is_refused(tmp_path: Path, fields: dic
     base = open_store(write(tmp_path / "s", STEPS[0], Kind(False, False, False, False)))
     working = tmp_path / "w"
     working.mkdir()
-    with StoreWriter.extending(base, working, 40) as writer:
+    with FileWriter.extending(base, working, 40) as writer:
         writer.append(*_one())
         with pytest.raises(ValueError, match=message):
             writer.finish(b"", **fields)
@@ -208,7 +208,7 @@ def test_an_append_has_the_optional_files_of_its_base(tmp_path: Path) -> None:
     for kind in (ALL, Kind(False, False, False, False)):
         base = open_store(write(tmp_path / str(kind), STEPS[0], kind))
         working.mkdir()
-        with StoreWriter.extending(base, working, 40) as writer:
+        with FileWriter.extending(base, working, 40) as writer:
             assert (writer.num_documents, writer.num_tokens) == (4, 51)
             with pytest.raises(BuildError, match="documents: there are none to write"):
                 writer.finish(b"")
@@ -235,7 +235,7 @@ def test_an_append_does_not_hide_damage(tmp_path: Path, name: str) -> None:
         base = open_store(path, check="lazy")
         replace(path / name, damaged)
         with pytest.raises(CorruptionError, match=message) as caught:
-            StoreWriter.extending(base, tmp_path / "w", 40)
+            FileWriter.extending(base, tmp_path / "w", 40)
         assert str(path / name) in str(caught.value)
         replace(path / name, data)
 
@@ -260,7 +260,7 @@ def test_only_the_successor_of_the_newest_version_is_committed(path: Path) -> No
 def _extension(path: Path, version: int) -> Path:
     working = path.with_name("w")
     working.mkdir()
-    with open_store(path, version=version) as base, StoreWriter.extending(base, working, 40) as writer:
+    with open_store(path, version=version) as base, FileWriter.extending(base, working, 40) as writer:
         writer.append(*_one(), np.array([True]), np.array([1]), ["x"])
         writer.finish(b'{"file":"x","documents":1}\n')
     return working
@@ -354,7 +354,7 @@ def test_a_store_without_inputs_can_grow(tmp_path: Path) -> None:
     documents = random_documents(1, 5, 9)
     path = tmp_path / "s"
     path.mkdir()
-    with StoreWriter(path, 300, 40) as writer:
+    with FileWriter(path, 300, 40) as writer:
         for document in documents:
             writer.append(np.array(document, np.uint32), np.array([len(document)]))
         writer.finish(**REST)

@@ -14,7 +14,7 @@ from tests.support.stores.masked import REST
 from tokenstore.errors import BuildError, FormatError
 from tokenstore.format.manifest_file import decode_manifest
 from tokenstore.store import open_store, verify
-from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writer import FileWriter
 
 
 def expected_shards(lengths: list[int], target: int) -> list[list[int]]:
@@ -42,7 +42,7 @@ def test_a_document_never_straddles_shards(lengths: list[int], shard_bytes: int,
     documents = np.split(np.arange(sum(lengths), dtype=np.uint32) % 300, np.cumsum(lengths)[:-1])
     cuts = sorted({0, len(lengths), *(data.draw(st.sets(st.integers(0, len(lengths)), max_size=5)) if data else ())})
     with tempfile.TemporaryDirectory() as folder:
-        with StoreWriter(Path(folder), 300, shard_bytes) as writer:
+        with FileWriter(Path(folder), 300, shard_bytes) as writer:
             for first, stop in itertools.pairwise(cuts):
                 writer.append(np.concatenate(documents[first:stop]), np.array(lengths[first:stop]))
             manifest = writer.finish(**REST)
@@ -60,7 +60,7 @@ def test_a_document_never_straddles_shards(lengths: list[int], shard_bytes: int,
 @pytest.mark.parametrize("over", [0, 1, 65_536, 1 << 32])
 def test_an_id_outside_the_vocabulary_is_refused_and_never_wraps(tmp_path: Path, vocab_size: int, over: int) -> None:
     """P9: an id that would wrap in uint16 or uint32 is refused before any of its batch is written."""
-    with StoreWriter(tmp_path, vocab_size, 1 << 20) as writer:
+    with FileWriter(tmp_path, vocab_size, 1 << 20) as writer:
         writer.append(np.array([vocab_size - 1], np.uint64), np.array([1]))
         with pytest.raises(BuildError, match=rf"expected token ids below {vocab_size}, found {vocab_size + over};"):
             writer.append(np.array([0, 0, vocab_size + over, 0], np.uint64), np.array([1, 3]))
@@ -75,7 +75,7 @@ def test_an_id_outside_the_vocabulary_is_refused_and_never_wraps(tmp_path: Path,
 )
 def test_tokens_that_are_not_unsigned_integers_are_refused(tmp_path: Path, tokens: np.ndarray) -> None:
     """P9: a negative id would wrap and a fraction be truncated: the dtype is refused, whatever the values."""
-    with StoreWriter(tmp_path, 65_536, 1 << 20) as writer:
+    with FileWriter(tmp_path, 65_536, 1 << 20) as writer:
         with pytest.raises(TypeError, match=f"tokens: expected unsigned integers, found {tokens.dtype}"):
             writer.append(tokens, np.array([tokens.size]))
         assert writer.num_tokens == 0
@@ -84,7 +84,7 @@ def test_tokens_that_are_not_unsigned_integers_are_refused(tmp_path: Path, token
 @pytest.mark.parametrize("lengths", [[3], [1], [1, 0, 1], [3, -1], [0], [2, 0]])
 def test_lengths_that_do_not_fit_the_tokens_are_refused(tmp_path: Path, lengths: list[int]) -> None:
     """FMT-3: documents have at least one token, and their lengths add up to the tokens."""
-    with StoreWriter(tmp_path, 8, 1 << 20) as writer:
+    with FileWriter(tmp_path, 8, 1 << 20) as writer:
         with pytest.raises(ValueError, match="lengths: expected 2 tokens in documents of at least 1"):
             writer.append(np.array([1, 2], np.uint16), np.array(lengths))
         assert writer.num_documents == 0
@@ -92,7 +92,7 @@ def test_lengths_that_do_not_fit_the_tokens_are_refused(tmp_path: Path, lengths:
 
 def test_a_store_needs_a_document(tmp_path: Path) -> None:
     """An empty batch does not count; nothing that opens is left."""
-    with StoreWriter(tmp_path, 8, 1 << 20) as writer:
+    with FileWriter(tmp_path, 8, 1 << 20) as writer:
         writer.append(np.array([], np.uint16), np.array([], np.int64))
         with pytest.raises(BuildError, match="documents: there are none to write"):
             writer.finish(**REST)
@@ -102,7 +102,7 @@ def test_a_store_needs_a_document(tmp_path: Path) -> None:
 
 def test_nothing_is_a_store_before_the_manifest_is_written(tmp_path: Path) -> None:
     """FMT-7: the manifest is written last, so a writer that stops at any point leaves nothing that opens."""
-    with StoreWriter(tmp_path, 8, 4) as writer:
+    with FileWriter(tmp_path, 8, 4) as writer:
         for _ in range(5):
             writer.append(np.array([1, 2], np.uint16), np.array([2]))
         with pytest.raises(FormatError, match=r"without manifest\.json"):
@@ -119,7 +119,7 @@ def test_a_finished_store_has_no_leftovers_and_cannot_be_written(store_path: Pat
 
 def test_side_files_are_listed_in_the_manifest(tmp_path: Path) -> None:
     """FMT-4: a side file is stored unchanged, with size and checksum; verify detects a change."""
-    with StoreWriter(tmp_path, 8, 1 << 20) as writer:
+    with FileWriter(tmp_path, 8, 1 << 20) as writer:
         writer.append(np.array([1, 2], np.uint16), np.array([2]))
         writer.add_file("tokenizer.json", b'{"made": "up"}')
         manifest = writer.finish(**{**REST, "inputs": b'{"file": "a.txt"}\n'})

@@ -37,7 +37,7 @@ from tokenstore.store.length_index import write_length_index
 from tokenstore.store.next_version import commit_append
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.work import exclusive_work
-from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writer import FileWriter
 from tokenstore.store.writing import make_folders, remove_tree
 
 
@@ -218,7 +218,7 @@ def _append(job: Job, targets: Sequence[_Target], progress: Progress, note: Note
         writers = []
         for i, target in enumerate(targets):
             make_folders(folder := working / str(i))
-            writer = StoreWriter.extending(target.base, folder, job.options.shard_bytes)
+            writer = FileWriter.extending(target.base, folder, job.options.shard_bytes)
             writers.append(stack.enter_context(writer))
         tally = fill(job, writers, progress, note)
         grown = [i for i, (writer, target) in enumerate(zip(writers, targets, strict=True)) if _grew(writer, target)]
@@ -237,11 +237,11 @@ def _append(job: Job, targets: Sequence[_Target], progress: Progress, note: Note
     return bool(missing)
 
 
-def _grew(writer: StoreWriter, target: _Target) -> bool:
+def _grew(writer: FileWriter, target: _Target) -> bool:
     return writer.num_documents > len(target.base)
 
 
-def _finish(job: Job, writer: StoreWriter, old: Manifest, tally: Tally, store: int) -> None:
+def _finish(job: Job, writer: FileWriter, old: Manifest, tally: Tally, store: int) -> None:
     counts = {name: old.counts.get(name, 0) + number for name, number in tally.counts(store).items()}
     writer.finish(
         b"".join(tally.inputs_file(store)),

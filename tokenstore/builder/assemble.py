@@ -20,7 +20,7 @@ from tokenstore.builder.split import Split, parse_split, split_numbers
 from tokenstore.errors import BadRecordsError, BuildError
 from tokenstore.format.input_lines import InputRow, encode_row
 from tokenstore.format.manifest import Manifest
-from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writer import FileWriter
 from tokenstore.store.writing import make_folders
 
 DROPPED = ("empty", "filtered", "short", "long", "duplicates", "bad")  # why a record gives no document
@@ -107,7 +107,7 @@ def assemble(
     units: Sequence[Unit],
     tally: Tally,
     options: BuildOptions,
-    writers: Sequence[StoreWriter],
+    writers: Sequence[FileWriter],
     scratch: Path,
 ) -> None:
     """Append the documents of `parts`, in order, to `writers`.
@@ -161,7 +161,7 @@ def _count_duplicates(block: Block, kept: np.ndarray, unit: Unit, tally: Tally) 
         tally.dropped[DROPPED.index("duplicates"), unit[place].file_number] += number
 
 
-def _append(writer: StoreWriter, block: Block, unit: Unit, tally: Tally, store: int, options: BuildOptions) -> None:
+def _append(writer: FileWriter, block: Block, unit: Unit, tally: Tally, store: int, options: BuildOptions) -> None:
     if block.rows.size == 0:
         return
     files = np.array([piece.file_number for piece in unit])[block.rows["slice"]]
@@ -175,10 +175,10 @@ def _append(writer: StoreWriter, block: Block, unit: Unit, tally: Tally, store: 
     )
 
 
-def new_writer(folder: Path, vocab_size: int, options: BuildOptions) -> StoreWriter:
+def new_writer(folder: Path, vocab_size: int, options: BuildOptions) -> FileWriter:
     """A writer for a new store in `folder`, which it makes."""
     make_folders(folder)
-    return StoreWriter(
+    return FileWriter(
         folder,
         vocab_size,
         options.shard_bytes,
@@ -188,7 +188,7 @@ def new_writer(folder: Path, vocab_size: int, options: BuildOptions) -> StoreWri
     )
 
 
-def finish(writer: StoreWriter, tally: Tally, store: int, name: str | None, fields: dict[str, Any]) -> Manifest:
+def finish(writer: FileWriter, tally: Tally, store: int, name: str | None, fields: dict[str, Any]) -> Manifest:
     """Write the rest of a store, its manifest last.
 
     Raises:

@@ -28,7 +28,8 @@ class BuildOptions:
         inputs: Files, folders and glob patterns, in the order in which their documents are stored.
         output: Folder of the new store; with a split, of one store per split.
         tokenizer: `bytes` (needs no file), or the path of a Hugging Face tokenizer.json, a tiktoken rank file or a
-            SentencePiece model.
+            SentencePiece model. For token ids made elsewhere also `none`, with a vocabulary size.
+        vocab_size: Only with the tokenizer `none`: size of the vocabulary; every token id is smaller.
         records: What a record holds: a `text`; `tokens`, a list of token ids; or a `chat`, which is messages, ShareGPT
             conversations, instruction and output, prompt and completion, or question and answer.
         text_field: Field or column that holds the text. `a.b` is field b inside field a.
@@ -79,6 +80,7 @@ class BuildOptions:
     inputs: tuple[str, ...]
     output: Path
     tokenizer: str
+    vocab_size: int | None = None
     records: Records = "text"
     text_field: str = "text"
     text_endings: tuple[str, ...] = ()
@@ -125,7 +127,15 @@ class BuildOptions:
             raise ConfigError("; ".join(wrong))
 
     def _wrong_numbers(self) -> list[str]:
-        lows = {"workers": 1, "max_bad": 0, "shard_bytes": 4, "min_tokens": 0, "max_tokens": 1, "max_record_bytes": 1}
+        lows = {
+            "workers": 1,
+            "max_bad": 0,
+            "shard_bytes": 4,
+            "min_tokens": 0,
+            "max_tokens": 1,
+            "max_record_bytes": 1,
+            "vocab_size": 1,
+        }
         values = {name: getattr(self, name) for name in lows}
         wrong = [
             f"{name}: expected {lows[name]} or more{'' if value < lows[name] else f', up to {_MOST}'}, found {value}"
@@ -150,7 +160,18 @@ class BuildOptions:
             "chat_date": ("chat", None),
             "train_on": ("chat", "assistant"),
         }
-        return [
+        without = self.tokenizer == "none"
+        wrong = (
+            []
+            if without == (self.vocab_size is not None)
+            else [
+                "vocab_size: expected with the tokenizer none, and only there;"
+                f" found {self.vocab_size} with the tokenizer {self.tokenizer}"
+            ]
+        )
+        if without and self.records != "tokens":
+            wrong.append(f"tokenizer: none is only for records=tokens, found records={self.records}")
+        return wrong + [
             f"{name}: only for records={records}, found records={self.records}"
             for name, (records, default) in defaults.items()
             if getattr(self, name) != default and self.records != records

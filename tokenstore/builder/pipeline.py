@@ -60,7 +60,7 @@ from tokenstore.store.input_list import checked_rows
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.reader import open_store
 from tokenstore.store.work import Work, exclusive_work
-from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writer import FileWriter
 from tokenstore.store.writing import create_again, make_folders, new_folder, remove_tree, sync
 from tokenstore.tokenizer import Tokenizer
 
@@ -254,7 +254,7 @@ def open_work(
     write_recipe(job.work, recipe)
 
 
-def fill(job: Job, writers: Sequence[StoreWriter], progress: Progress, note: Note) -> Tally:
+def fill(job: Job, writers: Sequence[FileWriter], progress: Progress, note: Note) -> Tally:
     """Make the missing parts and append all documents to `writers`, one per split.
 
     Raises:

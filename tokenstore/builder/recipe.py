@@ -53,6 +53,7 @@ def open_tokenizer(
         engine="reference" if options.records == "tokens" else options.engine,
         spans=options.records == "chat",
         allow_links=ANYWHERE if entry is None else allow_links,
+        vocab_size=options.vocab_size,
     )
     if entry is not None:
         if tokenizer.kind != entry.kind:

@@ -33,7 +33,7 @@ def _mebibytes(_: type, tokens: tuple[Token, ...]) -> int:
 _GROUPS = {  # the options of each group of --help; those in none are at the top
     "Records": "records text_field text_endings tokens_field mask_field id_field origins",
     "Conversations (--records chat)": "chat_template chat_date train_on",
-    "Tokens": "eos eos_token document_start special_text add_special_tokens engine pattern special_tokens",
+    "Tokens": "vocab_size eos eos_token document_start special_text add_special_tokens engine pattern special_tokens",
     "Selecting documents": "filter map keep_empty min_tokens max_tokens dedup split",
     "Bad records": "max_record_bytes max_bad",
     "Running": "workers overwrite dry_run as_json",

@@ -42,9 +42,9 @@ contains no times, hosts or absolute paths. It has exactly these fields:
     num_documents     1 .. num_tokens, total of all shards
     ends_with_eos     true if the last token of every document is tokenizer.eos_id; then eos_id is not null
     tokenizer         an object with exactly these fields:
-        kind              "bytes", "huggingface", "sentencepiece" or "tiktoken"
-        file              name of the tokenizer's file, which is listed in `files`; null if and only if kind is "bytes"
-        sha256            sha256 of that file, hex; null if and only if kind is "bytes"
+        kind              "bytes", "huggingface", "sentencepiece", "tiktoken", or "none" if it is not known
+        file              name of the tokenizer's file, which is listed in `files`; null if and only if kind is "bytes" or "none"
+        sha256            sha256 of that file, hex; null if and only if `file` is null
         eos_id, bos_id, pad_id    ids of the end-of-text, begin-of-text and pad token, each below vocab_size, or null
         engine, engine_version    strings: the library that tokenized, and its version
     shards            a list of objects in stream order, each with exactly these fields:

@@ -28,7 +28,8 @@ VERSIONED_NAMES = (
 
 LOOKUP_STRIDE = 4096  # tokens per lookup entry: 8 bytes per 4,096 tokens is 0.1 % of a uint16 store
 MOST_SHORT_NUMBERS = 1 << 32  # up to this many documents, numbers in `length_index.bin` are uint32
-TOKENIZER_KINDS = ("bytes", "huggingface", "sentencepiece", "tiktoken")  # only `bytes` has no file
+TOKENIZER_KINDS = ("bytes", "huggingface", "none", "sentencepiece", "tiktoken")
+KINDS_WITHOUT_FILE = ("bytes", "none")  # `none`: ids whose tokenizer is not known
 MAX_TOKENS = 1 << 60  # byte offsets of uint32 tokens stay below 2**63
 MAX_VOCAB = 1 << 32
 MAX_ID_BYTES = 65_535  # of UTF-8

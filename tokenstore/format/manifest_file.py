@@ -11,6 +11,7 @@ from tokenstore.format.layout import (
     BOUNDARIES_NAME,
     IDS_NAME,
     INPUTS_NAME,
+    KINDS_WITHOUT_FILE,
     LENGTH_INDEX_NAME,
     MASK_PREFIX,
     MAX_TOKENS,
@@ -225,13 +226,18 @@ class _Checker:
             self.text(value[key], f"tokenizer.{key}")
         if value["kind"] not in TOKENIZER_KINDS:
             self.fail("tokenizer.kind", f"one of {', '.join(TOKENIZER_KINDS)}", repr(value["kind"]))
-        if (value["file"] is None) != (value["kind"] == "bytes"):
-            rule = "null" if value["kind"] == "bytes" else "the name of its file"
+        without_file = value["kind"] in KINDS_WITHOUT_FILE
+        if (value["file"] is None) != without_file:
+            rule = "null" if without_file else "the name of its file"
             self.fail("tokenizer.file", f"{rule} for the kind {value['kind']}", repr(value["file"]))
         if value["sha256"] is not None:
             self.text(value["sha256"], "tokenizer.sha256")
-        if (value["sha256"] is None) != (value["kind"] == "bytes"):
-            self.fail("tokenizer.sha256", "the sha256 of its file, or null for bytes", repr(value["sha256"]))
+        if (value["sha256"] is None) != without_file:
+            self.fail(
+                "tokenizer.sha256",
+                f"the sha256 of its file, or null for {' and '.join(KINDS_WITHOUT_FILE)}",
+                repr(value["sha256"]),
+            )
         if value["file"] is not None:
             self.name(value["file"], "tokenizer.file")
         for key in ("eos_id", "bos_id", "pad_id"):

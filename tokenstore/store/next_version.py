@@ -1,6 +1,6 @@
 """The last step of an append: it gives a finished store its next version (FMT-13).
 
-`StoreWriter.extending` writes the new files into a folder next to the store, and `write_length_index` adds the length index if
+`FileWriter.extending` writes the new files into a folder next to the store, and `write_length_index` adds the length index if
 the store has one. Their names are not used by any earlier version. So moving them into the store changes nothing for readers
 until the manifest is replaced, atomically.
 """

@@ -171,7 +171,13 @@ class Store(StoreFiles, Sequence[np.ndarray]):
         entry = self.manifest.tokenizer
         kept = self.check_tokenizer()
         spec = str(self.path / entry.file) if entry.file else entry.kind
-        tokenizer = load_tokenizer(spec, eos_id=entry.eos_id, allow_links=self.allow_links, listed=self.manifest.files)
+        tokenizer = load_tokenizer(
+            spec,
+            eos_id=entry.eos_id,
+            allow_links=self.allow_links,
+            listed=self.manifest.files,
+            vocab_size=self.vocab_size if entry.kind == "none" else None,
+        )
         self._pin.check(kept)  # it may have been replaced while it was read
         if tokenizer.kind != entry.kind:
             self._corrupt(str(entry.file), "tokenizer", f"one of the kind {entry.kind}", f"one of {tokenizer.kind}")

@@ -44,7 +44,7 @@ class GivenFields(TypedDict, total=False):
     package_versions: dict[str, str]
 
 
-class StoreWriter:
+class FileWriter:
     """Writes documents to a new store in `folder`. It is not a store until `finish` has written the manifest.
 
     Memory does not grow with the store. A token id outside the vocabulary is rejected, never wrapped.
@@ -93,7 +93,7 @@ class StoreWriter:
             opened.pop_all()
 
     @classmethod
-    def extending(cls, base: Store, folder: Path, shard_bytes: int) -> "StoreWriter":
+    def extending(cls, base: Store, folder: Path, shard_bytes: int) -> "FileWriter":
         """A writer for the next version of `base` (FMT-13). `commit_append` then moves it into the store.
 
         New documents begin in a new shard after those of `base`. They come with masks, origins and ids exactly if those of `base` do.
@@ -285,7 +285,7 @@ class StoreWriter:
         if self._ids is not None:
             self._files[self._name(IDS_NAME)] = self._ids.close(self._num_id_bytes)
 
-    def __enter__(self) -> "StoreWriter":
+    def __enter__(self) -> "FileWriter":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:

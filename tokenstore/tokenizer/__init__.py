@@ -1,4 +1,4 @@
-"""Layer 1: text <-> ids. Kinds: `bytes`, a Hugging Face `tokenizer.json`, a tiktoken rank file, a sentencepiece model.
+"""Layer 1: text <-> ids. Kinds: `bytes`, `none` (ids without text), a Hugging Face `tokenizer.json`, a tiktoken rank file, a sentencepiece model.
 
 The library of each kind is the reference for it, and is imported on first use. `fast` adds a second engine that must agree with
 the reference. To add a kind, write a module with a class like `Tokenizer`, and add it to `_reference`.
@@ -48,7 +48,7 @@ class Tokenizer(Protocol):
     """The interface of a tokenizer as the builder and the reader use it.
 
     Attributes:
-        kind: `bytes`, `huggingface`, `tiktoken` or `sentencepiece`.
+        kind: `bytes`, `huggingface`, `tiktoken`, `sentencepiece` or `none`.
         data: contents of the tokenizer's file as a store keeps it; loading them gives the same ids. None if it needs no file.
         file_name: name of that file in a store; None if it needs no file.
         file: path it was loaded from; None if it needs no file.
@@ -120,11 +120,12 @@ def load_tokenizer(
     allow_links: Path | None = ANYWHERE,
     listed: Iterable[str] | None = None,
     spans: bool = False,
+    vocab_size: int | None = None,
 ) -> Tokenizer:
     """Load the tokenizer named by `spec`.
 
     Args:
-        spec: `bytes`, or the path of a Hugging Face tokenizer.json, a tiktoken rank file, a tiktoken tokenizer as a store keeps
+        spec: `bytes`; `none` for token ids whose tokenizer is not known; or the path of a Hugging Face tokenizer.json, a tiktoken rank file, a tiktoken tokenizer as a store keeps
             it, or a sentencepiece model. The kind is detected from the contents of the file, not from its name.
         eos_token: the end-of-text token, by its string. Default: the token with one of the usual names.
         eos_id: the end-of-text token, by its id, as recorded in a store; takes precedence over eos_token.
@@ -139,6 +140,7 @@ def load_tokenizer(
             rule for the tokenizer of a store, which may be untrusted.
         listed: names of the files next to it that may be read, as a store lists them. Default: all that it looks for.
         spans: whether the spans of tokens are needed; `fast` is then used only if it can compute them.
+        vocab_size: for `none` only: every id is below it.
 
     Raises:
         ConfigError: there is no such tokenizer, its library is missing, an argument does not apply to its kind, its end-of-text
@@ -156,6 +158,12 @@ def load_tokenizer(
         allow_links,
         None if listed is None else frozenset(listed),
     )
+    if spec == "none":
+        from tokenstore.tokenizer.no_tokenizer import NoTokenizer
+
+        return NoTokenizer(vocab_size, request)
+    if vocab_size is not None:
+        raise ConfigError(f"vocab size: only without a tokenizer (tokenizer none), found {vocab_size}; omit it")
     reference = _reference(spec, request)
     if engine == REFERENCE or (engine == AUTO and reference.kind == "bytes"):
         return reference

@@ -16,7 +16,7 @@ from tokenstore.format.manifest import Manifest
 from tokenstore.store import Origin, Store, open_store
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.next_version import commit_append
-from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writer import FileWriter
 
 
 class Document(NamedTuple):
@@ -64,7 +64,7 @@ def inputs_of(documents: Sequence[Document]) -> bytes:
     return b"".join(canonical({"file": file, "documents": count}).encode() + b"\n" for file, count in groups)
 
 
-def _fill(writer: StoreWriter, documents: Sequence[Document], kind: Kind, at_once: int) -> None:
+def _fill(writer: FileWriter, documents: Sequence[Document], kind: Kind, at_once: int) -> None:
     for first in range(0, len(documents), at_once):
         some = documents[first : first + at_once]
         writer.append(
@@ -81,7 +81,7 @@ def write(
 ) -> Path:
     """A store by the real writer, given `at_once` documents a call."""
     path.mkdir(parents=True)
-    with StoreWriter(path, 300, shard_bytes, kind.masks, kind.origins, kind.ids) as writer:
+    with FileWriter(path, 300, shard_bytes, kind.masks, kind.origins, kind.ids) as writer:
         _fill(writer, documents, kind, at_once)
         writer.finish(**{**REST, "inputs": inputs_of(documents)})
     if kind.length_index:
@@ -96,7 +96,7 @@ def prepare(
     working = path.with_name(path.name + ".working")
     shutil.rmtree(working, ignore_errors=True)
     working.mkdir()
-    with open_store(path) as base, StoreWriter.extending(base, working, shard_bytes) as writer:
+    with open_store(path) as base, FileWriter.extending(base, working, shard_bytes) as writer:
         _fill(writer, documents, kind, at_once)
         writer.finish(inputs_of(documents))
     if kind.length_index:

@@ -12,7 +12,7 @@ from tests.support.stores.forge import replace, seal, sha256
 from tokenstore import Plan
 from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.store.length_index import add_length_index
-from tokenstore.store.writer import StoreWriter
+from tokenstore.store.writer import FileWriter
 
 REST = {
     "inputs": b"",
@@ -68,7 +68,7 @@ def write_masked(
 ) -> Path:
     """A store by the real writer, given `at_once` documents a call; without `masks` it has none."""
     path.mkdir(parents=True)
-    with StoreWriter(path, vocab_size, shard_bytes, masks=masks) as writer:
+    with FileWriter(path, vocab_size, shard_bytes, masks=masks) as writer:
         for first in range(0, len(documents.tokens), at_once):
             several = documents.tokens[first : first + at_once]
             mask = np.concatenate([np.array(bits, np.bool_) for bits in documents.masks[first : first + at_once]])
