@@ -14,9 +14,11 @@ array begins at byte 0, so `numpy.memmap(file, dtype)` just works. The manifest 
     inputs.jsonl        the input files, one line per file                                              FMT-4
     tokenizer.json      the tokenizer's own file, if it has one; the name depends on the kind           FMT-4
     manifest-v1.json    the manifest of an earlier version, in a store that has grown                   FMT-13
+    adopted.json        the token files of another tool that the store was made over, optional          FMT-14
 
-FMT-2 Tokens. The ids of all documents, one document after the other. uint16 if vocab_size <= 65,536, otherwise uint32. Every
-id is below vocab_size, and a writer MUST reject an id that is not. The stream of num_tokens tokens is divided into shards: a
+FMT-2 Tokens. The ids of all documents, one document after the other. uint16 if vocab_size <= 65,536, otherwise uint32; an
+adopted store may have uint32 for any vocabulary (FMT-14). Every id is below vocab_size, and a writer MUST reject an id that is
+not. The stream of num_tokens tokens is divided into shards: a
 new shard begins before the document that would make the current shard larger than the target size. So no document is divided
 between two shards, and only a document larger than the target makes a shard larger than the target. If the store has
 end-of-text tokens, each is the last token of its document and part of it.
@@ -36,7 +38,7 @@ FMT-5 Manifest. One JSON object in UTF-8 and a newline. Keys are sorted, no key 
 contains no times, hosts or absolute paths. It has exactly these fields:
     format            "tokenstore"
     format_version    1
-    dtype             "uint16" or "uint32", according to FMT-2
+    dtype             "uint16" or "uint32", according to FMT-2; "uint16" only if vocab_size <= 65,536
     vocab_size        1 .. 2**32
     num_tokens        1 .. 2**60, total of all shards
     num_documents     1 .. num_tokens, total of all shards
@@ -49,7 +51,8 @@ contains no times, hosts or absolute paths. It has exactly these fields:
         engine, engine_version    strings: the library that tokenized, and its version
     shards            a list of objects in stream order, each with exactly these fields:
         file              tokens-00000.bin, tokens-00001.bin, ...; at least five digits
-        num_bytes         num_tokens times the size of the dtype
+        num_bytes         size of the file: first_byte plus num_tokens times the size of the dtype
+        first_byte        where the tokens begin in the file, a multiple of the size of the dtype; 0 unless adopted (FMT-14)
         num_tokens        tokens in this shard
         first_token       total tokens of all earlier shards
         num_documents     documents in this shard, 1 .. num_tokens of the shard
@@ -132,6 +135,23 @@ uses, and the directory is synced. The bytes of the old manifest are written as 
 Then the new manifest replaces `manifest.json` atomically. If the writer is killed before that step, the store has the old version,
 beside unlisted files that the next attempt replaces. If it is killed after that step, the store has the new version, and every
 file of it was synced before.
+
+FMT-14 Adopted stores. A store may be made over token files of another tool (`tokenstore adopt`). Its shards are hard links to
+these files, or copies of them, and have their sizes. A header of the other format remains in the shard: the tokens begin at
+first_byte, and the bytes before are covered by the checksum and not interpreted. The other tool's index files are in `files` as
+`foreign-00000` and an ending, likewise links or copies.
+`adopted.json` is listed in `files` and is one JSON object, at most 1,024 bytes plus 1,024 per shard, with exactly these fields:
+    format        "megatron", "datatrove", "dolma", "nanogpt" or "llmc"
+    cut           what divides the tokens into documents: "index", "eos", "both" or "file"
+    eos_at        where the end-of-text token is in a document: "end", "start" or "none"
+    eos_id        the end-of-text token, or null
+    files         a list with an object per shard, with exactly these fields:
+        shard             its file
+        index             list of its index files in the store
+        device, inode, modified   of a linked file, as 64-bit unsigned integers (the time in nanoseconds); null for a copy
+A shard with the recorded device and inode is still that file. If its modification time is not the recorded one, the other tool
+has written to it: opening the store, with file sizes checked, is an error. A copy of the store has other inodes, so nothing is
+compared. A writer MUST NOT write to a shard of an adopted store or change its mode, because another name may refer to it.
 
 Worked example: documents [7, 1] and [5, 5, 1], vocab_size 8 ->
     tokens-00000.bin    07 00 01 00 05 00 05 00 01 00

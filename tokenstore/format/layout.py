@@ -30,6 +30,8 @@ LOOKUP_STRIDE = 4096  # tokens per lookup entry: 8 bytes per 4,096 tokens is 0.1
 MOST_SHORT_NUMBERS = 1 << 32  # up to this many documents, numbers in `length_index.bin` are uint32
 TOKENIZER_KINDS = ("bytes", "huggingface", "none", "sentencepiece", "tiktoken")
 KINDS_WITHOUT_FILE = ("bytes", "none")  # `none`: ids whose tokenizer is not known
+ADOPTED_NAME = "adopted.json"
+FOREIGN_PREFIX = "foreign-"  # of the index files of another tool in an adopted store (FMT-14)
 MAX_TOKENS = 1 << 60  # byte offsets of uint32 tokens stay below 2**63
 MAX_VOCAB = 1 << 32
 MAX_ID_BYTES = 65_535  # of UTF-8
@@ -82,6 +84,11 @@ def is_store_name(name: str) -> bool:
     """Whether writers use this name for a file of a store. Names of other files (the tokenizer's) are only in the manifest."""
     numbered = re.fullmatch(r"(tokens|mask)-[0-9]{5,}\.bin", name, re.ASCII)
     return bool(numbered or version_of(name) or manifest_version(name)) or name == MANIFEST_NAME
+
+
+def is_of_adoption(name: str) -> bool:
+    """Whether `name` is that of adopted.json or of an index file of another tool (FMT-14)."""
+    return name == ADOPTED_NAME or name.startswith(FOREIGN_PREFIX)
 
 
 def is_taken_name(name: str) -> bool:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from tokenstore.format.layout import (
+    ADOPTED_NAME,
     BOUNDARIES_NAME,
     IDS_NAME,
     MASK_PREFIX,
@@ -27,7 +28,10 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class ShardEntry:
-    """A shard: its file, and the range of the stream and of the documents that it contains."""
+    """A shard: its file, and the range of the stream and of the documents that it contains.
+
+    The tokens begin at `first_byte`, after the header of another format in an adopted store (FMT-14).
+    """
 
     file: str
     num_bytes: int
@@ -36,6 +40,7 @@ class ShardEntry:
     num_documents: int
     first_document: int
     checksum: str
+    first_byte: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,11 @@ class Manifest:
     def has_ids(self) -> bool:
         """Whether every document has an id (FMT-12)."""
         return self.name_of(IDS_NAME) in self.files
+
+    @property
+    def is_adopted(self) -> bool:
+        """Whether the store was made over token files of another tool (FMT-14)."""
+        return ADOPTED_NAME in self.files
 
     @cached_property
     def version(self) -> int:

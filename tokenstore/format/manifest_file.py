@@ -7,7 +7,9 @@ from typing import Any, NoReturn
 
 from tokenstore.errors import CorruptionError, FormatError
 from tokenstore.format import FORMAT_VERSION
+from tokenstore.format.adopted import max_adopted_bytes
 from tokenstore.format.layout import (
+    ADOPTED_NAME,
     BOUNDARIES_NAME,
     IDS_NAME,
     INPUTS_NAME,
@@ -209,7 +211,7 @@ class _Checker:
         value = self.record(ShardEntry, value, field)
         self.name(value["file"], f"{field}.file")
         self.text(value["checksum"], f"{field}.checksum")
-        for key in ("num_bytes", "num_tokens", "first_token", "num_documents", "first_document"):
+        for key in ("num_bytes", "first_byte", "num_tokens", "first_token", "num_documents", "first_document"):
             self.number(value[key], f"{field}.{key}")
         return ShardEntry(**value)
 
@@ -247,16 +249,19 @@ class _Checker:
 
     def counts(self, manifest: Manifest) -> None:
         """Check every count that follows from others (FMT-5)."""
-        if manifest.dtype != token_dtype(manifest.vocab_size).name:
-            self.fail("dtype", f"{token_dtype(manifest.vocab_size).name} for {manifest.vocab_size} ids", manifest.dtype)
+        self.dtype(manifest)
+        size = _DTYPES[manifest.dtype]
         token, document = 0, 0
         for i, shard in enumerate(manifest.shards):
             if shard.file != shard_name(i):
                 self.fail(f"shards[{i}].file", shard_name(i), shard.file)
             found = (shard.first_token, shard.first_document, shard.num_bytes)
-            expected = (token, document, shard.num_tokens * _DTYPES[manifest.dtype])
+            expected = (token, document, shard.first_byte + shard.num_tokens * size)
             if found != expected:
                 self.fail(f"shards[{i}]", f"first_token, first_document, num_bytes = {expected}", found)
+            if shard.first_byte % size or (shard.first_byte and not manifest.is_adopted):
+                rule = f"a multiple of {size}" if manifest.is_adopted else "0, because the store is not adopted"
+                self.fail(f"shards[{i}].first_byte", rule, shard.first_byte)
             if not 1 <= shard.num_documents <= shard.num_tokens:
                 self.fail(f"shards[{i}]", f"1..{shard.num_tokens} documents", shard.num_documents)
             token, document = token + shard.num_tokens, document + shard.num_documents
@@ -279,12 +284,19 @@ class _Checker:
         self.documents(manifest)
         self.small_files(manifest)
 
+    def dtype(self, manifest: Manifest) -> None:
+        """Check the dtype against the vocabulary (FMT-2). An adopted store may have a larger one than it needs (FMT-14)."""
+        needed = token_dtype(manifest.vocab_size).name
+        if manifest.dtype != needed and not (manifest.is_adopted and manifest.dtype == "uint32"):
+            self.fail("dtype", f"{needed} for {manifest.vocab_size} ids", manifest.dtype)
+
     def small_files(self, manifest: Manifest) -> None:
         """Check that the tokenizer's file is listed, and the size of each file that is read as a whole."""
         own = manifest.tokenizer.file
         if own is not None and own not in manifest.files:
             self.fail("tokenizer.file", f"one of {sorted(manifest.files)}", own)
-        for name, most in [(own, MAX_TOKENIZER_BYTES), *((name, MAX_SIDE_FILE_BYTES) for name in SIDE_NAMES)]:
+        limits = [(own, MAX_TOKENIZER_BYTES), *((name, MAX_SIDE_FILE_BYTES) for name in SIDE_NAMES)]
+        for name, most in [*limits, (ADOPTED_NAME, max_adopted_bytes(len(manifest.shards)))]:
             if name in manifest.files and manifest.files[name].num_bytes > most:
                 self.fail(f"files[{name}].num_bytes", f"at most {most}", manifest.files[name].num_bytes)
 

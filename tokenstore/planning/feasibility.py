@@ -48,7 +48,7 @@ def check_stores(stores: Mapping[str, Store]) -> None:
             f"{name}: {kind} {(sha or '')[:12]} with {size} ids" for (kind, sha, size), name in identities.items()
         )
         raise ConfigError(
-            f"sources: expected stores of one tokenizer, found {len(identities)} ({rows}); build them with the same tokenizer"
+            f"sources: expected stores of one tokenizer, found {len(identities)} ({rows}); build or adopt them with the same tokenizer"
         )
 
 

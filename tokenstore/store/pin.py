@@ -12,8 +12,9 @@ import numpy as np
 import xxhash
 
 from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
-from tokenstore.format.layout import MANIFEST_NAME, MASK_PREFIX, mask_name, version_of
+from tokenstore.format.layout import MANIFEST_NAME, MASK_PREFIX, is_of_adoption, mask_name, version_of
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry
+from tokenstore.store.adopted import check_unchanged
 from tokenstore.store.files import Identity, check_sizes, identity_of, read_blocks
 from tokenstore.store.find_manifest import read_manifest
 from tokenstore.store.maps import map_array
@@ -43,6 +44,9 @@ class Pin:
         if check_sizes:
             self._known[:] = self._look_at(range(len(self._known)))
             self.check_manifest()  # the store may have been replaced while it was opened
+            if self.manifest.is_adopted:
+                found = [Identity(*row) for row in self._known[: len(shards)].tolist()]
+                check_unchanged(path, self.manifest, found, allow_links)
 
     def _read(self, version: int | None) -> tuple[Manifest, Identity | None]:
         """The manifest of a version, and the identity of its file, taken before reading so that a later file is noticed."""
@@ -55,7 +59,7 @@ class Pin:
     @property
     def small_files(self) -> list[str]:
         """Names of the files that all versions share, except shards and masks: those of the tokenizer."""
-        return [name for name in self._others if version_of(name) is None]
+        return [name for name in self._others if version_of(name) is None and not is_of_adoption(name)]
 
     def _seen_now(self) -> Identity | None:
         try:
@@ -93,6 +97,8 @@ class Pin:
         while True:
             try:
                 array, found = map_array(self.path / name, dtype, entry.num_bytes // dtype.itemsize, self._allow_links)
+                if isinstance(entry, ShardEntry):
+                    array = array[entry.first_byte // dtype.itemsize :]  # after the header of an adopted file
             finally:
                 self.check_manifest()  # also if mapping failed: "the store was replaced" is the better message
             if not self._known[number].any():

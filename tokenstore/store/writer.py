@@ -71,7 +71,7 @@ class FileWriter:
         """
         self.folder = folder
         self.vocab_size = vocab_size
-        self.dtype = token_dtype(vocab_size)
+        self.dtype = base.dtype if base else token_dtype(vocab_size)
         self._base = base
         self._shard_tokens = max(1, shard_bytes // self.dtype.itemsize)
         self._shards: list[ShardEntry] = list(base.shards()) if base else []
