@@ -18,6 +18,10 @@ class CorruptionError(TokenStoreError):
     """The store's files are damaged. Run `tokenstore verify`, then copy or build the store again."""
 
 
+class RemoteError(TokenStoreError):
+    """An object store refused a request, or did not answer in time. Check credentials and network, then start again."""
+
+
 class ConfigError(TokenStoreError, ValueError):
     """A plan or a build is misconfigured. Change the configuration; the message lists all errors at once."""
 

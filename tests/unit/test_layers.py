@@ -39,6 +39,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
         "store/maps.py",
         "store/writing.py",
         "store/work.py",
+        "store/remote/library.py",  # a file in memory, for the copy of a library
         "outside.py",
         "paths.py",
         "torch_data/ranks.py",  # the variables that a launcher sets
@@ -46,6 +47,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
     },
     "mmap": {"store/writing.py", "store/maps.py", "batches/sigbus.py"},  # sigbus.py only reads the page size
     "ctypes": {"store/maps.py"},
+    "obstore": {"store/remote/library.py"},
     "fcntl": {"store/work.py"},
     "resource": {"store/files.py"},
     "tokenizers": {"tokenizer"},

@@ -175,6 +175,11 @@ def _renew_all() -> None:
 after_fork_in_child(_renew_all)
 
 
+def environment(name: str) -> str | None:
+    """The value of an environment variable; None if it is not set or empty."""
+    return os.environ.get(name) or None
+
+
 def set_environment(name: str, value: str) -> None:
     """Set an environment variable for libraries that read it when first used."""
     os.environ[name] = value

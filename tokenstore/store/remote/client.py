@@ -1,0 +1,224 @@
+"""Reads objects of a folder on object storage: exact ranges, checked, with retries until a deadline.
+
+obstore's blocking calls release the GIL, so requests are made side by side by threads of `Requests`. Each process has its own
+obstore object: a client can be pickled, copied and used after a fork.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import monotonic, monotonic_ns
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+import numpy as np
+
+from tokenstore.errors import CorruptionError, RemoteError, TokenStoreError, counted
+from tokenstore.store.files import renew_after_fork
+from tokenstore.store.remote.failures import DENIED, GONE, PASSING, REPLACED, Failure, failure_of
+from tokenstore.store.remote.location import Location
+
+DEADLINE = 120.0  # seconds
+# Shares of the deadline: after which a stopped answer is given up, and that one request may take. Another attempt begins only
+# if it can end before the deadline
+_STALLED, _WHOLE = 1 / 8, 1 / 4
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 8.0  # seconds between attempts: doubled each time, with jitter
+_T = TypeVar("_T")
+
+
+class ObjectInfo(NamedTuple):
+    """What a server says about an object.
+
+    Attributes:
+        num_bytes: its size.
+        etag: its ETag, which changes when the object is replaced; None if the server has none.
+    """
+
+    num_bytes: int
+    etag: str | None
+
+
+class Fetched(NamedTuple):
+    """A range of an object: its bytes, uint8[n], read-only, and the object they came from."""
+
+    data: np.ndarray
+    info: ObjectInfo
+
+
+@dataclass
+class Counters:
+    """What a client has done since it was made.
+
+    Attributes:
+        requests: attempts, including those that failed.
+        retries: attempts after the first one of a request.
+        bytes_fetched: bytes of objects that were received whole.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    bytes_fetched: int = 0
+
+
+class Client:
+    """A folder on object storage, for reading. Can be shared among threads.
+
+    Attributes:
+        location: the folder.
+        deadline: seconds after which a request that keeps failing is an error.
+        counters: what was done in this process.
+    """
+
+    def __init__(self, location: Location, deadline: float = DEADLINE):
+        self.location, self.deadline = location, deadline
+        self.counters = Counters()
+        self._renew()
+        renew_after_fork(self, Client._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+        self._store: Any = None
+        self._closing = threading.Event()
+
+    def __reduce__(self) -> tuple[type["Client"], tuple[Location, float]]:
+        return Client, (self.location, self.deadline)
+
+    def __repr__(self) -> str:
+        return f"Client({self.location.url!r})"
+
+    def get(self, name: str, start: int, stop: int, pinned: ObjectInfo | None = None) -> Fetched:
+        """Bytes [start, stop) of an object, start < stop.
+
+        Args:
+            name: the object's name in this folder.
+            start, stop: offsets. The range must be inside the object.
+            pinned: the object that is expected. Default: any.
+
+        Raises:
+            CorruptionError: there is no such object, it is another one than `pinned`, or it is shorter than `stop`.
+            RemoteError: it cannot be read: access is denied, or the server did not answer before the deadline.
+        """
+        place = f"bytes {start}..{stop} of {self.location.object_url(name)}"
+        options: dict[str, Any] = {"range": (start, stop)}
+        if pinned is not None and pinned.etag is not None and not pinned.etag.startswith("W/"):
+            options["if_match"] = pinned.etag  # a weak ETag never matches; it is compared below
+
+        def attempt() -> Fetched:
+            result = self._connected().get(name, options=options)
+            info = ObjectInfo(result.meta["size"], result.meta["e_tag"])
+            self._check_pinned(place, info, pinned)
+            if info.num_bytes < stop:
+                self._refuse_short(place, info)
+            data = np.frombuffer(result.bytes(), np.uint8)
+            if tuple(result.range) != (start, stop) or len(data) != stop - start:
+                raise _CutAnswer
+            return Fetched(data, info)
+
+        fetched = self._attempts(place, attempt, pinned)
+        with self._lock:
+            self.counters.bytes_fetched += stop - start
+        return fetched
+
+    def head(self, name: str) -> ObjectInfo:
+        """Size and ETag of an object. Raises the errors of `get`."""
+        place = self.location.object_url(name)
+
+        def attempt() -> ObjectInfo:
+            meta = self._connected().head(name)
+            return ObjectInfo(meta["size"], meta["e_tag"])
+
+        return self._attempts(place, attempt)
+
+    def list(self) -> dict[str, ObjectInfo]:
+        """All objects directly in this folder, by name. One request per thousand.
+
+        Raises:
+            RemoteError: as in `get`; or the server cannot list, as over http(s)://.
+        """
+        if self.location.scheme in ("http", "https"):
+            raise RemoteError(f"store: cannot list a folder over {self.location.scheme}:// ({self.location.url})")
+
+        def attempt() -> dict[str, ObjectInfo]:
+            found = self._connected().list_with_delimiter()["objects"]
+            return {each["path"].rpartition("/")[2]: ObjectInfo(each["size"], each["e_tag"]) for each in found}
+
+        return self._attempts(self.location.url, attempt)
+
+    def close(self) -> None:
+        """Let requests that fail from now on end without another attempt. The client can be used again."""
+        self._closing.set()
+        self._closing = threading.Event()
+
+    # ---- attempts
+
+    def _connected(self) -> Any:
+        """The obstore object of this process."""
+        with self._lock:
+            if self._store is None:
+                self._store = self.location.connect(self.deadline * _STALLED, self.deadline * _WHOLE)
+            return self._store
+
+    def _attempts(self, place: str, attempt: Callable[[], _T], pinned: ObjectInfo | None = None) -> _T:
+        """The result of `attempt`, called again while that may help and the deadline allows."""
+        began, pause, count, closing = monotonic(), _FIRST_PAUSE, 0, self._closing
+        while True:
+            with self._lock:
+                self.counters.requests += 1
+                self.counters.retries += count > 0
+            count += 1
+            try:
+                return attempt()
+            except TokenStoreError:
+                raise
+            except _CutAnswer:
+                failure = Failure(PASSING, "another range than requested", "check the server and the network")
+            except (
+                Exception
+            ) as error:  # obstore raises its own errors, built-in ones, and errors of credential providers
+                failure = failure_of(error)
+            self._refuse_if_final(place, failure, count, pinned)
+            jitter = monotonic_ns() // 1000 % 1000 / 1000
+            wait = pause * (0.5 + jitter / 2)
+            if monotonic() + wait - began > self.deadline * (1 - _WHOLE) or closing.wait(wait):
+                self._refuse(place, failure, count, monotonic() - began)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _refuse_if_final(self, place: str, failure: Failure, count: int, pinned: ObjectInfo | None) -> None:
+        """Raise the error of a failure that another attempt would not change."""
+        if failure.kind == GONE:
+            raise CorruptionError(
+                f"object storage: expected an object, found {failure.text} ({place}); {failure.advice}"
+            )
+        if failure.kind == REPLACED:
+            self._refuse_replaced(place, None if pinned is None else pinned.etag, failure.text)
+        if failure.kind == DENIED and count == 1:
+            with self._lock:  # once more with credentials that are read again: they may have been renewed
+                self._store = None
+        elif failure.kind != PASSING:
+            self._refuse(place, failure, count, None)
+
+    def _refuse(self, place: str, failure: Failure, count: int, seconds: float | None) -> NoReturn:
+        tried = "" if seconds is None else f" in {seconds:.3g} s and {counted(count, 'attempt')}"
+        raise RemoteError(f"object storage: cannot read {place}: {failure.text}{tried}; {failure.advice}")
+
+    def _check_pinned(self, place: str, info: ObjectInfo, pinned: ObjectInfo | None) -> None:
+        if pinned is None:
+            return
+        if info.num_bytes != pinned.num_bytes:
+            self._refuse_replaced(place, f"{pinned.num_bytes} bytes", f"{info.num_bytes} bytes")
+        if None not in (info.etag, pinned.etag) and info.etag != pinned.etag:
+            self._refuse_replaced(place, pinned.etag, str(info.etag))
+
+    def _refuse_replaced(self, place: str, expected: str | None, found: str) -> NoReturn:
+        raise CorruptionError(
+            f"object: expected {expected}, as when the store was opened, found {found} ({place}); it was replaced while in"
+            " use: restore the old object, or open the new store and restart the run"
+        )
+
+    def _refuse_short(self, place: str, info: ObjectInfo) -> NoReturn:
+        raise CorruptionError(
+            f"object: expected more bytes, found {info.num_bytes} ({place}); copy or build the store again"
+        )
+
+
+class _CutAnswer(Exception):
+    """The answer has another range or length than requested."""
