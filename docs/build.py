@@ -26,6 +26,7 @@ CONTENTS = {
     "Guides": [
         "guides/building",
         "guides/plans",
+        "guides/slices",
         "guides/packing",
         "guides/training",
         "guides/huggingface",

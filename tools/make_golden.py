@@ -74,6 +74,15 @@ PACKINGS = (  # length, counts, seed, name, epoch, shuffle; the first seven end 
     (4096, {300 * n + 7: 3 * n for n in range(1, 14)}, 0, "web", 0, True),  # sub-entries of several slots
     (20_000, {137 * n: 1 + n % 2 for n in range(1, 146)}, 0, "web", 0, True),
 )
+SLICES = (  # first, count, i, n, p, q
+    (0, 10, 0, 1, 1, 1),
+    (1, 8, 1, 2, 2, 3),
+    (0, 1000, 3, 16, 1, 1),
+    (7, 1000, 0, 1, 1, 16),
+    (5, 333, 2, 3, 7, 9),
+    (3, 2, 5, 8, 1, 1),
+)
+HUGE_SLICES = ((12_345, 10**12, 3, 7, 999_983, 1_000_000), (0, 2**40, 0, 1, 1, 16), (9, 10**11, 99_999, 100_000, 2, 3))
 POOL = (((5, 1, 9, 9, 30, 2, 5, 64, 3), 1, 1), ((16, 40, 3, 3, 7), 2, 3), ((8, 1, 21), 5, 2), ((12,), 1, 3))
 ONE = (((*(3 + 97 * n % 50 for n in range(60)), 1000), 1, 1),)
 PACKED = (  # members, length, seed, name, packing, shuffle
@@ -156,6 +165,25 @@ def repeats() -> list[Any]:
     return rows
 
 
+def slices() -> list[Any]:
+    """[first, count, i, n, p, q, [position of each document of the slice]]."""
+    rows = []
+    for first, count, i, n, p, q in SLICES:
+        lengths = (1,) * first + (2,) * count + (3,) * 4
+        rows.append([first, count, i, n, p, q, packing_twin.slice_of(lengths, 2, 2, i, n, p, q)])
+    return rows
+
+
+def huge_slices() -> list[Any]:
+    """[first, count, i, n, p, q, number of documents, [[y, position], ...]], by the formulas of ORD-16."""
+    rows = []
+    for case in HUGE_SLICES:
+        number = packing_twin.slice_size(*case[1:])
+        some = sorted({0, 1, number // 3, number - 1})
+        rows.append([*case, number, [[y, packing_twin.slice_position(y, *case)] for y in some]])
+    return rows
+
+
 def sequence_numbers() -> list[Any]:
     """[length, [[class, slots], ...], number of sequences of best_fit]."""
     cases = [(length, counts) for length, counts, *_ in PACKINGS] + [(64, MANY), (63, {21: 1000}), (64, {33: 500})]
@@ -191,7 +219,7 @@ def main() -> None:
     """Write all files."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     of_order = (keys, permutations, interleaves, streams, continued_streams, windows)
-    of_packing = (repeats, sequence_numbers, packings, packed)
+    of_packing = (repeats, sequence_numbers, packings, packed, slices, huge_slices)
     for make in (*of_order, *of_packing):
         lines = ",\n".join(json.dumps(row) for row in make())
         (FOLDER / f"{make.__name__}.json").write_text(f"[\n{lines}\n]\n")

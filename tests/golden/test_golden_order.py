@@ -13,6 +13,7 @@ from tests.support.calls import (
     packed_sequences,
     permute,
     positions_of,
+    slice_positions,
     unpermute,
     window_start,
 )
@@ -24,6 +25,7 @@ from tokenstore.order.interleave import interleave
 from tokenstore.order.keys import base_key
 from tokenstore.order.packing import num_best_fit, pack
 from tokenstore.order.schedule import Stage, lay_out
+from tokenstore.order.slices import Slice
 from tokenstore.order.weights import integer_shares
 
 FOLDER = Path(__file__).parent / f"order_v{ORDER_VERSION}"
@@ -103,6 +105,31 @@ def test_repeats(row: list) -> None:
         found = positions_of(range(len(expected)), epoch, p, q)
         assert [x if x < count else None for x in found] == expected
         assert [packing_twin.position(k, epoch, count, p, q) for k in range(len(expected))] == expected
+
+
+@pytest.mark.parametrize("row", vectors("slices"), ids=lambda row: "-".join(map(str, row[:6])))
+def test_slices(row: list) -> None:
+    """A slice has the documents of the vectors, and counts those before each position (ORD-16)."""
+    *numbers, expected = row
+    chosen = Slice(*numbers)
+    assert chosen.num_documents == len(expected) == packing_twin.slice_size(*numbers[1:])
+    assert chosen.positions(range(len(expected))).tolist() == expected
+    assert slice_positions(range(len(expected)), chosen) == expected
+    last = chosen.first + chosen.count + 4
+    assert chosen.before(range(last)).tolist() == [sum(x < position for x in expected) for position in range(last)]
+    assert [x for x in range(last) if chosen.number_of(x) is not None] == expected
+
+
+@pytest.mark.parametrize("row", vectors("huge_slices"), ids=lambda row: "-".join(map(str, row[:6])))
+def test_huge_slices(row: list) -> None:
+    """Slices of up to 10**12 documents equal the vectors, in the kernel too (ORD-16)."""
+    *numbers, size, places = row
+    chosen = Slice(*numbers)
+    assert chosen.num_documents == size == packing_twin.slice_size(*numbers[1:])
+    for y, position in places:
+        assert packing_twin.slice_position(y, *numbers) == position
+        assert chosen.positions(y) == slice_positions([y], chosen)[0] == position
+        assert chosen.number_of(position) == y
 
 
 def classes_of(counts: list, length: int) -> LengthClasses:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
-from tokenstore.order import bitset, packed, permutation, repeats, windows
+from tokenstore.order import bitset, packed, permutation, repeats, slices, windows
 from tokenstore.order.classes import COPY, MEMBER, PIECE, SLOT, LengthClasses, entry_of, length_classes
 from tokenstore.order.keys import as_bits, base_key, counted_key
 from tokenstore.order.packing import Packing, num_best_fit, pack, pack_singles
@@ -51,6 +51,20 @@ def _run(first: int, n: int, key: int, out: np.ndarray) -> None:
 def permute_consecutive(first: int, count: int, n: int, key: int) -> list[int]:
     out = np.empty(count, np.int64)
     _run(first, n, as_bits(np.uint64(key)), out)
+    return out.tolist()
+
+
+@njit
+def _slice_positions(numbers: np.ndarray, first: int, step: int, p: int, q: int, out: np.ndarray) -> None:
+    for j in range(numbers.size):
+        out[j] = slices.slice_position(numbers[j], first, step, p, q)
+
+
+def slice_positions(numbers: Sequence[int], chosen: slices.Slice) -> list[int]:
+    """`slice_position` of each document of a slice."""
+    out = np.empty(len(numbers), np.int64)
+    numbers = np.array(numbers, np.int64)
+    _slice_positions(numbers, chosen.first + chosen.i, chosen.n, chosen.p, chosen.q, out)
     return out.tolist()
 
 

@@ -49,6 +49,7 @@ from tokenstore.batches.tables import (
     BAD_INDEX,
     CLASS_KEY,
     FIRST_FILE,
+    IN_SLICE,
     INDEX_FILE,
     NOT_PACKED,
     NUM_DOCUMENTS,
@@ -56,6 +57,10 @@ from tokenstore.batches.tables import (
     NUM_TOKENS,
     PACKING,
     ROW_KEY,
+    SLICE_FIRST,
+    SLICE_P,
+    SLICE_Q,
+    SLICE_STEP,
     P,
     Q,
 )
@@ -66,6 +71,7 @@ from tokenstore.order.classes import COPY, MEMBER, PIECE, SLOT, entry_of
 from tokenstore.order.keys import counted_key
 from tokenstore.order.packed import permute_each, shuffle_slots, slots_of_bin
 from tokenstore.order.repeats import position_of
+from tokenstore.order.slices import slice_position
 
 # Rows of the int64 scratch. The first five have one column per piece: ROOM, its length class in tokens; PLACE, its
 # slot, then its place in the length index, then its document; NUMBER, its number in the document; PIECE_STORE, its
@@ -178,7 +184,11 @@ def _find_places(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> boo
             row = stores[store]
             place = position_of(entries[entry, COPY] + copy, epoch, row[P], row[Q])
             work[NUMBER, j], work[PIECE_STORE, j] = piece, store
-            work[PLACE, j] = place if place < row[NUM_DOCUMENTS] else -1
+            if place < row[IN_SLICE]:
+                place = slice_position(place, row[SLICE_FIRST], row[SLICE_STEP], row[SLICE_P], row[SLICE_Q])
+            else:
+                place = -1
+            work[PLACE, j] = place
             if not is_mapped(block, row[INDEX_FILE]) or not is_mapped(block, row[FIRST_FILE]):
                 return False
             prefetch(files[row[INDEX_FILE], ADDRESS] + place * (4 if row[NUM_DOCUMENTS] <= MOST_SHORT_NUMBERS else 8))

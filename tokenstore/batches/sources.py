@@ -8,6 +8,8 @@ from fractions import Fraction
 
 from tokenstore.format.layout import LENGTH_INDEX_NAME
 from tokenstore.order.classes import LengthClasses
+from tokenstore.order.repeats import Member
+from tokenstore.order.slices import Slice
 from tokenstore.store import Store
 
 
@@ -19,11 +21,27 @@ class SourceMember:
         name: name of the source whose store this is.
         store: the open store.
         repeat: average number of times that an epoch contains each document.
+        chosen: the documents that the source uses.
+        by_length: these documents by length; None under `concat`, which uses all documents in the order of the store.
     """
 
     name: str
     store: Store
     repeat: Fraction
+    chosen: Slice
+    by_length: Member | None = None
+
+    @property
+    def is_sliced(self) -> bool:
+        """Whether the source uses only some of the documents of its store."""
+        return not self.chosen.is_all(len(self.store))
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of its documents, each counted once."""
+        if self.by_length is None or not self.is_sliced:
+            return self.store.num_tokens
+        return self.by_length.num_tokens
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,7 @@ class Source:
         pool = {member.name: {**self._content(member), "repeat": str(member.repeat)} for member in self.members}
         return {"pool": pool, "num_sequences": self.num_sequences}
 
-    def _content(self, member: SourceMember) -> dict[str, str]:
+    def _content(self, member: SourceMember) -> dict[str, object]:
         """Identity of a member's content.
 
         The digest does not cover the length index, but packing reads it. So its checksum is part of the identity of
@@ -75,4 +93,16 @@ class Source:
         """
         if self.packing == "concat":
             return {"digest": member.store.digest}
-        return {"digest": member.store.digest, "length_index": member.store.entry(LENGTH_INDEX_NAME).checksum}
+        content: dict[str, object] = {
+            "digest": member.store.digest,
+            "length_index": member.store.entry(LENGTH_INDEX_NAME).checksum,
+        }
+        if not member.is_sliced:
+            return content
+        chosen = member.chosen
+        slice_of = {
+            "documents": [chosen.first, chosen.first + chosen.count],
+            "take": [chosen.i, chosen.n],
+            "fraction": [chosen.p, chosen.q],
+        }
+        return {**content, "slice": slice_of}

@@ -18,9 +18,11 @@ from tokenstore.store.maps import MAX_MAPS
 from tokenstore.store.pin import Pace
 
 # Columns of `stores`. FIRST_FILE: number of its boundaries file. INDEX_FILE: number of its length index, FIRST_MASK:
-# number of its first mask file; -1 if there is none. P / Q: repeat factor
+# number of its first mask file; -1 if there is none. P / Q: repeat factor. IN_SLICE: documents of its slice, or of the
+# store; the others are the arguments of `slice_position`
 NUM_TOKENS, NUM_DOCUMENTS, FIRST_FILE, NUM_SHARDS, TOKEN_BYTES, VOCAB_SIZE, INDEX_FILE, FIRST_MASK, P, Q = range(10)
-STORE_COLUMNS = 10
+IN_SLICE, SLICE_FIRST, SLICE_STEP, SLICE_P, SLICE_Q = range(10, 15)
+STORE_COLUMNS = 15
 # Columns of `sources`. STORE: its store, if it is not a pool. PACKING: row of `packings` used last. *_KEY: base keys
 NUM_SEQUENCES, STORE, SEQUENCE_KEY, OFFSET_KEY, CLASS_KEY, ROW_KEY, PACKING = range(7)
 SOURCE_COLUMNS = 7
@@ -60,7 +62,7 @@ class Tables:
             masks = [store.mask_number(shard) for shard in range(len(shards))] if store.manifest.has_masks else []
             first_mask = len(files) + len(owners) if masks else -1
             sizes = (store.num_tokens, len(store), len(files), len(shards), store.dtype.itemsize, store.vocab_size)
-            self.stores[number] = (*sizes, order, first_mask, 1, 1)
+            self.stores[number] = (*sizes, order, first_mask, 1, 1, len(store), 0, 1, 1, 1)
             self._owners += [(number, owner) for owner in owners + masks]
             files += [(0, 0, store.num_tokens, 0, 0)]
             files += [(0, shard.first_token, shard.num_tokens, 0, 0) for shard in shards]
@@ -72,7 +74,10 @@ class Tables:
             keys = (as_bits(base_key(seed, purpose, source.name)) for purpose in _PURPOSES)
             self.sources[number] = (source.num_sequences, numbers[source.members[0].name], *keys, 0)
             for member in source.members:
-                self.stores[numbers[member.name], P : Q + 1] = member.repeat.numerator, member.repeat.denominator
+                row = self.stores[numbers[member.name]]
+                row[P : Q + 1] = member.repeat.numerator, member.repeat.denominator
+                chosen = member.chosen
+                row[IN_SLICE:] = chosen.num_documents, chosen.first + chosen.i, chosen.n, chosen.p, chosen.q
         self._held: dict[int, np.ndarray] = {}
         self._most_held = MAX_MAPS
         self._all_used = -1

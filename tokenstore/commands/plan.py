@@ -118,6 +118,7 @@ def _show_summary(console: Console, summary: "PlanSummary") -> None:
     rows = (_source_cells(row, number) for number, row in enumerate(summary.sources))
     titles = ("source", "target", "actual", "token share", "sequences", "tokens", "epochs", "padding")
     table(console, rows, *titles, right=range(1, 8))
+    _show_slices(console, summary)
     _show_epochs(console, summary)
     _show_stages(console, summary)
     for text in summary.warnings:
@@ -150,6 +151,23 @@ def _source_cells(row: "SourceRow", number: int) -> tuple[str | Text, ...]:
         f"{progress.epochs:,.3f}" + (f" of {row.max_epochs}" if row.max_epochs else ""),
         percentage(progress.padding),
     )
+
+
+def _show_slices(console: Console, summary: "PlanSummary") -> None:
+    if not summary.slices:
+        return
+    heading(console, "Slices")
+    colours = {row.name: colour(number) for number, row in enumerate(summary.sources)}
+    rows = (
+        (
+            Text(clip(row.source, 60), colours.get(row.source, "")),
+            row.slice,
+            f"{row.num_documents:,} of {row.store_documents:,}",
+            f"{row.num_tokens:,} of {row.store_tokens:,} ({percentage(row.num_tokens / row.store_tokens)})",
+        )
+        for row in summary.slices
+    )
+    table(console, rows, "source", "slice", "documents", "tokens", right=(2, 3), folds=1)
 
 
 def _show_epochs(console: Console, summary: "PlanSummary") -> None:

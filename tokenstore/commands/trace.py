@@ -225,7 +225,9 @@ def _show_appearances(
     if shown:
         table(console, (_cells(each, sizes[0]) for each in shown), *_titles(sizes[0]), right=range(6))
     else:
-        console.print("the document does not appear")
+        chosen = plan.config.sources[source].slice_text
+        why = f"; source {clip(source, 60)} uses a slice of its store ({chosen})" if chosen else ""
+        console.print(f"the document does not appear{why}", soft_wrap=True)
     if not complete:
         console.print("there are more; use --limit, --epoch or --steps to see them", soft_wrap=True)
 

@@ -156,6 +156,20 @@ x = counted_key(row key of k, t). Slot y of class v is the slot of ORD-13 with t
 permute(y, h[v], counted_key(class key of e, v)). The pieces follow one another in the row. An empty piece takes no space, and
 the rest of the row is padding.
 
+ORD-16 Slices (`slices.py`). A source of packing `best_fit` or `none`, or a member of a pool, can use a slice of the
+documents of its store. Three filters apply to the positions of ORD-12, in this order. Each numbers the positions that it
+keeps from 0 again, as x of the next filter. A filter that is not given keeps everything.
+    documents a..b   keeps the documents of a to b tokens: c positions, which follow one another, from position f on
+    take i/n         keeps x if x mod n = i
+    fraction p/q     keeps x if ((x + 1) p) div q > (x p) div q; p/q is at most 1, in lowest terms
+The slice therefore has D' documents, and its document number y = 0..D'-1 is at position g(y) of the store:
+    D' = (max(ceil((c - i) / n), 0) p) div q;   g(y) = f + i + n (ceil((y + 1) q / p) - 1)
+ORD-12 to ORD-15 apply to the slice as to a store that has only these documents: D is D', x is y, and a run has the documents
+of one length that are in the slice. No key is involved, so the same words mean the same documents in every epoch and every
+plan. A slice that keeps every document is the same as none. In the history a slice is f, f + c, i, n, p and q.
+Worked example: tokens 1 2 2 3 3 3 4 4 5 9 by position; documents 2..5: f = 1, c = 8, positions 1..8; take 1/2: 2 4 6 8;
+fraction 2/3: x = 1 and 2 of x = 0..3, and D' = 2: positions 4 and 6, documents of 3 and 4 tokens.
+
 Not promised: the same order across versions of this text. A change of any rule above is a new ORDER_VERSION.
 Why not numpy's Generator? Its streams are stable, its shuffles are not (NEP 19), and an array of n indices is not O(1).
 Why interleave before the division among ranks? Slicing first makes all ranks draw from the same source in the same step.

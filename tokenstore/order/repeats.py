@@ -41,6 +41,11 @@ class Member:
         """Number of copies in an epoch, including those that are empty in some epochs."""
         return -(-self.num_documents * self.p // self.q)
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all documents, each counted once."""
+        return int(np.dot(self.lengths, np.diff(self.starts, append=self.num_documents)))
+
 
 @inline_kernel
 def position_of(copy: int, epoch: int, p: int, q: int) -> int:

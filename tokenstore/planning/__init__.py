@@ -2,6 +2,7 @@
 
 config.py       PlanConfig: what the user asks for (plan.yaml)
 checks.py       validation of its fields, and the messages for invalid ones
+contradictions.py  fields that contradict each other
 plan_file.py    reads the fields of plan.yaml; yaml_text.py parses the YAML
 resolve.py      configuration and stores -> the sources of a run, each with its sequences per epoch
 feasibility.py  sources -> the schedule of the run, or why it is not feasible

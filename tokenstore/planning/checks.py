@@ -8,12 +8,14 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass, fields
 from decimal import Decimal, InvalidOperation
 from difflib import get_close_matches
+from fractions import Fraction
 from functools import cache, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from tokenstore.errors import ConfigError
 
 _MOST_MISTAKES = 20  # described per message; a file can contain thousands
+MOST_PARTS = 1_000_000  # of a slice; keeps the products of its arithmetic in 62 bits
 _MOST_DIGITS = 100  # of a decimal: exact arithmetic on a number of 500,000 digits would take seconds
 
 
@@ -129,6 +131,47 @@ def flag(value: Any, place: str, mistakes: Mistakes) -> Any:
     return value if isinstance(value, bool) else mistakes.add(place, expected("true or false", value))
 
 
+class Take(NamedTuple):
+    """Part number `part`, from 0, of `parts` interleaved parts, written `part/parts`."""
+
+    part: int
+    parts: int
+
+    def __str__(self) -> str:
+        return f"{self.part}/{self.parts}"
+
+
+def proper_fraction(value: Any, place: str, mistakes: Mistakes) -> Any:
+    """A fraction above 0 and at most 1, such as "1/16" or 0.25, with a denominator of at most MOST_PARTS, as a Fraction."""
+    rule = f"a fraction such as 1/16, above 0 and at most 1, with a denominator of at most {MOST_PARTS:,}"
+    if isinstance(value, Fraction):
+        exact: Fraction | None = value
+    elif isinstance(value, str) and "/" in value:
+        parts = _whole_numbers(value)
+        exact = Fraction(*parts) if parts and parts[1] else None
+    else:
+        number = _as_decimal(value)
+        usable = number is not None and number.is_finite() and _digits(number)[0] <= _MOST_DIGITS
+        exact = Fraction(number) if number is not None and usable else None
+    valid = exact is not None and 0 < exact <= 1 and exact.denominator <= MOST_PARTS
+    return exact if valid else mistakes.add(place, expected(rule, value))
+
+
+def part_of(value: Any, place: str, mistakes: Mistakes) -> Any:
+    """`i/n` with i below n, which is at most MOST_PARTS, as a Take. A pair (i, n) is accepted too."""
+    pair = _whole_numbers(value) if isinstance(value, str) else tuple(value) if is_list(value) else None
+    if pair is not None and len(pair) == 2 and all(map(is_integer, pair)) and 0 <= pair[0] < pair[1] <= MOST_PARTS:
+        return Take(*pair)
+    return mistakes.add(place, expected(f"i/n with i from 0 to n - 1 and n at most {MOST_PARTS:,}, such as 0/4", value))
+
+
+def _whole_numbers(value: str) -> tuple[int, ...] | None:
+    """The two numbers of "3/16"; None if it is written otherwise."""
+    parts = [part.strip() for part in value.split("/")]
+    whole = len(parts) == 2 and all(part.isascii() and part.isdigit() and len(part) <= 9 for part in parts)
+    return tuple(map(int, parts)) if whole else None
+
+
 def one_of(*words: str) -> Check:
     """One of two or more strings."""
     rule = f"one of {', '.join(map(repr, words[:-1]))} or {words[-1]!r}"
@@ -227,9 +270,11 @@ def _as_json(value: Any) -> Any:
         return value.as_json()
     if isinstance(value, dict):
         return {name: _as_json(each) for name, each in value.items()}
+    if isinstance(value, Take):
+        return str(value)
     if isinstance(value, tuple):
         return [_as_json(each) for each in value]
-    return str(value) if isinstance(value, Decimal) else value
+    return str(value) if isinstance(value, Decimal | Fraction) else value
 
 
 @cache

@@ -4,7 +4,7 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from itertools import pairwise
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Required, Self, TypedDict, Unpack
 
@@ -12,6 +12,7 @@ from tokenstore.errors import ConfigError
 from tokenstore.planning.checks import (
     Checked,
     Mistakes,
+    Take,
     decimal,
     dict_of,
     expected,
@@ -22,8 +23,11 @@ from tokenstore.planning.checks import (
     list_of,
     one_of,
     optional,
+    part_of,
+    proper_fraction,
     text,
 )
+from tokenstore.planning.contradictions import contradictions
 from tokenstore.planning.plan_file import read_yaml
 
 MOST = 1 << 48  # upper limit of every count; ORD-10 limits their products, checked when the schedule is computed
@@ -65,6 +69,16 @@ class SourceFields(TypedDict, total=False):
     pool: Sequence[str] | Mapping[str, Number] | None
     weight: Number | None
     max_epochs: int | None
+    documents: "DocumentRange | DocumentFields | None"
+    take: str | tuple[int, int] | None
+    fraction: Number | Fraction | None
+
+
+class DocumentFields(TypedDict, total=False):
+    """Fields of a DocumentRange, as a dictionary."""
+
+    min_tokens: int
+    max_tokens: int | None
 
 
 class StageFields(TypedDict, total=False):
@@ -99,6 +113,23 @@ class PlanFields(RunFields, total=False):
 
 
 @dataclass(frozen=True, init=False)
+class DocumentRange(Checked):
+    """Lengths of documents.
+
+    Attributes:
+        min_tokens: the fewest tokens of a document, with its end-of-text token.
+        max_tokens: the most tokens of a document. Default: no limit.
+    """
+
+    what: ClassVar[str] = "documents"
+    min_tokens: Annotated[int, _COUNT] = 1
+    max_tokens: Annotated[int | None, optional(_COUNT)] = None
+
+    def __init__(self, /, **fields: Unpack[DocumentFields]):
+        super().__init__(**fields)
+
+
+@dataclass(frozen=True, init=False)
 class SourceConfig(Checked):
     """A source of a plan: a store, or a pool of other sources whose documents are packed together.
 
@@ -109,6 +140,11 @@ class SourceConfig(Checked):
             is how often one epoch contains each document of that source.
         weight: share of the sequences, relative to the other sources. Stages can replace it.
         max_epochs: maximum number of passes over the source. Default: no limit.
+        documents: use only documents of some lengths: `{min_tokens: 64, max_tokens: 4096}`, both included. This and the next
+            two fields select a slice of the store. They are applied in this order, and need packing best_fit or none.
+        take: `i/n`, with i from 0: of these documents, sorted by length, use every n-th, starting with number i. The
+            parts 0/4, 1/4, 2/4 and 3/4 are disjoint and together complete.
+        fraction: `1/16` or 0.0625: of these documents, use an evenly spaced fraction.
     """
 
     what: ClassVar[str] = "source"
@@ -117,9 +153,28 @@ class SourceConfig(Checked):
     pool: Annotated[tuple[str, ...] | dict[str, Decimal] | None, optional(_check_pool)] = None
     weight: Annotated[Decimal | None, optional(_WEIGHT)] = None
     max_epochs: Annotated[int | None, optional(_COUNT)] = None
+    documents: Annotated[DocumentRange | None, optional(DocumentRange.check)] = None
+    take: Annotated[Take | None, optional(part_of)] = None
+    fraction: Annotated[Fraction | None, optional(proper_fraction)] = None
 
     def __init__(self, /, **fields: Unpack[SourceFields]):
         super().__init__(**fields)
+
+    @property
+    def slice_fields(self) -> tuple[str, ...]:
+        """Names of the fields that select a slice of the store, of those that are set."""
+        return tuple(name for name in ("documents", "take", "fraction") if getattr(self, name) is not None)
+
+    @property
+    def slice_text(self) -> str:
+        """The slice as it is written, for messages: `64 to 4,096 tokens, take 0/4, fraction 1/16`."""
+        parts = []
+        if (lengths := self.documents) is not None:
+            most = f"to {lengths.max_tokens:,} tokens" if lengths.max_tokens else "or more tokens"
+            parts.append(f"{lengths.min_tokens:,} {most}")
+        return ", ".join(
+            [*parts, *(f"{name} {getattr(self, name)}" for name in self.slice_fields if name != "documents")]
+        )
 
     @property
     def repeats(self) -> dict[str, Decimal]:
@@ -205,7 +260,7 @@ class PlanConfig(Checked):
 
     def __init__(self, /, **fields: Unpack[PlanFields]):
         super().__init__(**fields)
-        if wrong := self._contradictions():
+        if wrong := contradictions(self):
             raise ConfigError("plan: " + "; ".join(wrong))
 
     @classmethod
@@ -224,15 +279,6 @@ class PlanConfig(Checked):
         except ConfigError as error:
             raise ConfigError(f"{error} ({path})") from None
 
-    def _contradictions(self) -> list[str]:
-        return [
-            *self._wrong_names(),
-            *self._wrong_pools(),
-            *self._wrong_weights(),
-            *self._wrong_steps(),
-            *self._wrong_words(),
-        ]
-
     @property
     def drawn_sources(self) -> tuple[str, ...]:
         """Names of the sources that sequences are drawn from: all sources that are not members of a pool."""
@@ -243,94 +289,6 @@ class PlanConfig(Checked):
     def pads_last_batch(self) -> bool:
         """Whether a last step that is not full is filled with empty rows."""
         return (self.last_batch or ("pad" if self.packing == "none" else "drop")) == "pad"
-
-    def _wrong_names(self) -> list[str]:
-        """Names that are not valid Unicode: half of a surrogate pair cannot be encoded (ORD-1)."""
-        return [
-            f"sources: {name!a} is not a valid name: it contains half of a surrogate pair"
-            for name in self.sources
-            if any("\ud800" <= character <= "\udfff" for character in name)
-        ]
-
-    def _wrong_pools(self) -> list[str]:
-        wrong = []
-        pool_of: dict[str, str] = {}
-        for name, source in self.sources.items():
-            if (source.path is None) == (source.pool is None):
-                wrong.append(f"sources.{name}: expected either a path or a pool, found {_found(source)}")
-            if source.pool is not None and not source.repeats:
-                wrong.append(f"sources.{name}.pool: expected at least one source, found none")
-            if source.pool is not None and source.version is not None:
-                wrong.append(f"sources.{name}.version: a pool has no version; set the version of its members instead")
-            if isinstance(source.pool, tuple) and len(set(source.pool)) < len(source.pool):
-                wrong.append(f"sources.{name}.pool: a source is listed twice; write {{name: 2}} to repeat it")
-            for each in source.repeats:
-                if each not in self.sources or self.sources[each].path is None:
-                    wrong.append(f"sources.{name}.pool: expected names of sources with a path, found {each!r}")
-                elif self.sources[each].weight is not None or self.sources[each].max_epochs is not None:
-                    wrong.append(f"sources.{each}: a member of a pool has no weight or max_epochs; set them on {name}")
-                if pool_of.setdefault(each, name) != name:
-                    wrong.append(
-                        f"sources.{each}: is a member of two pools, {pool_of[each]} and {name}; keep it in one"
-                    )
-            if source.pool is not None and self.packing == "concat":
-                wrong.append(f"sources.{name}.pool: only valid with packing best_fit or none, found packing concat")
-        return wrong
-
-    def _wrong_words(self) -> list[str]:
-        wrong = []
-        if self.cross_document_targets and self.packing != "concat":
-            wrong.append(f"cross_document_targets: only valid with packing concat, found packing {self.packing}")
-        if self.temperature is not None and any(source.weight is not None for source in self.sources.values()):
-            wrong.append("temperature: cannot be combined with weights; remove the temperature or all weights")
-        return wrong
-
-    def _wrong_weights(self) -> list[str]:
-        given = {name: source.weight for name, source in self.sources.items() if source.weight is not None}
-        wrong = []
-        if given and not any(given.values()):
-            wrong.append("sources: expected at least one weight above 0, found none")
-        for i, stage in enumerate(self.stages):
-            if stage.weights is None:
-                if stage.global_batch_size is None:
-                    wrong.append(f"stages[{i}]: expected weights or global_batch_size, found neither")
-                continue
-            if unknown := sorted(set(stage.weights) - set(self.drawn_sources)):
-                wrong.append(
-                    f"stages[{i}].weights: expected names of sources ({', '.join(self.drawn_sources)}), found {unknown}"
-                )
-            if not any(stage.weights.values()):
-                wrong.append(f"stages[{i}].weights: expected at least one weight above 0, found none")
-        staged = {name for stage in self.stages for name in stage.weights or {}}
-        if staged and not given:
-            wrong.append("sources: have no weights although a stage sets some; give each source a weight")
-        for name in self.drawn_sources:
-            if given and name not in given and name not in staged:
-                wrong.append(
-                    f"sources.{name}: has no weight although other sources have one, so it would get no sequences;"
-                    " give it a weight, or 0 to declare it only"
-                )
-        if isinstance(self.num_steps, str) and self.on_exhausted is not None:
-            wrong.append(
-                f"on_exhausted: not valid with num_steps {self.num_steps}, found {self.on_exhausted}; remove one of them"
-            )
-        return wrong
-
-    def _wrong_steps(self) -> list[str]:
-        wrong = []
-        starts = [stage.from_step for stage in self.stages]
-        if starts != sorted(set(starts)):
-            wrong.append(f"stages: expected from_step to increase, found {starts}")
-        if any(start >= stop for start, stop in self.skip_steps):
-            wrong.append("skip_steps: expected [start, stop] with start below stop")
-        ranges = sorted(self.skip_steps)
-        if any(a[1] > b[0] for a, b in pairwise(ranges)):
-            wrong.append("skip_steps: ranges overlap; merge them")
-        return wrong
-
-
-def _found(source: SourceConfig) -> str:
-    return "neither" if source.path is None else "both"
 
 
 def _moved(source: Any, folder: Path) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenstore.batches.sources import Source
+from tokenstore.batches.sources import Source, SourceMember
 from tokenstore.errors import ConfigError, TokenStoreError
 from tokenstore.order.schedule import DROP, ERROR, MOST_SEQUENCES, STOP, Schedule, Stage, cursor_of, lay_out
 from tokenstore.order.weights import integer_shares, tempered
@@ -34,15 +34,11 @@ def _open(name: str, source: SourceConfig, allow_links: str | Path | None) -> St
 
 
 def check_stores(stores: Mapping[str, Store]) -> None:
-    """ConfigError if the stores have different tokenizers. Warns if the same store is used twice."""
+    """ConfigError if the stores have different tokenizers."""
     identities: dict[tuple[str, str | None, int], str] = {}
-    digests: dict[str, str] = {}
     for name, store in stores.items():
         tokenizer = store.manifest.tokenizer
         identities.setdefault((tokenizer.kind, tokenizer.sha256, store.vocab_size), name)
-        other = digests.setdefault(store.digest, name)
-        if other != name:
-            warnings.warn(f"sources {other} and {name} are the same store ({store.digest[:12]}...)", stacklevel=3)
     if len(identities) > 1:
         rows = ", ".join(
             f"{name}: {kind} {(sha or '')[:12]} with {size} ids" for (kind, sha, size), name in identities.items()
@@ -50,6 +46,21 @@ def check_stores(stores: Mapping[str, Store]) -> None:
         raise ConfigError(
             f"sources: expected stores of one tokenizer, found {len(identities)} ({rows}); build or adopt them with the same tokenizer"
         )
+
+
+def warn_of_shared_documents(sources: Sequence[Source]) -> None:
+    """Warn if two sources use the same documents. Disjoint slices of one store do not."""
+    earlier: dict[str, list[SourceMember]] = {}
+    for member in sorted((member for source in sources for member in source.members), key=lambda member: member.name):
+        others = earlier.setdefault(member.store.digest, [])
+        if other := next((each for each in others if each.chosen.overlaps(member.chosen)), None):
+            sliced = member.is_sliced or other.is_sliced
+            what = "use overlapping slices of the same store" if sliced else "are the same store"
+            hint = "; disjoint ones are, for example, take: 0/2 and take: 1/2" if sliced else ""
+            warnings.warn(
+                f"sources {other.name} and {member.name} {what} ({member.store.digest[:12]}...){hint}", stacklevel=3
+            )
+        others.append(member)
 
 
 def pad_id(sources: Sequence[Source], schedule: Schedule) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenstore.batches.packings import Packings
-from tokenstore.batches.sources import Source
+from tokenstore.batches.sources import Source, SourceMember
 from tokenstore.errors import CorruptionError
 from tokenstore.format.layout import BOUNDARIES_NAME, LENGTH_INDEX_NAME
 from tokenstore.order.classes import slot_of
@@ -58,6 +58,9 @@ class Finder:
             raise IndexError(f"document: expected one of {num_documents}, found {document} (source {source})")
         if epoch is not None:
             check_epoch(epoch)
+        if drawn.members[member].is_sliced and _position(drawn.members[member], document)[1] is None:
+            return iter(())  # the plan never uses it
+        if epoch is not None:
             epochs: Iterator[int] = iter([operator.index(epoch)])
         else:
             before = (
@@ -126,12 +129,14 @@ class Finder:
         self, number: int, source: Source, member: int, document: int, epoch: int
     ) -> Iterator[tuple[int, int, int]]:
         """(sequence in the epoch, start, stop) of each piece of a document of a packed source."""
-        store, repeat = source.members[member].store, source.members[member].repeat
-        runs = store.runs()
-        size, position = _position(store, runs, document)
-        copy_starts = runs[:, 1] * repeat.numerator // repeat.denominator
-        for copy in copies_of(position, epoch, repeat.numerator, repeat.denominator):
-            room = int(runs[int(np.searchsorted(copy_starts, copy, side="right")) - 1, 0])
+        by_length = source.members[member].by_length
+        size, position = _position(source.members[member], document)
+        if by_length is None or position is None:
+            return
+        p, q = by_length.p, by_length.q
+        copy_starts = by_length.starts * p // q
+        for copy in copies_of(position, epoch, p, q):
+            room = int(by_length.lengths[int(np.searchsorted(copy_starts, copy, side="right")) - 1])
             for piece in range(-(-size // self._length)):
                 length, slot = slot_of(source.classes, member, copy, piece, room)
                 slot = self._before(slot, int(source.classes.counts[length]), "class", source.name, epoch, length)
@@ -162,8 +167,10 @@ def check_epoch(epoch: int) -> None:
         raise ValueError(f"epoch: expected less than 2**48, found {epoch}")
 
 
-def _position(store: Store, runs: np.ndarray, document: int) -> tuple[int, int]:
-    """(tokens, position by length) of a document (ORD-12)."""
+def _position(member: SourceMember, document: int) -> tuple[int, int | None]:
+    """(tokens, position by length among those of the slice) of a document (ORD-12); None if it is not in the slice."""
+    store = member.store
+    runs = store.runs()
     start, stop = (int(x) for x in store.boundaries()[document : document + 2])
     run = int(np.searchsorted(runs[:, 0], stop - start))
     if run == len(runs):
@@ -173,7 +180,7 @@ def _position(store: Store, runs: np.ndarray, document: int) -> tuple[int, int]:
     position = first + int(np.searchsorted(store.length_index()[first:end], document))
     if runs[run, 0] != stop - start or position == end or store.length_index()[position] != document:
         raise _misplaced(store, document)
-    return stop - start, position
+    return stop - start, member.chosen.number_of(position)
 
 
 def _misplaced(store: Store, document: int) -> CorruptionError:

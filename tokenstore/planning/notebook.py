@@ -38,10 +38,14 @@ def _rows(plan: "Plan") -> Iterator[tuple[object, ...]]:
         used = counts.get(source.name, 0)
         of_run = (used, f"{used / source.num_sequences:.2f}") if finite else ()
         share = f"{100 * shares.get(source.name, 0) / total:.1f} %"
-        yield source.name, _stores(source), share, source.num_sequences, *of_run
+        yield source.name, _stores(plan, source), share, source.num_sequences, *of_run
     if (more := len(plan.sources) - _MOST_ROWS) > 0:
         yield (f"and {more:,} more", *[""] * (5 if finite else 3))
 
 
-def _stores(source: Source) -> str:
-    return ", ".join(str(member.store.path) for member in source.members)
+def _stores(plan: "Plan", source: Source) -> str:
+    slices = {member.name: plan.config.sources[member.name].slice_text for member in source.members}
+    return ", ".join(
+        str(member.store.path) + (f" ({slices[member.name]})" if slices[member.name] else "")
+        for member in source.members
+    )

@@ -28,6 +28,7 @@ from tokenstore.planning.feasibility import (
     pad_id,
     warn_if_suspicious,
     warn_of_padding,
+    warn_of_shared_documents,
 )
 from tokenstore.planning.find import Finder, Occurrence
 from tokenstore.planning.notebook import plan_html
@@ -105,6 +106,7 @@ class Plan(Timeline):
         self._renew()
         renew_after_fork(self, Plan._renew)
         used = {name for stage in self.schedule.stages for name in stage.shares}
+        warn_of_shared_documents(self.sources)
         warn_of_padding([source for source in self.sources if source.name in used], config.sequence_length)
         warn_if_suspicious(config, self.num_sequences, self.schedule)
 

@@ -146,8 +146,8 @@ def _members(source: Source, epochs: Fraction) -> dict[str, MemberProgress]:
     """Progress of the members of a pool after `epochs` of the pool."""
     if not source.is_pool:
         return {}
-    passes = {member: epochs * member.repeat for member in source.members}
-    return {each.name: MemberProgress(float(n), int(n * each.store.num_tokens)) for each, n in passes.items()}
+    passes = [(member, epochs * member.repeat) for member in source.members]
+    return {member.name: MemberProgress(float(n), int(n * member.num_tokens)) for member, n in passes}
 
 
 def _steps_per_epoch(source: Source, shares: Mapping[str, int], batch_size: int) -> float | None:

@@ -1,16 +1,19 @@
-"""Configuration and opened stores -> the sources of a run, each with its sequences per epoch."""
+"""Configuration and opened stores -> the sources of a run, each with its documents and sequences per epoch."""
 
 from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
+
+import numpy as np
 
 from tokenstore.batches.sources import Source, SourceMember
 from tokenstore.errors import ConfigError
 from tokenstore.order.classes import length_classes
 from tokenstore.order.packing import num_best_fit
 from tokenstore.order.repeats import Member
+from tokenstore.order.slices import Slice
 from tokenstore.order.windows import num_windows
-from tokenstore.planning.config import PlanConfig
+from tokenstore.planning.config import PlanConfig, SourceConfig
 from tokenstore.store import Store
 
 
@@ -21,32 +24,74 @@ def resolve_sources(config: PlanConfig, stores: Mapping[str, Store]) -> tuple[So
 
 def _source(name: str, config: PlanConfig, stores: Mapping[str, Store]) -> Source:
     repeats = config.sources[name].repeats or {name: Decimal(1)}
-    members = tuple(SourceMember(each, stores[each], Fraction(repeats[each])) for each in sorted(repeats))
     if config.packing == "concat":
-        return _concat_source(name, members, config.sequence_length)
-    for member in members:
-        if not member.store.has_length_index:
-            raise ConfigError(
-                f"source {member.name}: expected a length index for packing {config.packing}, found none"
-                f" ({member.store.path}); run `tokenstore index {member.store.path}`, or use packing: concat"
-            )
-    classes = length_classes([_by_length(member) for member in members], config.sequence_length)
+        return _concat_source(name, stores[name], config.sequence_length)
+    members = tuple(_member(each, config, stores[each], Fraction(repeats[each])) for each in sorted(repeats))
+    classes = length_classes([member.by_length for member in members if member.by_length], config.sequence_length)
     num_sequences = num_best_fit(classes) if config.packing == "best_fit" else classes.num_pieces
-    num_tokens = sum((member.store.num_tokens * member.repeat for member in members), Fraction(0))
+    num_tokens = sum((member.num_tokens * member.repeat for member in members), Fraction(0))
     return Source(name, config.packing, members, num_sequences, num_tokens, classes)
 
 
-def _by_length(member: SourceMember) -> Member:
-    lengths, starts = member.store.runs().T.copy()
-    return Member(lengths, starts, len(member.store), member.repeat.numerator, member.repeat.denominator)
+def _member(name: str, config: PlanConfig, store: Store, repeat: Fraction) -> SourceMember:
+    """A store of a packed source: its slice, and the documents of the slice by length (ORD-16)."""
+    if not store.has_length_index:
+        raise ConfigError(
+            f"source {name}: expected a length index for packing {config.packing}, found none"
+            f" ({store.path}); run `tokenstore index {store.path}`, or use packing: concat"
+        )
+    lengths, starts = store.runs().T.copy()
+    chosen = _slice(name, config.sources[name], store, lengths, starts)
+    if not chosen.is_all(len(store)):
+        edges = chosen.before(np.append(starts, len(store)))
+        kept = np.diff(edges) > 0
+        lengths, starts = lengths[kept], edges[:-1][kept]
+    by_length = Member(lengths, starts, chosen.num_documents, repeat.numerator, repeat.denominator)
+    return SourceMember(name, store, repeat, chosen, by_length)
 
 
-def _concat_source(name: str, members: tuple[SourceMember, ...], length: int) -> Source:
-    store = members[0].store
+def _slice(name: str, source: SourceConfig, store: Store, lengths: np.ndarray, starts: np.ndarray) -> Slice:
+    """The slice of a source. ConfigError if it has no documents.
+
+    Args:
+        name: name of the source.
+        source: its configuration.
+        store: its store.
+        lengths: int64[runs], tokens per document of each run.
+        starts: int64[runs], position of the first document of each run.
+    """
+    if not source.slice_fields:
+        return Slice(0, len(store))
+    edges, first, stop = np.append(starts, len(store)), 0, len(store)
+    if (wanted := source.documents) is not None:
+        first = int(edges[np.searchsorted(lengths, wanted.min_tokens)])
+        stop = (
+            len(store)
+            if wanted.max_tokens is None
+            else int(edges[np.searchsorted(lengths, wanted.max_tokens, "right")])
+        )
+    i, n = source.take or (0, 1)
+    p, q = (source.fraction or Fraction(1)).as_integer_ratio()
+    chosen = Slice(first, stop - first, i, n, p, q)
+    if chosen.count * q >= 1 << 62:
+        raise ConfigError(
+            f"source {name}: fraction {source.fraction} of {chosen.count:,} documents is too fine; round it"
+        )
+    if not chosen.num_documents:
+        raise ConfigError(
+            f"source {name}: its slice ({source.slice_text}) has no documents: {chosen.count:,} of {len(store):,} documents"
+            f" have these lengths ({lengths[0]:,} to {lengths[-1]:,} tokens in the store), and {chosen.num_taken:,} of them"
+            f" are taken ({store.path}); select more"
+        )
+    return chosen
+
+
+def _concat_source(name: str, store: Store, length: int) -> Source:
     count = num_windows(store.num_tokens, length)
     if count == 0:
         raise ConfigError(
             f"source {name}: expected at least one sequence of {length} tokens,"
             f" found {store.num_tokens} tokens ({store.path}); use a shorter sequence_length or another packing, or remove it"
         )
+    members = (SourceMember(name, store, Fraction(1), Slice(0, len(store))),)
     return Source(name, "concat", members, count, Fraction(count * length), None)

@@ -20,7 +20,7 @@ _PIECES = 16  # pieces per sequence whose text is shown
 
 @dataclass(frozen=True)
 class StoreRow:
-    """A store of a plan. `lengths` is None without a length index."""
+    """A store of a plan. `lengths` is None without a length index. `slice` is the part that the plan uses, "" for all."""
 
     name: str
     path: str
@@ -29,6 +29,7 @@ class StoreRow:
     num_tokens: int
     num_documents: int
     lengths: Lengths | None
+    slice: str
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,13 @@ def plan_report(
         SampledStep(trace_step(plan, step, *sizes), _rows(plan, decoder, step, sizes, samples, max_tokens))
         for step in (sampled if samples else ())
     )
+    slices = {
+        row.source: f"{row.slice}: {row.num_documents:,} documents, {row.num_tokens:,} tokens" for row in summary.slices
+    }
     stores = tuple(
-        StoreRow(name, str(s.path), s.version, s.digest, s.num_tokens, len(s), summarize_lengths(s))
+        StoreRow(
+            name, str(s.path), s.version, s.digest, s.num_tokens, len(s), summarize_lengths(s), slices.get(name, "")
+        )
         for name, s in plan.stores.items()
     )
     return PlanReport(

@@ -50,6 +50,25 @@ class SourceRow:
 
 
 @dataclass(frozen=True)
+class SliceRow:
+    """The documents that a source, or a member of a pool, uses of its store.
+
+    Attributes:
+        source: its name in the plan.
+        slice: the slice as in the plan, such as "take 0/4, fraction 1/16".
+        num_documents, num_tokens: of the slice.
+        store_documents, store_tokens: of the whole store.
+    """
+
+    source: str
+    slice: str
+    num_documents: int
+    num_tokens: int
+    store_documents: int
+    store_tokens: int
+
+
+@dataclass(frozen=True)
 class StageRow:
     """Steps [first_step, stop_step) with one set of weights, as shares. stop_step is None if the stage never ends."""
 
@@ -82,6 +101,7 @@ class PlanSummary:
         skipped_steps: number of these steps that no rank receives.
         skip_steps: all ranges of skipped steps of the plan, as [start, stop).
         sources: by name.
+        slices: sources and members of pools that use a part of their store, by name.
         stages: stages that begin in these steps.
         dropped: sources that run out in these steps.
         warnings: likely mistakes.
@@ -98,6 +118,7 @@ class PlanSummary:
     skipped_steps: int
     skip_steps: tuple[tuple[int, int], ...]
     sources: tuple[SourceRow, ...]
+    slices: tuple[SliceRow, ...]
     stages: tuple[StageRow, ...]
     dropped: tuple[Dropped, ...]
     warnings: tuple[str, ...]
@@ -154,6 +175,7 @@ def summarize_plan(
         skipped_steps=schedule.num_skipped(steps),
         skip_steps=schedule.skip_steps,
         sources=sources,
+        slices=tuple(_slices(plan)),
         stages=stages,
         dropped=tuple(
             Dropped(name, schedule.step_of(cursor))
@@ -194,6 +216,14 @@ def _sources(
             num_epoch_starts=-(-row.sequences // row.sequences_per_epoch),
             epoch_starts=tuple(islice(epoch_starts(plan, source.name, steps), most_epochs)),
         )
+
+
+def _slices(plan: Plan) -> Iterator[SliceRow]:
+    members = [member for source in plan.sources for member in source.members if member.is_sliced]
+    for member in sorted(members, key=lambda member: member.name):
+        text, store = plan.config.sources[member.name].slice_text, member.store
+        number = member.chosen.num_documents
+        yield SliceRow(member.name, text, number, member.num_tokens, len(store), store.num_tokens)
 
 
 def epoch_starts(plan: Plan, source: str, steps: int) -> Iterator[EpochStart]:

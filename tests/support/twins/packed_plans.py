@@ -15,6 +15,7 @@ from tests.support.stores.forge import forge
 from tests.support.twins import order as order_twin
 from tests.support.twins import packing as packing_twin
 from tokenstore import Plan, PlanConfig
+from tokenstore.planning.config import DocumentRange, SourceConfig
 
 VOCABULARIES = (300, 70_000)
 SIZES = [(40, 30), (7, 200), (120, 9), (1, 64), (60, 1), (25, 80), (2, 3)]  # documents, longest
@@ -22,6 +23,13 @@ WINDOWED = range(len(SIZES) - 1)  # stores of at least 64 tokens, so `concat` ge
 PAD = 5
 BATCH = 24
 HORIZON = 20  # steps of an endless plan that are checked
+SLICES = (
+    {"fraction": "1/3"},
+    {"take": "1/3"},
+    {"documents": {"min_tokens": 2, "max_tokens": 40}},
+    {"documents": {"min_tokens": 3}, "take": "1/2", "fraction": 0.75},
+    {"take": "0/2", "fraction": "4/5"},
+)
 REPEATS = ("0.5", "2.5", "0.3333", "1", "3", "0.75")
 
 Stores = dict[int, list[tuple[Path, list[list[int]]]]]
@@ -70,6 +78,9 @@ def cases(
         pool = draw(st.sampled_from(["a", "ca", "e"]))  # sorts before, between or after the other names
         sources[pool] = {"pool": draw(st.sampled_from([members, repeats]))}
         drawn = [name for name in names if name not in members] + [pool]
+    if packing != "concat":
+        for name in names:
+            sources[name] |= draw(st.sampled_from([{}, {}, *SLICES]))
     for name in drawn:
         sources[name]["weight"] = draw(weight)
     later, step = [], 0
@@ -128,7 +139,19 @@ def plan_of(stores: Stores, case: dict) -> tuple[Plan, dict[str, list[list[int]]
     for name, source in case["sources"].items():
         if "path" in source:
             source["path"], documents[name] = str(those[source["path"]][0]), those[source["path"]][1]
+            if not slice_of(SourceConfig(**source), documents[name]):  # refused: a slice without documents
+                for field in ("documents", "take", "fraction"):
+                    source.pop(field, None)
     return quietly(PlanConfig(**case)), documents
+
+
+def slice_of(source: SourceConfig, documents: list[list[int]]) -> list[int]:
+    """Numbers of the documents in the slice of a source, by position."""
+    lengths = source.documents or DocumentRange()
+    part, parts = source.take or (0, 1)
+    p, q = (source.fraction or Fraction(1)).as_integer_ratio()
+    sizes = tuple(map(len, documents))
+    return packing_twin.slice_of(sizes, lengths.min_tokens, lengths.max_tokens, part, parts, p, q)
 
 
 class Twin:
@@ -143,6 +166,8 @@ class Twin:
 
     def __init__(self, config: PlanConfig, documents: dict[str, list[list[int]]]):
         self.config, self.documents = config, documents
+        # A slice is packed like a store that has only its documents, in the order of the store
+        self.chosen = {name: sorted(slice_of(config.sources[name], documents[name])) for name in documents}
         self.members = {name: self._members(name) for name in config.drawn_sources}
         self.num_sequences = {name: self._epoch(name) for name in config.drawn_sources}
         word = config.num_steps if isinstance(config.num_steps, str) else None
@@ -166,7 +191,8 @@ class Twin:
     def twins(self, source: str) -> tuple:
         """Members as the packing twin takes them."""
         repeats = [(member, self.repeat(source, member)) for member in self.members[source]]
-        return tuple((tuple(map(len, self.documents[m])), r.numerator, r.denominator) for m, r in repeats)
+        lengths = {m: tuple(len(self.documents[m][d]) for d in self.chosen[m]) for m, _ in repeats}
+        return tuple((lengths[m], r.numerator, r.denominator) for m, r in repeats)
 
     def _epoch(self, name: str) -> int:
         if self.config.packing == "concat":
@@ -203,7 +229,8 @@ class Twin:
         packed = packing_twin.packed_sequence(
             self.twins(source), config.sequence_length, config.seed, source, number, config.packing, config.shuffle
         )
-        return [(self.members[source][member], *piece) for member, *piece in packed]
+        names = self.members[source]
+        return [(names[m], self.chosen[names[m]][document], start, stop) for m, document, start, stop in packed]
 
     def batch(self, step: int) -> tuple[list, np.ndarray, np.ndarray]:
         """(pieces, input_ids, targets) of a whole step."""

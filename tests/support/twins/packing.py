@@ -62,6 +62,24 @@ def copy_rooms(lengths, p, q):
     return rooms + [max(lengths, default=0)] * (num_copies - len(rooms))
 
 
+# ---- ORD-16
+def slice_of(lengths, a=1, b=None, i=0, n=1, p=1, q=1):
+    """The documents of a slice, by position. lengths: a tuple."""
+    kept = [d for d in by_length(lengths) if a <= lengths[d] and (b is None or lengths[d] <= b)]
+    kept = [d for x, d in enumerate(kept) if x % n == i]
+    return [d for x, d in enumerate(kept) if (x + 1) * p // q > x * p // q]
+
+
+def slice_size(count, i, n, p, q):
+    """D'."""
+    return max(-(-(count - i) // n), 0) * p // q
+
+
+def slice_position(y, first, count, i, n, p, q):
+    """g(y)."""
+    return first + i + n * (-(-(y + 1) * q // p) - 1)
+
+
 # ---- ORD-13
 def slots(members, L):
     """Slots of every length class in order: {v: [(member, copy, j)]}. members: [(lengths, p, q)], sorted by name."""
