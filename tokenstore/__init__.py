@@ -42,6 +42,7 @@ _HOMES = {
     "Plan": "planning",
     "Piece": "planning",
     "Batch": "torch_data",
+    "BatchInfo": "torch_data",
     "TokenLoader": "torch_data",
     "TokenDataset": "torch_data",
     "SequenceDataset": "torch_data",
@@ -50,6 +51,7 @@ _HOMES = {
 }
 __all__ = [
     "Batch",
+    "BatchInfo",
     "DataRank",
     "Finding",
     "Piece",
@@ -69,7 +71,7 @@ if TYPE_CHECKING:
     from tokenstore.errors import TokenStoreError
     from tokenstore.planning import Piece, Plan, PlanConfig
     from tokenstore.store import Finding, Store, open_store, verify
-    from tokenstore.torch_data import Batch, DataRank, SequenceDataset, TokenDataset, TokenLoader
+    from tokenstore.torch_data import Batch, BatchInfo, DataRank, SequenceDataset, TokenDataset, TokenLoader
 
 
 def __getattr__(name: str) -> Any:

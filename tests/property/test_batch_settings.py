@@ -24,6 +24,8 @@ SETTINGS: dict[str, tuple] = {
     "vocab_size": (300, 70_000),
     "masked": (False, True),
     "format": (*FORMATS, "all of torch", "one of hf"),
+    "dtype": (torch.int64, "int32", "stored", torch.uint32),
+    "ignore_index": (None, -1),
     "reuse": (0, 1, 3),
     "readahead": (0, 1, 4),
     "faults": (False, True),
@@ -84,7 +86,7 @@ def plan_of(case: dict[str, Any], stores: dict[tuple[int, bool], dict[str, Path]
 
 def options_of(case: dict[str, Any]) -> dict[str, Any]:
     """Arguments of the loader."""
-    names = ("reuse", "readahead", "prefetch", "skip_empty", "microbatch_size", "world_size")
+    names = ("dtype", "ignore_index", "reuse", "readahead", "prefetch", "skip_empty", "microbatch_size", "world_size")
     options = {name: case[name] for name in names} | {"rank": case["world_size"] - 1, "inside_step": "continue"}
     if case["format"] == "all of torch":
         return options | {"format": "torch", "fields": tuple(FORMATS["torch"].fields)}
@@ -103,17 +105,28 @@ def walk(loader: TokenLoader, most: int = 1000) -> Iterator[tuple[Any, dict]]:
 IDS = ("input_ids", "input", "tokens")
 TARGETS = {"torch": "targets", "hf": "shift_labels", "torchtitan": "labels", "torchtitan_flat": "labels"}
 ZEROED = {"megatron": "labels", "nanotron": "label_ids"}
+DTYPES = {"int32": torch.int32, ("stored", 300): torch.uint16, ("stored", 70_000): torch.uint32}
 
 
-def check_batch(batch: dict[str, Any], rows: dict[str, np.ndarray], format: str) -> None:
+def check_batch(batch: dict[str, Any], rows: dict[str, np.ndarray], case: dict[str, Any]) -> None:
     """Tokens and targets of a batch are `rows`; what follows from them does."""
+    format, ignored, dtype = case["format"], case["ignore_index"], case["dtype"]
+    dtype = DTYPES.get(dtype, DTYPES.get((dtype, case["vocab_size"]), dtype))
     ids, targets = (torch.from_numpy(rows[name]).reshape(-1) for name in ("input_ids", "targets"))
     for name in IDS:
-        assert name not in batch or torch.equal(batch[name].reshape(-1), ids)
+        if name in batch:
+            given = batch[name][:, :-1] if format == "rows" else batch[name]
+            assert given.dtype == dtype
+            assert torch.equal(given.reshape(-1).long(), ids)
     if TARGETS.get(format) in batch:
-        assert torch.equal(batch[TARGETS[format]].reshape(-1), targets)
+        expected = targets.where(targets != -100, -100 if ignored is None else ignored)
+        assert torch.equal(batch[TARGETS[format]].reshape(-1), expected)
     if ZEROED.get(format) in batch:
-        assert torch.equal(batch[ZEROED[format]].reshape(-1), targets.clamp(min=0))
+        expected = targets.where(targets != -100, 0 if ignored is None else ignored)
+        assert torch.equal(batch[ZEROED[format]].reshape(-1), expected)
+    if format == "rows":
+        next_ids = batch["tokens"][:, 1:].reshape(-1).long()
+        assert torch.equal(next_ids.where(targets != -100, -100), targets)
     for name in ("loss_mask", "label_mask"):
         assert name not in batch or torch.equal(batch[name].reshape(-1).bool(), targets != -100)
     if "cu_seqlens" in batch and batch["cu_seqlens"].ndim == 1:
@@ -151,7 +164,7 @@ def test_batches_are_those_of_the_plan(
 
 def check_rows(case: dict[str, Any], plan: Plan, options: dict[str, Any], batches: list[dict[str, Any]]) -> None:
     """The tokens of all batches are those of `plan.batch`, and none is missing."""
-    rank, world, format = options["rank"], options["world_size"], options["format"]
+    rank, world = options["rank"], options["world_size"]
     left = iter(batches)
     for step in range(plan.num_steps or 0):
         if plan.schedule.is_skipped(step):
@@ -165,5 +178,5 @@ def check_rows(case: dict[str, Any], plan: Plan, options: dict[str, Any], batche
             if last and not has_tokens(plan, step, number * block, (number + 1) * block):
                 continue
             part = slice(number * rows_of_batch, (number + 1) * rows_of_batch)
-            check_batch(next(left), {name: array[part] for name, array in rows.items()}, format)
+            check_batch(next(left), {name: array[part] for name, array in rows.items()}, case)
     assert next(left, None) is None

@@ -16,7 +16,7 @@ from tokenstore import Plan, TokenDataset, TokenLoader
 
 LENGTH, BATCH, IGNORE = 16, 6, -100
 FIELDS = ("input_ids", "targets", "position_ids", "document_ids", "cu_seqlens", "max_seqlen", "source_ids")
-DICTS = ("torch", "hf", "hf_flash", "megatron", "nanotron")
+DICTS = ("torch", "hf", "hf_flash", "megatron", "nanotron", "rows")
 
 
 @pytest.fixture(params=["best_fit", "concat", "none", "masked"])
@@ -203,7 +203,11 @@ def test_every_dict_can_have_sources_and_documents(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("format", "fields", "text"),
     [
-        ("olmo", None, r"format: expected one of \['hf', 'hf_flash', 'megatron', 'nanotron', 'torch', 'torchtitan'"),
+        (
+            "olmo",
+            None,
+            r"format: expected one of \['hf', 'hf_flash', 'megatron', 'nanotron', 'rows', 'torch', 'torchtitan'",
+        ),
         ("torchtitan", ("input",), r"expected \['labels'\] among them for format 'torchtitan', found \['input'\]"),
         ("torchtitan", ("input", "labels", "document_ids"), r"found \['document_ids'\]"),
         ("hf_flash", ("cu_seqlens",), r"for format 'hf_flash', found \['cu_seqlens'\]"),

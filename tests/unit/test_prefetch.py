@@ -22,6 +22,7 @@ from tokenstore.errors import CorruptionError
 from tokenstore.store.files import major_faults
 from tokenstore.store.maps import map_array, prefetch_pages
 from tokenstore.torch_data import prefetch
+from tokenstore.torch_data.options import check_contents
 from tokenstore.torch_data.prefetch import FIRST_BURST, LONGEST_BURST, LOOK_EVERY, Bursts, Prefetcher, PrefetchStopped
 from tokenstore.torch_data.tensors import BatchMaker
 
@@ -90,7 +91,7 @@ class Asked:
     def __init__(self, plan: Plan, monkeypatch: pytest.MonkeyPatch):
         self.ranges: list[tuple[int, int]] = []
         monkeypatch.setattr("tokenstore.torch_data.tensors.prefetch_pages", self.ranges.extend)
-        self.maker = BatchMaker(plan, "torch", ("input_ids", "targets"))
+        self.maker = BatchMaker(plan, check_contents(plan, "torch", None))
         self.places = [(step, 0, 12) for step in range(12)]
 
     def expected(self, first_row: int = 0) -> list[list[tuple[int, int]]]:
@@ -135,7 +136,7 @@ def test_some_batches_find_out_whether_a_burst_still_pays(monkeypatch: pytest.Mo
 
 def test_damage_ahead_is_left_for_its_batch(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """P9: an error met while planning several batches stops nothing that comes before it, and comes again if asked again."""
-    maker = BatchMaker(plan, "torch", ("input_ids", "targets"))
+    maker = BatchMaker(plan, check_contents(plan, "torch", None))
     real, damaged = maker.sampler.plan, maker.sampler.locate(7, 0, 12).tolist()
 
     def refuse(rows: np.ndarray, sizes: list[int] | None = None) -> list:

@@ -76,7 +76,7 @@ def test_an_endless_plan_has_every_number(paths: dict[str, Path]) -> None:
     assert (dataset[4 * far + 3]["targets"].numpy() == plan.batch(far)["targets"][3]).all()
 
 
-@pytest.mark.parametrize("format", ["torch", "hf", "torchtitan", "megatron", "nanotron"])
+@pytest.mark.parametrize("format", ["torch", "hf", "torchtitan", "megatron", "nanotron", "rows"])
 def test_rows_in_every_format(plan: Plan, format: str) -> None:
     """Collated by DataLoader, rows are the batch that TokenLoader gives in the same format."""
     fields = ("input_ids", "targets", "position_ids", "document_ids", "source_ids") if format == "torch" else None
@@ -93,7 +93,10 @@ def test_rows_in_every_format(plan: Plan, format: str) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"format": "hf_flash"}, r"format: expected one of \['hf', 'megatron', 'nanotron', 'torch', 'torchtitan'\]"),
+        (
+            {"format": "hf_flash"},
+            r"format: expected one of \['hf', 'megatron', 'nanotron', 'rows', 'torch', 'torchtitan'\]",
+        ),
         ({"format": "torchtitan_flat"}, "found 'torchtitan_flat'"),
         ({"fields": ("input_ids", "cu_seqlens")}, r"for format 'torch', found \['cu_seqlens'\]"),
         ({"format": "hf", "fields": ("max_seqlen",)}, r"for format 'hf', found \['max_seqlen'\]"),

@@ -17,8 +17,8 @@ from tokenstore.planning.config import (
 from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.dataset import TokenDataset
 from tokenstore.torch_data.formats import FORMATS, DictFormat, TupleFormat
-from tokenstore.torch_data.loader import LoaderOptions, TokenLoader
-from tokenstore.torch_data.position import SharedOptions
+from tokenstore.torch_data.loader import TokenLoader
+from tokenstore.torch_data.options import LoaderOptions, SharedOptions
 
 
 @pytest.mark.parametrize(("made", "options"), [(TokenLoader, LoaderOptions), (TokenDataset, SharedOptions)])

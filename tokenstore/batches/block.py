@@ -32,17 +32,20 @@ NUM_ROWS, ROWS, STARTS, SPANS, SPAN_ROOM, NEXT_ROWS, NEXT_STARTS, NEXT_SPANS = r
 # Progress in prefetching the next microbatch: the current span, its bytes that are prefetched, the end of the spans
 AHEAD_SPAN, AHEAD_BYTES, AHEAD_STOP = range(27, 30)
 # Addresses of the output arrays; 0 for an array that is not written. All have the shape [NUM_ROWS, SEQUENCE_LENGTH]:
-# IDS, TARGETS, LABELS, POSITIONS and DOCUMENTS are int64, LOSS_MASK is float32, LABEL_MASK is bool. The exception is
-# BORDERS, int32[NUM_ROWS * SEQUENCE_LENGTH + 1]
+# TARGETS, LABELS, POSITIONS and DOCUMENTS are int64, LOSS_MASK is float32, LABEL_MASK is bool. The exceptions are IDS, see
+# ID_BYTES and EXTRA_IDS, and BORDERS, int32[NUM_ROWS * SEQUENCE_LENGTH + 1]
 IDS, TARGETS, LABELS, POSITIONS, DOCUMENTS, LOSS_MASK, LABEL_MASK, BORDERS = range(30, 38)
-# IGNORED_TARGET: -100 or 0, the target of a token that is not in the loss. FLAT_LABELS: 1 if the model gets all rows as
+# IGNORED_TARGET: the target and label of a token that is not in the loss. FLAT_LABELS: 1 if the model gets all rows as
 # one row, so that the first token of each row must have no label. MASK_SCRATCH: uint64[MASK_WORDS], for the loss mask
 # of a chunk
 IGNORED_TARGET, FLAT_LABELS, MASK_SCRATCH = range(38, 41)
 # Results: number of borders written, and tokens of the longest piece
 NUM_BORDERS, LONGEST = range(41, 43)
+# The array IDS: bytes per element (8: int64, 4: int32 or uint32, 2: uint16), elements per row beyond SEQUENCE_LENGTH (0 or
+# 1, the token after the row), and these elements in the rows before the current one
+ID_BYTES, EXTRA_IDS, EXTRA_BEFORE = range(43, 46)
 # int64[REPORT_SIZE], the outcome of a call; see `tables`
-REPORT = 43
+REPORT = 46
 BLOCK_SIZE = REPORT + REPORT_SIZE
 
 WORK_ROWS, KEY_ROWS = 7, 3

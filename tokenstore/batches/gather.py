@@ -18,6 +18,8 @@ from tokenstore.batches.block import (
     BORDERS,
     CROSS,
     DOCUMENTS,
+    EXTRA_BEFORE,
+    EXTRA_IDS,
     FLAT_LABELS,
     IDS,
     IGNORED_TARGET,
@@ -54,6 +56,7 @@ from tokenstore.batches.spans import (
     START,
 )
 from tokenstore.batches.tables import BAD_ID, OK
+from tokenstore.batches.token_copies import copy_ids, fill_ids, widen
 from tokenstore.intrinsics import array_at, float32_at, int32_at, int64_at, prefetch, uint8_at, uint16_at, uint32_at
 from tokenstore.jit import Integer, inline_kernel, kernel
 
@@ -64,20 +67,6 @@ LINE_BYTES = 64
 
 # ---- loops over a chunk. They take addresses, because passing an array updates its reference count; `out` is an
 # address too
-
-
-@inline_kernel
-def _widen(tokens: Integer, token_bytes: Integer, count: Integer, out: Integer) -> None:
-    """Copy `count` tokens (uint16 or uint32, by `token_bytes`) to int64."""
-    wide = array_at(int64_at(out), (count,))
-    if token_bytes == 2:
-        short = array_at(uint16_at(tokens), (count,))
-        for i in range(count):
-            wide[i] = short[i]
-    else:
-        words = array_at(uint32_at(tokens), (count,))
-        for i in range(count):
-            wide[i] = words[i]
 
 
 @inline_kernel
@@ -174,17 +163,17 @@ def _copy_chunk(
     if span[MASK]:
         in_loss = read_bits(span[MASK] + done, num_read, block[MASK_SCRATCH])
     if block[IDS]:
-        _widen(tokens, token_bytes, count, block[IDS] + 8 * at)
+        copy_ids(block, tokens, token_bytes, count, at)
     if block[TARGETS]:
         if in_loss:
             widen_in_loss(tokens + token_bytes, token_bytes, pairs, in_loss + 1, IGNORE, block[TARGETS] + 8 * at)
         else:
-            _widen(tokens + token_bytes, token_bytes, pairs, block[TARGETS] + 8 * at)
+            widen(tokens + token_bytes, token_bytes, pairs, block[TARGETS] + 8 * at)
     if block[LABELS]:
         if in_loss:
             widen_in_loss(tokens, token_bytes, count, in_loss, IGNORE, block[LABELS] + 8 * at)
         else:
-            _widen(tokens, token_bytes, count, block[LABELS] + 8 * at)
+            widen(tokens, token_bytes, count, block[LABELS] + 8 * at)
     if block[POSITIONS]:
         _fill(block[POSITIONS] + 8 * at, count, done, 1)
     if block[DOCUMENTS]:
@@ -206,9 +195,19 @@ def _put_first(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer
                 in_loss = read_bits(span[MASK], 1, block[MASK_SCRATCH])
                 widen_in_loss(target, block[TOKEN_BYTES], 1, in_loss, IGNORE, block[TARGETS] + 8 * (at - 1))
             else:
-                _widen(target, block[TOKEN_BYTES], 1, block[TARGETS] + 8 * (at - 1))
+                widen(target, block[TOKEN_BYTES], 1, block[TARGETS] + 8 * (at - 1))
     elif block[LABELS] and (at > row_at or span[START] == span[DOCUMENT_START]):
         _put(block[LABELS] + 8 * at, IGNORE)
+
+
+@inline_kernel
+def _put_extra_id(block: np.ndarray, span: np.ndarray, used: Integer, at: Integer, stop: Integer) -> None:
+    """Write the token after a row, if it follows the first `used` tokens of this span, which is the last one of the row.
+
+    at: element after these tokens. stop: element after the row.
+    """
+    if block[EXTRA_IDS] and at == stop and span[LENGTH] + span[CONTINUES] > used:
+        copy_ids(block, span[MEMORY] + used * block[TOKEN_BYTES], block[TOKEN_BYTES], 1, at)
 
 
 @inline_kernel
@@ -243,45 +242,69 @@ def _copy_span(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer
             _put(block[TARGETS] + 8 * (at + size - 1), IGNORE)
     else:
         largest = _largest(span[MEMORY], block[TOKEN_BYTES], 1)
+    _put_extra_id(block, span, size, at + size, row_at + length)
     _put_first(block, span, row_at, at)
     return largest
 
 
 @inline_kernel
-def _end_row(block: np.ndarray, row_at: Integer, at: Integer) -> None:
-    """Fill the rest of a row with padding from element `at` on, and compute the masks from the targets of the row.
+def _pad_row(block: np.ndarray, at: Integer, left: Integer) -> None:
+    """Fill the `left` elements of a row from element `at` on with padding."""
+    _put_border(block, at, left)
+    if block[IDS]:
+        fill_ids(block, block[PAD_ID], left, at)
+    if block[TARGETS]:
+        _fill(block[TARGETS] + 8 * at, left, IGNORE, 0)
+    if block[LABELS]:
+        _fill(block[LABELS] + 8 * at, left, IGNORE, 0)
+    if block[POSITIONS]:
+        _fill(block[POSITIONS] + 8 * at, left, 0, 1)
+    if block[DOCUMENTS]:
+        _fill(block[DOCUMENTS] + 8 * at, left, -1, 0)
 
-    The masks are computed from the targets, so they must come before IGNORED_TARGET replaces IGNORE by 0.
+
+@inline_kernel
+def _put_masks(block: np.ndarray, row_at: Integer) -> None:
+    """Compute the masks of a row from its targets."""
+    length = block[SEQUENCE_LENGTH]
+    targets = array_at(int64_at(block[TARGETS] + 8 * row_at), (length,))
+    if block[LOSS_MASK]:
+        shares = array_at(float32_at(block[LOSS_MASK] + 4 * row_at), (length,))
+        for i in range(length):
+            shares[i] = targets[i] != IGNORE
+    if block[LABEL_MASK]:
+        flags = array_at(uint8_at(block[LABEL_MASK] + row_at), (length,))
+        for i in range(length):
+            flags[i] = targets[i] != IGNORE
+
+
+@inline_kernel
+def _replace_ignore(out: Integer, count: Integer, ignored: Integer) -> None:
+    """Write `ignored` in place of IGNORE in int64[count]."""
+    values = array_at(int64_at(out), (count,))
+    for i in range(count):
+        value = values[i]
+        values[i] = ignored if value == IGNORE else value
+
+
+@inline_kernel
+def _end_row(block: np.ndarray, row_at: Integer, at: Integer) -> None:
+    """Fill the rest of a row with padding from element `at` on, and complete what depends on all of its targets.
+
+    The masks are computed before IGNORED_TARGET replaces IGNORE, because it may be a token id.
     """
     length = block[SEQUENCE_LENGTH]
-    left = row_at + length - at
-    if left > 0:
-        _put_border(block, at, left)
-        if block[IDS]:
-            _fill(block[IDS] + 8 * at, left, block[PAD_ID], 0)
-        if block[TARGETS]:
-            _fill(block[TARGETS] + 8 * at, left, IGNORE, 0)
-        if block[LABELS]:
-            _fill(block[LABELS] + 8 * at, left, IGNORE, 0)
-        if block[POSITIONS]:
-            _fill(block[POSITIONS] + 8 * at, left, 0, 1)
-        if block[DOCUMENTS]:
-            _fill(block[DOCUMENTS] + 8 * at, left, -1, 0)
+    if at < row_at + length:
+        _pad_row(block, at, row_at + length - at)
     if block[LABELS] and block[FLAT_LABELS]:
         _put(block[LABELS] + 8 * row_at, IGNORE)
     if block[TARGETS]:
-        targets = array_at(int64_at(block[TARGETS] + 8 * row_at), (length,))
-        if block[LOSS_MASK]:
-            shares = array_at(float32_at(block[LOSS_MASK] + 4 * row_at), (length,))
-            for i in range(length):
-                shares[i] = targets[i] != IGNORE
-        if block[LABEL_MASK]:
-            flags = array_at(uint8_at(block[LABEL_MASK] + row_at), (length,))
-            for i in range(length):
-                flags[i] = targets[i] != IGNORE
-        if block[IGNORED_TARGET] == 0:
-            for i in range(length):
-                targets[i] = max(targets[i], 0)
+        _put_masks(block, row_at)
+    if block[IGNORED_TARGET] != IGNORE:
+        if block[TARGETS]:
+            _replace_ignore(block[TARGETS] + 8 * row_at, length, block[IGNORED_TARGET])
+        if block[LABELS]:
+            _replace_ignore(block[LABELS] + 8 * row_at, length, block[IGNORED_TARGET])
 
 
 @kernel
@@ -302,6 +325,9 @@ def gather(address: int) -> None:
     _begin_ahead(block)
     for r in range(block[NUM_ROWS]):
         row_at = at = r * length
+        block[EXTRA_BEFORE] = r * block[EXTRA_IDS]
+        if block[IDS] and block[EXTRA_IDS]:
+            fill_ids(block, block[PAD_ID], 1, row_at + length)
         for j in range(starts[r], starts[r + 1]):
             span = spans[j]
             largest = _copy_span(block, span, row_at, at, j - starts[r])

@@ -141,7 +141,7 @@ class Sampler:
         block[words.SEQUENCE_LENGTH], block[words.PAD_ID] = order.sequence_length, order.pad_id
         block[words.PACKED], block[words.SHUFFLE] = order.packed, order.shuffle
         block[words.CROSS] = order.cross_document_targets
-        self.set_format(IGNORE, False)
+        self.set_format()
         block[words.TOKEN_BYTES], block[words.VOCAB_SIZE] = self._token_bytes, int(tables.stores[0, VOCAB_SIZE])
         for word, table in (
             (words.STORES, tables.stores),
@@ -298,14 +298,21 @@ class Sampler:
         finally:
             block[words.CROSS] = self._order.cross_document_targets
 
-    def set_format(self, ignored_target: int, flat: bool) -> None:
-        """Set what is written for a target that is not in the loss, -100 or 0, and whether the rows of a microbatch
-        form one row.
+    def set_format(
+        self, ignored_target: int = IGNORE, flat: bool = False, id_bytes: int = 8, extra_ids: int = 0
+    ) -> None:
+        """Set how the arrays are written.
 
-        In one row, the first token of each row would be predicted from the last token of the row before, so it has no
-        label.
+        Args:
+            ignored_target: the target and label of a token that is not in the loss.
+            flat: whether the rows of a microbatch form one row. In one row, the first token of each row would be predicted
+                from the last token of the row before, so it has no label.
+            id_bytes: bytes per token id: 8, 4 or 2. Every id of the vocabulary must fit.
+            extra_ids: 1 if rows of token ids have one element more, for the token after the row. Otherwise 0.
         """
-        self._words[words.IGNORED_TARGET], self._words[words.FLAT_LABELS] = ignored_target, flat
+        block = self._words
+        block[words.IGNORED_TARGET], block[words.FLAT_LABELS] = ignored_target, flat
+        block[words.ID_BYTES], block[words.EXTRA_IDS] = id_bytes, extra_ids
 
     def want_borders(self, num_rows: int) -> None:
         """Make `copy` record the borders of pieces, in microbatches of at most `num_rows` rows."""

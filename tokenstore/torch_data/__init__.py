@@ -3,7 +3,9 @@
 ranks.py       DataRank: the part of the data that a process loads, determined in the process that iterates
 position.py    the position of a rank in the plan: a step and the number of its sequences already returned
 formats.py     the formats of a batch and their fields
+options.py     arguments of loaders and datasets, and the check of those that decide what a batch contains
 tensors.py     located rows -> a batch of tensors
+devices.py     batches on a device, copied while the batch before is in use
 prefetch.py    pages read ahead, and batches made ahead in a thread
 loader.py      TokenLoader: the iterator for training loops, with its state
 dataset.py     TokenDataset: the same batches through a DataLoader
@@ -13,8 +15,9 @@ resharding.py  errors for datasets that Accelerate would split or shuffle again
 
 from tokenstore.torch_data.dataset import TokenDataset
 from tokenstore.torch_data.loader import TokenLoader
+from tokenstore.torch_data.position import BatchInfo
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.torch_data.sequences import SequenceDataset
 from tokenstore.torch_data.tensors import Batch
 
-__all__ = ["Batch", "DataRank", "SequenceDataset", "TokenDataset", "TokenLoader"]
+__all__ = ["Batch", "BatchInfo", "DataRank", "SequenceDataset", "TokenDataset", "TokenLoader"]

@@ -8,12 +8,14 @@ from typing import Any, Generic, Literal, Self, Unpack, overload
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from tokenstore.batches.sampler import Place
 from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.format.differences import short
 from tokenstore.planning.history import check_keys
 from tokenstore.planning.plan import Plan, as_plan
-from tokenstore.torch_data.formats import DictFormat, TupleFormat, check_fields
-from tokenstore.torch_data.position import ProcessSplit, SharedOptions, Split, check_inside_step, rest_of_step
+from tokenstore.torch_data.formats import DictFormat, TupleFormat
+from tokenstore.torch_data.options import SharedOptions, check_contents
+from tokenstore.torch_data.position import BatchInfo, ProcessSplit, Split, check_inside_step, rest_of_step
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.torch_data.resharding import check_dealing
 from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT
@@ -96,17 +98,21 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
         fields: Sequence[str] | None = None,
         format: str = "torch",
         max_documents: int | None = None,
+        ignore_index: int | None = None,
+        dtype: torch.dtype | str = torch.int64,
         inside_step: str = "warn",
         skip_empty: bool = False,
     ):
         """Create a dataset. It reads no tokens before the first batch.
 
         Args:
-            plan, rank, world_size, microbatch_size, step, fields, format, max_documents, skip_empty: as in TokenLoader.
+            plan, rank, world_size, microbatch_size, step, fields, format, max_documents, ignore_index, dtype, skip_empty: as
+                in TokenLoader.
             inside_step: as in TokenLoader, with at most one worker. With several, no worker knows whether the run is inside a
                 step: "warn" does not warn, and "rewind" raises ConfigError.
 
-        To pin memory, use `pin_memory` of the DataLoader.
+        There is no `device` and no `pin_memory`, because batches may be made in worker processes: use `pin_memory` of the
+        DataLoader, and move its batches to a device with `.to(device, non_blocking=True)`.
 
         Raises:
             ConfigError: in some stage, a step does not divide evenly among the ranks; or the plan file is invalid.
@@ -116,7 +122,9 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
         self.step = plan.check_start(step)
         self._process_split = ProcessSplit(plan, rank, world_size, microbatch_size, skip_empty)
         self.inside_step = check_inside_step(inside_step)
-        self._format, self._fields, self._max_documents = format, check_fields(fields, format), max_documents
+        self._contents = check_contents(
+            plan, format, fields, max_documents=max_documents, ignore_index=ignore_index, dtype=dtype
+        )
 
     @property
     def split(self) -> Split:
@@ -154,7 +162,7 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
 
     def maker(self) -> BatchMaker:
         """A new BatchMaker for one thread of this process."""
-        return BatchMaker(self.plan, self._format, self._fields, max_documents=self._max_documents)
+        return BatchMaker(self.plan, self._contents)
 
 
 class Microbatches(Iterator[BatchT], Generic[BatchT]):
@@ -170,21 +178,28 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
     def _go_to(self, step: int, given: int, to_skip: int) -> None:
         """Continue at a position of the plan, after `to_skip` microbatches that belong to other workers."""
         self._step, self._given, self._to_skip = step, given, to_skip
-        self._batches: Iterator[tuple[Any, BatchT]] | None = None
+        self._batches: Iterator[tuple[Place, BatchT]] | None = None
+        self._last: Place | None = None  # the place of the last returned batch
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> BatchT:
         try:
-            (_, _, _, next_step, given), batch = next(self._batches or self._start_batches())
+            place, batch = next(self._batches or self._start_batches())
         except BaseException:  # the generator is exhausted; the next call starts another one at the same position
             self._batches = None
             raise
-        self._step, self._given, self._to_skip = next_step, given, self._num_workers - 1
+        self._last, (_, _, _, self._step, self._given) = place, place
+        self._to_skip = self._num_workers - 1
         return batch
 
-    def _start_batches(self) -> Iterator[tuple[Any, BatchT]]:
+    @property
+    def batch_info(self) -> BatchInfo | None:
+        """What the last returned batch is; None before the first one. Not known outside the workers of a DataLoader."""
+        return None if self._last is None else self._split.info(self._last)
+
+    def _start_batches(self) -> Iterator[tuple[Place, BatchT]]:
         """Iterate over the places of this worker from the position on, each with its batch."""
         self._maker = self._maker or self._dataset.maker()
         places = self._split.places(self._step, self._given)

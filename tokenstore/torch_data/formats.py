@@ -11,16 +11,20 @@ B is the number of rows of a microbatch, L the sequence length in tokens.
     torchtitan_flat  the same, all rows in one, [B * L]
     megatron         dict, [B, L]                           tokens, labels, loss_mask, position_ids; cu_seqlens, max_seqlen
     nanotron         dict, [B, L]                           input_ids, position_ids, label_ids, label_mask
+    rows             dict, [B, L + 1] and [B, L]            tokens, loss_mask
 
-torch, hf, hf_flash, megatron and nanotron also have document_ids and source_ids. torch and hf also have position_ids,
+All but torchtitan and torchtitan_flat also have document_ids and source_ids. torch, hf and rows also have position_ids,
 cu_seqlens and max_seqlen. `fields=` selects fields of a format, so that a pipeline stage gets only those it needs.
 
 No format has an attention_mask, because with one, Hugging Face models let the documents of a row attend to each other.
 Without one, they separate documents by position_ids, but only with use_cache=False, as their Trainer sets it.
 
-The fields. They are int64 and have the shape above, unless a dtype or shape is given:
+The fields. They are int64 and have the shape above, unless a dtype or shape is given. `dtype=` changes the type of tokens,
+and `ignore_index=` the value that is -100 or 0 below.
 
     input_ids, input, tokens     the tokens
+    tokens of rows [B, L + 1]    the tokens of the row and the token that follows it in its document, or else the padding
+                                 token. Inputs are tokens[:, :-1] and targets are tokens[:, 1:], where loss_mask is True
     targets, shift_labels;       the next token of the document, even if it is in another row; -100 at the last token of a
     labels of torchtitan         document, where the next token is masked, and on padding
     labels of hf, hf_flash       not shifted, because the model shifts them: the tokens, but -100 at the first token of a
@@ -29,7 +33,8 @@ The fields. They are int64 and have the shape above, unless a dtype or shape is 
     labels of megatron,          `targets` with 0 in place of -100, because these losses do not accept -100
     label_ids
     loss_mask float32,           whether `targets` is not -100
-    label_mask bool
+    label_mask bool,
+    loss_mask bool of rows
     position_ids, positions      counted from 0 at the start of each document and of each row; padding counts as a document
     document_ids                 0, 1, ... within the row; -1 on padding
     cu_seqlens int32[n + 1]      where each piece of a document starts in the concatenated rows, and then B * L. With
@@ -43,7 +48,7 @@ The fields. They are int64 and have the shape above, unless a dtype or shape is 
     source_ids [B]               index of the row's source among the sorted names of the sources; -1 for a row of padding
 
 The datasets of nanotron yield rows of L + 1 tokens, which its collator splits. Such rows cannot express masked tokens, nor a
-next token that is in another row. Therefore this format has the fields that the collator would return.
+next token that is in another row. Therefore this format has the fields that the collator would return. In the format rows, the loss mask expresses both.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -57,8 +62,9 @@ import torch
 from tokenstore.batches import block as words
 from tokenstore.batches.gather import IGNORE
 
-DictFormat = Literal["torch", "hf", "hf_flash", "megatron", "nanotron"]
+DictFormat = Literal["torch", "hf", "hf_flash", "megatron", "nanotron", "rows"]
 TupleFormat = Literal["torchtitan", "torchtitan_flat"]
+MASKS = {"loss_mask", "label_mask"}  # names of the fields that say which targets count
 
 
 @dataclass(frozen=True)
@@ -67,8 +73,8 @@ class Written:
 
     Attributes:
         word: index of the word of the kernel's block that holds the address of the field. It decides what is written.
-        layout: "rows" [B, L], "one_row" [1, B * L] or "flat" [B * L].
-        dtype: the one that `batches.block` defines for the word.
+        layout: "rows" [B, L], "long_rows" [B, L + 1], "one_row" [1, B * L] or "flat" [B * L].
+        dtype: the one that `batches.block` defines for the word. That of IDS may be changed by `dtype=`.
     """
 
     word: int
@@ -77,7 +83,11 @@ class Written:
 
     def shape(self, num_rows: int, length: int) -> tuple[int, ...]:
         """The shape for a microbatch of `num_rows` rows of `length` tokens."""
-        shapes: dict[str, tuple[int, ...]] = {"rows": (num_rows, length), "one_row": (1, num_rows * length)}
+        shapes: dict[str, tuple[int, ...]] = {
+            "rows": (num_rows, length),
+            "long_rows": (num_rows, length + 1),
+            "one_row": (1, num_rows * length),
+        }
         return shapes.get(self.layout, (num_rows * length,))
 
 
@@ -209,6 +219,7 @@ _MORE: dict[str, Written | Derived] = {
     **_OF_ROWS,
 }
 _SEQLENS = ("cu_seqlens", "max_seqlen")
+_LABEL_MASK = Written(words.LABEL_MASK, dtype=torch.bool)
 
 
 # ---- formats
@@ -283,9 +294,14 @@ FORMATS: dict[str, Format] = {
             "input_ids": _IDS,
             "position_ids": _POSITIONS,
             "label_ids": _TARGETS,
-            "label_mask": Written(words.LABEL_MASK, dtype=torch.bool),
+            "label_mask": _LABEL_MASK,
             **_OF_ROWS,
         },
         ignored=0,
+    ),
+    "rows": Format(
+        ("tokens", "loss_mask"),
+        {"tokens": Written(words.IDS, "long_rows"), "loss_mask": _LABEL_MASK, **_MORE},
+        whole=_SEQLENS,
     ),
 }

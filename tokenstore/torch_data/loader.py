@@ -6,30 +6,16 @@ from typing import Any, Generic, Literal, Self, Unpack, overload
 
 import torch
 
+from tokenstore.batches.sampler import Place
 from tokenstore.errors import StateMismatchError
 from tokenstore.planning.plan import Plan, as_plan
-from tokenstore.torch_data.formats import DictFormat, TupleFormat, check_fields
-from tokenstore.torch_data.position import ProcessSplit, SharedOptions, check_inside_step, rest_of_step
+from tokenstore.torch_data.devices import check_device, check_pinned, on_device, use_device
+from tokenstore.torch_data.formats import DictFormat, TupleFormat
+from tokenstore.torch_data.options import LoaderOptions, check_contents
+from tokenstore.torch_data.position import BatchInfo, ProcessSplit, check_inside_step, rest_of_step
 from tokenstore.torch_data.prefetch import Prefetcher, PrefetchStopped, check_ahead
 from tokenstore.torch_data.ranks import DataRank
-from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT, check_pinned, use_device
-
-
-class LoaderOptions(SharedOptions, total=False):
-    """Arguments of TokenLoader that do not affect the type of a batch."""
-
-    pin_memory: bool
-    readahead: int
-    prefetch: int
-    reuse: int
-    restart: bool
-
-
-class AllOptions(LoaderOptions, total=False):
-    """All arguments of TokenLoader except `plan`."""
-
-    fields: Sequence[str] | None
-    format: str
+from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT
 
 
 class TokenLoader(Iterator[BatchT], Generic[BatchT]):
@@ -42,7 +28,8 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
     at step 0. With `restart=True`, which is meant for evaluation, every loop starts at `step`. A copied or unpickled loader
     continues from the same position.
 
-    Batches are on the CPU, also after `accelerator.prepare(loader)`, which returns the loader unchanged.
+    Batches are on the CPU, unless `device` is given. `accelerator.prepare(loader)` returns the loader unchanged, so with
+    Accelerate pass `device=accelerator.device`.
 
     Attributes:
         plan: the plan.
@@ -101,7 +88,10 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         fields: Sequence[str] | None = None,
         format: str = "torch",
         pin_memory: bool = False,
+        device: torch.device | str | None = None,
         max_documents: int | None = None,
+        ignore_index: int | None = None,
+        dtype: torch.dtype | str = torch.int64,
         readahead: int = 4,
         prefetch: int = 0,
         reuse: int = 0,
@@ -120,12 +110,22 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
             microbatch_size: sequences per batch. It must divide the rank's share of every step. Default: the whole share.
             step: the step to start at. Unlike a state, it is not checked against the history of a run. Default: 0.
             fields: names of the fields of a batch. Default: those of the format; see `tokenstore.torch_data.formats`.
-            format: format of a batch: "torch", "hf", "hf_flash", "torchtitan", "torchtitan_flat", "megatron" or "nanotron";
-                see `tokenstore.torch_data.formats`. Call Hugging Face models with `use_cache=False`: with a cache, the
+            format: format of a batch: "torch", "hf", "hf_flash", "torchtitan", "torchtitan_flat", "megatron",
+                "nanotron" or "rows"; see `tokenstore.torch_data.formats`. Call Hugging Face models with `use_cache=False`: with a cache, the
                 documents of a row attend to each other, whatever position_ids says. Default: "torch".
             pin_memory: allocate tensors in page-locked memory. Requires a device such as CUDA. Default: False.
+            device: the device of the batches. For a device with streams, such as CUDA, each batch is made in page-locked
+                memory and copied while the batch before it is in use, so one batch more is in the device's memory. The copy
+                does not block the process, and the current stream of the device waits for it. Default: the CPU.
             max_documents: pieces of documents that `cu_seqlens` has room for, which makes its shape constant. Default: no
                 fixed size.
+            ignore_index: the target of a token that is not in the loss, where it would be -100 (or 0 in the formats
+                "megatron" and "nanotron"). A token id is accepted only if the batch has a loss mask. Default: that of the
+                format.
+            dtype: type of the token ids: torch.int64, int32, uint32 or uint16, a name such as "int32", or "stored", which
+                is the type in the store's files. Labels, targets and positions stay int64. Embeddings take int64 and
+                int32; for the others, call `batch["input_ids"].long()` on the device, which has received 2 or 4 bytes per
+                token instead of 8. Default: torch.int64.
             readahead: microbatches to read ahead from the disk, after a batch had to wait for it; 0 never reads ahead. It
                 costs next to nothing while the store is in memory. Default: 4.
             prefetch: microbatches to make ahead in a thread; 0 uses no thread. It shortens waits if the process has a core
@@ -133,7 +133,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
                 Otherwise it is slower: a thread takes longer to hand over a batch than to make it. Default: 0.
             reuse: if n > 0, write each batch into the memory of the n-th batch before it, which saves about a tenth of the
                 time of a large batch. The earlier batch must no longer be in use then, nor be on its way to a device.
-                Default: 0, new memory for every batch.
+                Not with a `device` that has streams. Default: 0, new memory for every batch.
             restart: start at `step` in every `iter(loader)`. The first one after `load_state_dict` starts at the loaded
                 position instead. Default: False.
             inside_step: what to do with a state that was saved inside a step. "continue" with the rest of the step, if the
@@ -149,21 +149,23 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         """
         self.plan = plan = as_plan(plan)
         self._process_split = ProcessSplit(plan, rank, world_size, microbatch_size, skip_empty)
-        self._format, self._fields = format, check_fields(fields, format)
-        self._pin_memory, self._max_documents = check_pinned(pin_memory), max_documents
+        self._format = format
+        self._contents = check_contents(
+            plan, format, fields, max_documents=max_documents, ignore_index=ignore_index, dtype=dtype
+        )
+        self._device, pinned = check_device(device, reuse)
+        self._pin_memory = pinned or check_pinned(pin_memory)
         self._readahead, self._prefetch = check_ahead("readahead", readahead), check_ahead("prefetch", prefetch)
         self._reuse = check_ahead("reuse", reuse)
         self._inside_step = check_inside_step(inside_step)
         self._start, self._restart = plan.check_start(step), restart
         self._step, self._given = self._start, 0
-        self._given_last = plan.schedule.next_step(
-            self._step
-        )  # the step of the last returned microbatch, or the first step
+        self._last: Place | None = None  # the place of the last returned microbatch
         self._end = _last_given(plan)
         self._finished = False
         self._loaded = False  # whether a state was loaded and no batch has been made since
         self._maker: BatchMaker | None = None
-        self._batches: Iterator[tuple[Any, Any]] | None = None  # from the position on
+        self._batches: Any = None  # iterator over (place, batch), with a method `close`, from the position on
 
     def __repr__(self) -> str:
         rank, rows = self._process_split.rank.known, self._process_split.microbatch_size
@@ -192,7 +194,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
             raise StopIteration  # until the next iter()
         batch: BatchT
         try:
-            (step, _, _, next_step, given), batch = next(self._batches or self._start_batches())
+            place, batch = next(self._batches or self._start_batches())
         except PrefetchStopped:  # this process was forked: make the batches again, from the position on
             self._batches = None
             return next(self)
@@ -201,8 +203,10 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         ) as error:  # the generator is exhausted; the next call starts another one at the same position
             self._batches, self._finished = None, isinstance(error, StopIteration)
             raise
-        self._step, self._given, self._given_last = next_step, given, step
-        if next_step >= self._end and not given:  # not only at StopIteration: a loop may stop after len(loader) batches
+        self._last, (_, _, _, self._step, self._given) = place, place
+        if (
+            self._step >= self._end and not self._given
+        ):  # not only at StopIteration: a loop may stop after len(loader) batches
             self._finished, self._batches = True, None
         return batch
 
@@ -210,31 +214,30 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         """Move to another position, and drop the batches made ahead."""
         self._stop_batches()
         self._step, self._given, self._finished = step, given, False
-        self._given_last = self.plan.schedule.next_step(step)
+        self._last = None
 
-    def _start_batches(self) -> Iterator[tuple[Any, Any]]:
+    def _start_batches(self) -> Any:
         """Iterate over the places from the position on, each with its batch."""
         self._loaded = False
         places = self._process_split.fix().places(self._step, self._given)
         if self._prefetch:
-            batches = self._new_maker().batches(
-                places, self._readahead
-            )  # a new one, because each belongs to one thread
-            self._batches = Prefetcher(use_device(batches, self._pin_memory), self._prefetch)
+            maker = self._new_maker()  # a new one, because each belongs to one thread
+            batches = use_device(maker.batches(places, self._readahead), self._pin_memory)
+            self._batches = on_device(Prefetcher(batches, self._prefetch), self._device)
         else:
             self._maker = self._maker or self._new_maker()
-            self._batches = self._maker.batches(places, self._readahead)
+            self._batches = on_device(self._maker.batches(places, self._readahead), self._device)
         return self._batches
 
     def _stop_batches(self) -> None:
-        if isinstance(self._batches, Prefetcher):
+        if self._batches is not None:
             self._batches.close()
         self._batches = None
 
     def _new_maker(self) -> BatchMaker:
         ahead = self._prefetch + 1 if self._prefetch else 0  # those made by the thread, and the one it is making
         ring = self._reuse + ahead if self._reuse else 0
-        return BatchMaker(self.plan, self._format, self._fields, self._pin_memory, self._max_documents, ring)
+        return BatchMaker(self.plan, self._contents, self._pin_memory, ring)
 
     def __len__(self) -> int:
         """The number of microbatches per rank in the whole plan, not only of those left.
@@ -260,7 +263,15 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
     @property
     def microbatches_per_step(self) -> int:
         """Microbatches per rank in the step of the last returned microbatch: the gradient accumulation steps."""
-        return self._process_split.now().microbatches_in(self._given_last)
+        step = self._last[0] if self._last else self.plan.schedule.next_step(self._step)
+        return self._process_split.now().microbatches_in(step)
+
+    @property
+    def batch_info(self) -> BatchInfo | None:
+        """What the last returned batch is: its step, number and rows. None before the first batch, and after a state is
+        loaded.
+        """
+        return None if self._last is None else self._process_split.now().info(self._last)
 
     def state_dict(self) -> dict[str, int | str]:
         """The position of the loader, as integers and strings that are the same on every rank.

@@ -4,13 +4,13 @@ A position is a step and the number of its rows, over all ranks, that were alrea
 """
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TypedDict
 
 import numpy as np
 
+from tokenstore.batches.sampler import Place
 from tokenstore.errors import ConfigError
 from tokenstore.order.rank_rows import check_split, divisors
 from tokenstore.planning.plan import Plan
@@ -42,16 +42,25 @@ def rest_of_step(plan: Plan, step: int, given: int, choice: str) -> int:
     return 0 if choice == "rewind" else given
 
 
-class SharedOptions(TypedDict, total=False):
-    """Arguments of TokenLoader and TokenDataset that do not affect the type of a batch."""
+@dataclass(frozen=True)
+class BatchInfo:
+    """What a batch is.
 
-    rank: int | DataRank | None
-    world_size: int | None
-    microbatch_size: int | None
+    Attributes:
+        step: its step in the plan.
+        microbatch: its number in the step, from 0, among those that a rank gets.
+        rows: numbers of its rows in the step, in their order, as in `plan.batch(step)`.
+        sequences: numbers of its rows in the run, as in SequenceDataset.
+
+    Example:
+        >>> batch = next(loader)
+        >>> rows = plan.batch(loader.batch_info.step)["input_ids"][list(loader.batch_info.rows)]  # equal to the batch
+    """
+
     step: int
-    max_documents: int | None
-    inside_step: str
-    skip_empty: bool
+    microbatch: int
+    rows: Sequence[int]
+    sequences: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -113,6 +122,17 @@ class Split:
         last = (self.plan.num_steps or 0) - 1
         return self.plan.sampler().locate(last, 0, self.plan.global_batch_size(last))[:, 0] < 0
 
+    def info(self, place: Place) -> BatchInfo:
+        """What the batch of a place, one of `places`, is."""
+        step, first, num_rows = place[:3]
+        before, block = first - self.place.rank * num_rows, num_rows * self.place.world_size
+        if self._may_skip(step):
+            number = sum(self._after_empty(step, given) == given for given in range(before % block, before, block))
+        else:
+            number = before // block
+        start = self.plan.schedule.cursor(step) + first
+        return BatchInfo(step, number, range(first, first + num_rows), range(start, start + num_rows))
+
     def num_microbatches(self, start: int = 0) -> int | None:
         """Microbatches per rank from step `start` on; None if the plan is endless."""
         schedule = self.plan.schedule
@@ -140,7 +160,7 @@ class Split:
                 f' choose a product of {divisors(rest)}, or start the step again with inside_step="rewind"'
             )
 
-    def places(self, step: int, given: int) -> Iterator[tuple[int, int, int, int, int]]:
+    def places(self, step: int, given: int) -> Iterator[Place]:
         """Iterate over the microbatches from a position on.
 
         Each is (step, this rank's first row, number of its rows, step of the next position, `given` of the next position).
@@ -173,7 +193,7 @@ class Split:
         ends = [end - 1] if self.skip_empty and end - 1 > step else [end]
         return min([schedule.stage_end(step), *skips, *ends])
 
-    def _places_with_tokens(self, step: int, given: int) -> Iterator[tuple[int, int, int, int, int]]:
+    def _places_with_tokens(self, step: int, given: int) -> Iterator[Place]:
         """`places` for one step, without the microbatches that have no token."""
         size, rows = self.plan.global_batch_size(step), self.rows_a_rank(step)
         block = rows * self.place.world_size

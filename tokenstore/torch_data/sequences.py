@@ -4,7 +4,7 @@ import operator
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Generic, Literal, overload
+from typing import Any, Generic, Literal, Unpack, overload
 
 import numpy as np
 import torch
@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 from tokenstore.order.schedule import MOST_SEQUENCES
 from tokenstore.planning.plan import Plan, as_plan
 from tokenstore.store.files import renew_after_fork
-from tokenstore.torch_data.formats import DictFormat, TupleFormat, check_fields
+from tokenstore.torch_data.formats import DictFormat, TupleFormat
+from tokenstore.torch_data.options import ContentOptions, check_contents
 from tokenstore.torch_data.resharding import check_sampler
 from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT
 
@@ -48,6 +49,7 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
         *,
         fields: None = None,
         format: Literal["torch"] = "torch",
+        **options: Unpack[ContentOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -56,6 +58,7 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
         *,
         fields: Sequence[str] | None = None,
         format: TupleFormat,
+        **options: Unpack[ContentOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -64,6 +67,7 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
         *,
         fields: Sequence[str] | None = None,
         format: DictFormat = "torch",
+        **options: Unpack[ContentOptions],
     ) -> None: ...
     @overload
     def __init__(
@@ -72,8 +76,16 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
         *,
         fields: Sequence[str] | None = None,
         format: str,
+        **options: Unpack[ContentOptions],
     ) -> None: ...
-    def __init__(self, plan: Plan | str | Path, *, fields: Sequence[str] | None = None, format: str = "torch"):
+    def __init__(
+        self,
+        plan: Plan | str | Path,
+        *,
+        fields: Sequence[str] | None = None,
+        format: str = "torch",
+        **options: Unpack[ContentOptions],
+    ):
         """Create a dataset. It reads no tokens before the first sequence.
 
         Args:
@@ -81,13 +93,14 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
             fields: as in TokenLoader, except cu_seqlens and max_seqlen of the formats "torch" and "hf", which describe a
                 batch as a whole.
             format: as in TokenLoader, except "hf_flash" and "torchtitan_flat", which join the rows of a batch.
+            options: ignore_index and dtype, as in TokenLoader.
 
         Raises:
             ConfigError: the plan file is invalid.
-            ValueError: `fields` or `format` has an invalid value.
+            ValueError: an argument has an invalid value.
         """
         self.plan = plan = as_plan(plan)
-        self._format, self._fields = format, check_fields(fields, format, by_row=True)
+        self._contents = check_contents(plan, format, fields, by_row=True, **options)
         self._hold_nothing()
         renew_after_fork(self, SequenceDataset._hold_nothing)
 
@@ -132,7 +145,7 @@ class SequenceDataset(Dataset[BatchT], Generic[BatchT]):
         with self._lock:
             if self._maker is None:
                 check_sampler(self, self.plan)
-                self._maker = BatchMaker(self.plan, self._format, self._fields)
+                self._maker = BatchMaker(self.plan, self._contents)
             located = np.empty((len(numbers), 2), np.int64)
             by_number = np.argsort(numbers, kind="stable")  # so that the tables of each stage are made only once
             located[by_number] = self._maker.sampler.locate_places(

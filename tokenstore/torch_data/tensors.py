@@ -5,7 +5,8 @@ twice, they train the wrong thing with a plausible loss. `format="hf"` has the `
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, TypedDict, TypeVar
 
@@ -17,7 +18,8 @@ from tokenstore.batches.sampler import Place, PlannedRows, Sampler
 from tokenstore.errors import TokenStoreError
 from tokenstore.planning.plan import Plan
 from tokenstore.store.maps import prefetch_pages
-from tokenstore.torch_data.formats import FORMATS, Derived, Rows, Written, source_ids
+from tokenstore.torch_data.formats import Derived, Rows, Written, source_ids
+from tokenstore.torch_data.options import Contents
 from tokenstore.torch_data.prefetch import Bursts
 
 # Limits of the rows and tokens planned by one call, unless a single microbatch has more. With lower limits, batches wait for
@@ -46,25 +48,21 @@ BatchT = TypeVar("BatchT", covariant=True)  # Batch, or the type of a batch in a
 
 
 class BatchMaker:
-    """Makes batches in one format, with the given fields in that order; see `formats`. Not thread-safe.
+    """Makes batches with the given contents, whose fields have the order of these. Not thread-safe.
 
     ring: if n > 0, each batch is written into the memory of the n-th batch before it. 0: new memory for every batch.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        format: str,
-        fields: Sequence[str],
-        pin_memory: bool = False,
-        max_documents: int | None = None,
-        ring: int = 0,
-    ):
+    def __init__(self, plan: Plan, contents: Contents, pin_memory: bool = False, ring: int = 0):
         self.sampler = plan.sampler()
-        self._format, self._length = FORMATS[format], plan.config.sequence_length
-        made = {name: self._format.fields[name] for name in fields}
+        self._format, self._length = contents.format, plan.config.sequence_length
+        made = {name: self._format.fields[name] for name in contents.fields}
         self._fields = tuple(made)
-        self._written = {name: field for name, field in made.items() if isinstance(field, Written)}
+        self._written = {
+            name: replace(field, dtype=contents.dtype) if field.word == words.IDS else field
+            for name, field in made.items()
+            if isinstance(field, Written)
+        }
         self._derived: dict[str, Derived] = {
             name: field for name, field in made.items() if not isinstance(field, Written)
         }
@@ -73,8 +71,9 @@ class BatchMaker:
             self._words.append(
                 words.TARGETS
             )  # the kernel computes masks from targets, even if the batch has no targets
-        self.sampler.set_format(self._format.ignored, self._format.flat)
-        self._pin_memory, self._max_documents = pin_memory, max_documents
+        long_rows = any(field.layout == "long_rows" for field in self._written.values())
+        self.sampler.set_format(contents.ignored, self._format.flat, contents.dtype.itemsize, int(long_rows))
+        self._pin_memory, self._max_documents = pin_memory, contents.max_documents
         self._templates: dict[int, list[torch.Tensor]] = {}
         self._ring: deque[dict[int, list[torch.Tensor]]] = deque({} for _ in range(ring))
 
@@ -192,22 +191,3 @@ class _Planning:
         waiting.extend(zip(places, planned, strict=True))
         if self._count:
             self._count = min(2 * self._count, max(self._most_rows // places[-1][2], 1))
-
-
-def check_pinned(pin_memory: bool) -> bool:
-    """`pin_memory`, if this machine supports it. Raises: ValueError: it has no accelerator."""
-    if pin_memory and not torch.accelerator.is_available():
-        raise ValueError("pin_memory: requires a device such as CUDA, but this machine has none; omit pin_memory")
-    return pin_memory
-
-
-def use_device(batches: Iterator[Any], pin_memory: bool) -> Iterator[Any]:
-    """`batches`, for use in another thread. Memory is pinned for the current device of this thread; new threads use device 0."""
-    device = torch.cuda.current_device() if pin_memory and torch.cuda.is_available() else None
-
-    def on_device() -> Iterator[Any]:
-        if device is not None:
-            torch.cuda.set_device(device)
-        yield from batches
-
-    return on_device()

@@ -10,7 +10,8 @@ from typing import Any, Unpack
 
 from tokenstore.errors import ConfigError
 from tokenstore.planning.plan import Plan
-from tokenstore.torch_data.loader import AllOptions, TokenLoader
+from tokenstore.torch_data.loader import TokenLoader
+from tokenstore.torch_data.options import AllOptions
 
 
 class PlacedLoader:

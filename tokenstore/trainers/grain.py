@@ -31,8 +31,9 @@ from tokenstore.errors import ConfigError
 from tokenstore.planning.plan import Plan
 from tokenstore.store.files import renew_after_fork
 from tokenstore.torch_data.dataset import TokenDataset
-from tokenstore.torch_data.loader import AllOptions, TokenLoader
-from tokenstore.torch_data.position import Split
+from tokenstore.torch_data.loader import TokenLoader
+from tokenstore.torch_data.options import AllOptions, ContentOptions
+from tokenstore.torch_data.position import BatchInfo, Split
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.torch_data.tensors import BatchMaker
 
@@ -66,8 +67,9 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
         fields: Sequence[str] | None = None,
         format: str = "torch",
         max_documents: int | None = None,
+        **options: Unpack[ContentOptions],
     ):
-        """Make a source. Arguments are those of TokenLoader.
+        """Make a source. Arguments and options are those of TokenLoader.
 
         Raises: ConfigError: the plan is endless, or a step does not divide evenly among the ranks.
         """
@@ -84,6 +86,7 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
             fields=fields,
             format=format,
             max_documents=max_documents,
+            **options,
         )
         self._about = f"microbatch_size {microbatch_size}, {format}, {fields}"
         self._edges = _edges(plan)
@@ -161,9 +164,16 @@ class SequenceSource(MicrobatchSource):
     `.batch(b)[r::w]` yields the microbatches of b sequences of rank r of w, if w * b divides every step.
     """
 
-    def __init__(self, plan: Plan, *, fields: Sequence[str] | None = None, format: str = "torch"):
-        """Make a source. Arguments are those of TokenLoader, with formats and fields that have rows."""
-        super().__init__(plan, rank=0, world_size=1, microbatch_size=1, fields=fields, format=format)
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        fields: Sequence[str] | None = None,
+        format: str = "torch",
+        **options: Unpack[ContentOptions],
+    ):
+        """Make a source. Arguments and options are those of TokenLoader, with formats and fields that have rows."""
+        super().__init__(plan, rank=0, world_size=1, microbatch_size=1, fields=fields, format=format, **options)
 
     def __getitem__(self, index: int) -> Any:
         """Record `index`, in newly allocated memory. Raises: IndexError: there is no such record."""
@@ -182,8 +192,16 @@ class MicrobatchDataset(IterDataset[Any]):
     """
 
     def __init__(self, plan: Plan, **options: Unpack[AllOptions]):
-        """Make a dataset. Options are those of TokenLoader. The plan may be endless."""
+        """Make a dataset. Options are those of TokenLoader, except `device`. The plan may be endless.
+
+        Raises: ValueError: `device` is given. Grain makes numpy arrays, which are on the CPU; use `jax.device_put`.
+        """
         super().__init__()
+        if options.get("device") is not None:
+            raise ValueError(
+                f"device: expected none, found {options['device']}; Grain makes numpy arrays, which are on the CPU: move"
+                " them to a device afterwards"
+            )
         self.plan = plan
         self._loader: TokenLoader[Any] = TokenLoader(plan, **options)
 
@@ -201,6 +219,11 @@ class MicrobatchIterator(DatasetIterator[Any]):
 
     def __next__(self) -> Any:
         return _arrays(next(self._loader))
+
+    @property
+    def batch_info(self) -> BatchInfo | None:
+        """What the last record is, as in TokenLoader."""
+        return self._loader.batch_info
 
     def get_state(self) -> dict[str, Any]:
         """The state of the plan after the records so far, the same on every rank."""

@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 
 from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.planning.plan import Plan
-from tokenstore.torch_data.loader import AllOptions
+from tokenstore.torch_data.options import AllOptions
 from tokenstore.torch_data.ranks import DataRank, data_rank
 from tokenstore.trainers.common import (
     PlacedLoader,
