@@ -15,7 +15,7 @@ import pytest
 
 import tokenstore
 from tests.support.processes.killing import ROOT, WAIT_SECONDS, FailingDisk, check_whole, tree, write_corpus
-from tokenstore.builder import BuildOptions, BuildResult, append_store, build_store, part, pipeline
+from tokenstore.builder import BuildOptions, BuildResult, append_store, build_store, making, pipeline
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.reading.units import cut_units
 from tokenstore.errors import BuildError
@@ -143,7 +143,7 @@ def test_a_disk_that_fails_at_any_call_leaves_the_old_store_and_the_append_resum
         return append_store(output, [str(folder)], max_bad=1)
 
     calls = check_failures(make, base, tmp_path / "out", monkeypatch, for_good, step)
-    assert set(calls) == {"open", "write", *FailingDisk.CALLS} - {"rename"}
+    assert set(calls) == {"open", "write", *FailingDisk.CALLS}
 
 
 @pytest.mark.parametrize("call", ["open", "mkdir"])
@@ -184,7 +184,7 @@ def test_an_input_removed_during_a_build_is_named(
 ) -> None:
     """P8: no store is made of the rest. With the input restored, the build resumes from the parts it has."""
     gone, away, output = folder / "b.txt", tmp_path / "away", tmp_path / "store"
-    cut, check = pipeline.cut_units, part._check_unchanged
+    cut, check = pipeline.cut_units, making._check_unchanged
 
     def removed(files: object) -> object:
         units = cut(files)
@@ -200,7 +200,7 @@ def test_an_input_removed_during_a_build_is_named(
         if when == "before it is read":
             patched.setattr(pipeline, "cut_units", removed)
         else:
-            patched.setattr(part, "_check_unchanged", removed_on_the_way)
+            patched.setattr(making, "_check_unchanged", removed_on_the_way)
         with pytest.raises(
             BuildError,
             match=r"input: .*b\.txt (became unreadable during the build|cannot be read) \(No such file or directory\); .*run the same command",

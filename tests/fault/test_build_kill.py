@@ -149,7 +149,7 @@ def test_a_build_killed_again_and_again_finishes(build: Command, tmp_path: Path)
     output, parts = tmp_path / "store", tmp_path / "store.tokenstore/building/parts"
 
     def done() -> int:
-        return len(list(parts.glob("*.json")))
+        return len(list(parts.glob("*/summary.json")))
 
     for _ in range(3):
         builder = build.start(output, 1)
@@ -173,7 +173,7 @@ def test_a_build_with_a_killed_worker_resumes(build: Command, tmp_path: Path) ->
     """P8: one worker is killed as the kernel does without memory: a message, no store, no process, no work lost."""
     builder = build.start(tmp_path / "store", 2)
     parts, end = tmp_path / "store.tokenstore/building/parts", time.monotonic() + WAIT_SECONDS
-    while not list(parts.glob("*.tokens")):
+    while not list(parts.glob(".*/tokens")):
         assert builder.process.poll() is None
         assert time.monotonic() < end
     os.kill(builder.workers()[0], signal.SIGKILL)

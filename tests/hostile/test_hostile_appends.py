@@ -117,7 +117,7 @@ def test_a_store_without_counts_can_be_inspected(tmp_path: Path, jsonl: Jsonl, c
 
 def forge_tokens(work: Path) -> None:
     """Change the tokens of a finished part, which keeps the size in its summary."""
-    (tokens,) = (work / "building" / "parts").glob("*.tokens")
+    (tokens,) = (work / "building" / "parts").glob("*/tokens")
     tokens.write_bytes(tokens.read_bytes().replace(b"g\0o\0o\0d\0", b"e\0v\0i\0l\0"))
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.stores.written import all_files, build_stores, json_lines, rows_of, write_records
 from tests.support.twins.build import Built, build_twin
-from tokenstore.builder import BuildOptions, BuildResult, dedup, part, pipeline
+from tokenstore.builder import BuildOptions, BuildResult, dedup, making, part, pipeline
 from tokenstore.builder.documents import collect as batches
 from tokenstore.builder.reading.units import cut_units
 from tokenstore.errors import BuildError
@@ -148,7 +148,7 @@ def test_a_killed_build_resumes_to_the_bytes_of_one_run(
     if not expected.splits[None]:
         return
     whole = build_stores(tmp_path / "whole", *sources, max_bad=99, **options)
-    real = part.write_atomically
+    real = making.write_atomically
     for left in data.draw(st.lists(st.integers(0, 3), max_size=3)):
         made: list[Path] = []
 
@@ -160,7 +160,7 @@ def test_a_killed_build_resumes_to_the_bytes_of_one_run(
 
         with pytest.MonkeyPatch.context() as patched:
             cut(patched, **sizes)
-            patched.setattr(part, "write_atomically", die)
+            patched.setattr(making, "write_atomically", die)
             try:
                 build_stores(tmp_path / "store", *sources, max_bad=99, **options)
             except KeyboardInterrupt:
@@ -209,7 +209,7 @@ def test_all_options_at_once_killed_and_resumed_by_other_workers(tmp_path: Path,
     whole = build_stores(tmp_path / "whole", *sources, **options)
     check(whole, expected)
     assert all(whole.counts[name] for name in ("filtered", "short", "long", "duplicates", "bad"))
-    real, finished = part.write_atomically, []
+    real, finished = making.write_atomically, []
 
     def die(path: Path, content: bytes) -> None:
         if len(finished) == made:
@@ -219,10 +219,10 @@ def test_all_options_at_once_killed_and_resumed_by_other_workers(tmp_path: Path,
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pipeline, "cut_units", partial(cut_units, unit_bytes=1500))
-        patched.setattr(part, "write_atomically", die)
+        patched.setattr(making, "write_atomically", die)
         with pytest.raises(KeyboardInterrupt):
             build_stores(tmp_path / "store", *sources, **options)
-        patched.setattr(part, "write_atomically", real)
+        patched.setattr(making, "write_atomically", real)
         notes: list[str] = []
         result = build_stores(tmp_path / "store", *sources, workers=workers, note=notes.append, **options)
     assert notes[0].startswith(f"resuming: {made} of ")

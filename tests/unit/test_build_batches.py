@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stores.building import Build, as_bytes, documents
-from tokenstore.builder import part
+from tokenstore.builder import making
 from tokenstore.builder.documents import collect as batches
 
 
@@ -20,8 +20,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
         seen.append(tuple(batch.slices))
         write(out, encoded, batch)
 
-    write = part._write
-    monkeypatch.setattr(part, "_write", noting)
+    write = making._write
+    monkeypatch.setattr(making, "_write", noting)
     return seen
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.data.texts import TEXTS
 from tests.support.stores.building import BAD, Build, as_bytes, contents, counts, die, documents, left_behind
-from tokenstore.builder import part, replacing
+from tokenstore.builder import making, replacing
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, TokenStoreError
 
 
@@ -64,14 +64,16 @@ def test_a_part_overwritten_by_a_build_of_other_inputs_is_discarded(
     with pytest.raises(BadRecordsError):
         build(first, second)
     with monkeypatch.context() as patched:
-        patched.setattr(part, "write_atomically", die)
+        patched.setattr(making, "write_atomically", die)
         with pytest.raises(KeyboardInterrupt):
             build(other, second)
     jsonl("in/b.jsonl", [*TEXTS, "fixed"])
     assert documents(build(first, second).path) == as_bytes(*TEXTS, *TEXTS, "fixed")
 
 
-@pytest.mark.parametrize("damage", ["no tokens", "short tokens", "no rows", "long rows", "no json", "other json"])
+@pytest.mark.parametrize(
+    "damage", ["no tokens", "short tokens", "no rows", "long rows", "no summary.json", "other summary.json"]
+)
 def test_a_part_with_missing_or_truncated_files_is_made_again(
     build: Build, jsonl: Callable[..., Path], two_units: tuple[Path, Path], tmp_path: Path, damage: str
 ) -> None:
@@ -79,8 +81,8 @@ def test_a_part_with_missing_or_truncated_files_is_made_again(
     with pytest.raises(BadRecordsError):
         build(*two_units)
     how, what = damage.split()
-    (summary,) = (tmp_path / "store.tokenstore/building/parts").glob("*.json")
-    path = summary.with_suffix("." + what)
+    (summary,) = (tmp_path / "store.tokenstore/building/parts").glob("*/summary.json")
+    path = summary.with_name(what)
     data = path.read_bytes()
     path.write_bytes({"no": b"", "short": data[:-2], "long": data + bytes(8), "other": b"[]"}[how])
     if how == "no":

@@ -40,6 +40,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
         "store/writing.py",
         "store/work.py",
         "store/remote/library.py",  # a file in memory, for the copy of a library
+        "store/private.py",  # process numbers, to know whose a folder is
         "outside.py",
         "paths.py",
         "torch_data/ranks.py",  # the variables that a launcher sets

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.stores.opened import open_files
-from tokenstore.errors import StoreBusyError, TokenStoreError
+from tokenstore.errors import StoreBusyError
 from tokenstore.store import work
 from tokenstore.store.work import MARK_NAME, exclusive_work
 
@@ -120,19 +120,46 @@ def test_a_lock_file_removed_between_opening_and_locking_is_not_trusted(
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
-def test_a_file_system_without_locks_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
-    """P8: nothing is written, because two builds at once could not detect each other there."""
+def without_locks(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    """Make flock fail as on a file system that does not have it."""
 
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(work.fcntl, "flock", refuse)
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_takes_the_place_of_locks_where_there_are_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """P8: the second writer is refused and told who holds it; at the end nothing is left."""
+    without_locks(monkeypatch, code)
     before = open_files(tmp_path)
-    message = r"lock: cannot lock .*web\.tokenstore: .*; write the store on a local disk"
-    with pytest.raises(TokenStoreError, match=message), exclusive_work(tmp_path / "web"):
-        pytest.fail("a lock on a removed file")
+    with exclusive_work(tmp_path / "web"):
+        message = (
+            rf"process {os.getpid()} on \S+ has been writing it since .* UTC \(.*lock\.json\); wait .*--break-lock"
+        )
+        with pytest.raises(StoreBusyError, match=message), exclusive_work(tmp_path / "web"):
+            pytest.fail("two writers at once")
     assert open_files(tmp_path) == before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("content", [b'{"host": "n1", "pid": 7}', b"", b"[]", b'{"host": "\x1b[31m"}', b"x" * 5000])
+def test_a_lock_file_left_by_a_dead_writer_is_taken_over_only_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
+) -> None:
+    """P8: whether a process on another host is alive, only a person can know; the file may hold anything."""
+    without_locks(monkeypatch, errno.ENOSYS)
+    with exclusive_work(tmp_path / "web") as held:
+        held.building.mkdir()
+    (tmp_path / "web.tokenstore/lock.json").write_bytes(content)
+    with pytest.raises(StoreBusyError, match="--break-lock") as caught, exclusive_work(tmp_path / "web"):
+        pytest.fail("two writers at once")
+    assert "\x1b" not in str(caught.value)
+    with exclusive_work(tmp_path / "web", break_lock=True) as held:
+        held.building.rmdir()
     assert list(tmp_path.iterdir()) == []
 
 

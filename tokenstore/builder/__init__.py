@@ -5,7 +5,9 @@ pipeline            a whole build: lock, resume, make the parts, assemble, commi
 resume, replacing   what a build keeps on disk for the next run; how it replaces a store
 reading/            input files -> rows
 documents/          rows -> documents -> tokens
-part, executors/    one unit of work -> one durable part; processes that make parts
+schedule, tasks     the units of a build, who makes which, and the command of one task of a job array
+part, making        one unit of work -> one durable part
+executors/          processes that make parts
 assemble            parts in order -> stores
 split, dedup        which store a document goes to; which documents are equal
 result              progress, notes and the result of a build
@@ -20,14 +22,17 @@ from tokenstore.builder.pipeline import build_store
 from tokenstore.builder.preview import BuildPreview, preview_build
 from tokenstore.builder.result import BuildProgress, BuildResult
 from tokenstore.builder.retokenize import retokenize
+from tokenstore.builder.tasks import TaskResult, build_task
 
 __all__ = [
     "BuildOptions",
     "BuildPreview",
     "BuildProgress",
     "BuildResult",
+    "TaskResult",
     "append_store",
     "build_store",
+    "build_task",
     "preview_build",
     "retokenize",
 ]

@@ -14,15 +14,17 @@ DocumentStart = Literal["none", "eos", "bos"]
 SpecialText = Literal["plain", "special", "error"]
 Engine = Literal["auto", "reference", "fast"]
 Dedup = Literal["none", "exact"]
+InputIdentity = Literal["time", "size", "content"]
 # Options that the manifest's `options` do not hold: they do not decide the bytes, or it records them elsewhere
-APART = ("inputs", "output", "tokenizer", "pattern", "special_tokens", "engine", "chat_template", "workers", "max_bad", "overwrite")  # fmt: skip
+APART = ("inputs", "output", "tokenizer", "pattern", "special_tokens", "engine", "chat_template", "workers", "max_bad", "overwrite", "input_identity", "break_lock")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class BuildOptions:
     """The options of a build. `tokenstore build --help` shows these texts and defaults.
 
-    The store's bytes depend on all of them but `output`, `engine`, `workers`, `max_bad` and `overwrite`.
+    The store's bytes depend on all of them but `output`, `engine`, `workers`, `max_bad`, `input_identity`,
+    `break_lock` and `overwrite`.
 
     Attributes:
         inputs: Files, folders and glob patterns, in the order in which their documents are stored.
@@ -70,6 +72,10 @@ class BuildOptions:
         max_bad: Bad records allowed; one more fails the build. OUTPUT.tokenstore/rejects.jsonl lists them.
         shard_bytes: Target size of a shard file, in bytes.
         workers: Processes that tokenize. The store's bytes are the same for any number.
+        input_identity: What shows, besides its name and size, that an input is the same as in an earlier run or in another task:
+            its modification `time`; nothing (`size`), for copies with other times; or its `content`, which is read for that.
+        break_lock: Take over the lock of a run that has died, on file systems without `flock`. The message that asks for this
+            names the run.
         overwrite: Replace a store or an unfinished build that was made with other options. Anything other than a store is
             refused.
 
@@ -110,6 +116,8 @@ class BuildOptions:
     max_bad: int = 0
     shard_bytes: int = 1 << 30
     workers: int = 1
+    input_identity: InputIdentity = "time"
+    break_lock: bool = False
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -192,4 +200,5 @@ _CHOICES: dict[str, Any] = {
     "engine": Engine,
     "train_on": TrainOn,
     "dedup": Dedup,
+    "input_identity": InputIdentity,
 }

@@ -29,7 +29,7 @@ from tokenstore.builder.documents.encode import special_ids
 from tokenstore.builder.documents.templates import foreign_template_note
 from tokenstore.builder.executors.processes import run_units
 from tokenstore.builder.options import BuildOptions
-from tokenstore.builder.part import load_part, part_key
+from tokenstore.builder.part import part_key
 from tokenstore.builder.reading.checksums import KnownChecksums, changed
 from tokenstore.builder.reading.inputs import InputFile, Inputs, find_inputs
 from tokenstore.builder.reading.units import cut_units
@@ -45,11 +45,13 @@ from tokenstore.builder.result import BuildResult, Note, Progress, result_of
 from tokenstore.builder.resume import (
     REJECTS_PART,
     check_recipe,
+    last_number_of_tasks,
     publish_rejects,
     tidy,
     time_of_work,
     write_recipe,
 )
+from tokenstore.builder.schedule import Schedule, Task, load_schedule, missing_message
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, FormatError, counted
 from tokenstore.format.differences import describe, differences
 from tokenstore.format.layout import INPUTS_NAME
@@ -58,6 +60,7 @@ from tokenstore.paths import is_file, is_there, mode_of
 from tokenstore.store.files import free_bytes
 from tokenstore.store.input_list import checked_rows
 from tokenstore.store.length_index import write_length_index
+from tokenstore.store.private import remove_abandoned
 from tokenstore.store.reader import open_store
 from tokenstore.store.work import Work, exclusive_work
 from tokenstore.store.writer import FileWriter
@@ -104,6 +107,7 @@ def build_store(
     options: BuildOptions,
     progress: Progress = lambda progress: None,
     note: Note = lambda text: None,
+    complete: bool = False,
 ) -> BuildResult:
     """Tokenize inputs into a store. If the output is already the store that these options make, do nothing.
 
@@ -111,6 +115,7 @@ def build_store(
         options: what to build.
         progress: called several times per second while tokenizing.
         note: called with one line of text for each thing a user should know.
+        complete: all parts were made by tasks (`build_task`); assemble them, and make none.
 
     Returns:
         The finished store; with splits, their totals and each of them.
@@ -120,29 +125,36 @@ def build_store(
             build with other options, or files that are no store.
         StoreBusyError: another process is building the same output.
         BadRecordsError: more bad records than allowed; the rejects file lists them.
-        BuildError: an input is damaged, the disk is full, or a worker died. Calling it again resumes.
+        BuildError: an input is damaged, the disk is full, or a worker died. Calling it again resumes. Or parts are missing
+            although `complete`; the message names the tasks that make them.
 
     Example:
         >>> options = BuildOptions(inputs=("data/*.jsonl",), output=Path("stores/web"), tokenizer="bytes")
         >>> result = build_store(options)
         >>> result.num_tokens, result.digest
     """
+    output = resolved_output(options)
+    job = prepare(options, output, None, note)
+    with resumable(output):
+        make_folders(output.parent)
+        with exclusive_work(output, options.break_lock) as work:
+            if options.overwrite:
+                check_replaceable(output)
+                if not complete:
+                    remove_tree(work.building)
+            elif found := finished(job):
+                tidy([work.building], note)
+                return found
+            return _build(job, progress, note, complete)
+
+
+def resolved_output(options: BuildOptions) -> Path:
+    """The output as an absolute path without links. ConfigError if it is a file."""
     output = output_path(options)
     if is_file(output):
         raise ConfigError(NO_STORE.format(output))
     # Links in the path are the user's choice. They are resolved once, here: the work folder is next to the store itself
-    output = output.resolve() if output.is_symlink() else output.parent.resolve() / output.name
-    job = prepare(options, output, None, note)
-    with resumable(output):
-        make_folders(output.parent)
-        with exclusive_work(output) as work:
-            if options.overwrite:
-                check_replaceable(output)
-                remove_tree(work.building)
-            elif found := _finished(job):
-                tidy([work.building], note)
-                return found
-            return _build(job, progress, note)
+    return output.resolve() if output.is_symlink() else output.parent.resolve() / output.name
 
 
 def output_path(options: BuildOptions) -> Path:
@@ -204,9 +216,10 @@ def _note_skipped(inputs: Inputs, note: Note) -> None:
         note(f"skipped {counted(inputs.num_repeated, 'repeated input')}: each input is read once")
 
 
-def _build(job: Job, progress: Progress, note: Note) -> BuildResult:
+def _build(job: Job, progress: Progress, note: Note, complete: bool) -> BuildResult:
     working = job.work.building / "store"
     open_work(job, job.recipe, note)
+    remove_abandoned(job.work.building / "parts")
     remove_tree(working)
     new_folder(working)
     names = _names(job.options)
@@ -215,7 +228,7 @@ def _build(job: Job, progress: Progress, note: Note) -> BuildResult:
             stack.enter_context(new_writer(folder, job.tokenizer.vocab_size, job.options))
             for folder in store_folders(working / "made", job.options)
         ]
-        tally = fill(job, writers, progress, note)
+        tally = fill(job, writers, progress, note, complete)
         for store, (name, writer) in enumerate(zip(names, writers, strict=True)):
             for file, data in side_files(job.options, job.tokenizer).items():
                 writer.add_file(file, data)
@@ -241,39 +254,50 @@ def open_work(
     recipe: dict[str, Any],
     note: Note,
     advice: str = "use the same options, or --overwrite to start again",
+    is_shared: bool = False,
 ) -> None:
-    """Start a build in the work folder, or resume one with the same recipe.
+    """Start a build in the work folder, or resume one with the same recipe. Several tasks do so at once if `is_shared`.
 
     Recipes hold hashes of the user's functions. They are compared before a function is imported.
 
     Raises:
         ConfigError: the work folder holds finished parts of another recipe, or a function or template does not load.
     """
-    check_recipe(job.work, recipe, note, advice)
+    check_recipe(job.work, recipe, note, advice, is_shared)
     DocumentReader(job.options, job.tokenizer)  # loads functions and template, so that errors appear before any work
-    write_recipe(job.work, recipe)
+    if not (is_shared and is_there(job.work.building / "recipe.json")):
+        write_recipe(job.work, recipe)
+        check_recipe(job.work, recipe, note, advice, is_shared)  # another task may have written its own first
 
 
-def fill(job: Job, writers: Sequence[FileWriter], progress: Progress, note: Note) -> Tally:
+def schedule_of(job: Job, task: Task | None = None) -> Schedule:
+    """The units of the build in the work folder, or of one task, and their finished parts."""
+    units = cut_units(job.files)
+    if task is not None:
+        units = list(task.share(units))
+    began = time_of_work(job.work)
+    keys = [part_key(unit, job.files, job.recipe, began, job.options.input_identity) for unit in units]
+    return load_schedule(units, keys, job.work.building / "parts", job.files)
+
+
+def fill(job: Job, writers: Sequence[FileWriter], progress: Progress, note: Note, complete: bool = False) -> Tally:
     """Make the missing parts and append all documents to `writers`, one per split.
 
     Raises:
         BadRecordsError: more bad records than allowed; the rejects file lists them.
+        BuildError: parts are missing although `complete`.
     """
-    units = cut_units(job.files)
-    began = time_of_work(job.work)
-    keys = [part_key(unit, job.files, job.recipe, began) for unit in units]
-    # A part is named by its key, so a killed build with other inputs cannot have written to the files of these parts
-    stems = [job.work.building / "parts" / key[:32] for key in keys]
-    done = [load_part(stem, key, unit, job.files) for stem, key, unit in zip(stems, keys, units, strict=True)]
-    if any(done):
-        note(f"resuming: {sum(part is not None for part in done)} of {len(units)} parts are done")
+    schedule = schedule_of(job)
+    if complete and schedule.missing:
+        raise BuildError(missing_message(schedule, last_number_of_tasks(job.work)))
+    if len(schedule.missing) < len(schedule.units) and not complete:
+        note(f"resuming: {len(schedule.units) - len(schedule.missing)} of {len(schedule.units)} parts are done")
     with create_again(job.work.building / REJECTS_PART) as rejects:
         tally = Tally(job.files, len(writers), rejects)
-        made = run_units(job.options, job.entry, job.files, units, keys, stems, done, job.tokenizer, progress, note)
+        made = run_units(job.options, job.entry, job.files, schedule, job.tokenizer, progress, note)
         try:
             with contextlib.closing(made) as parts:  # ends the workers if assembling fails
-                assemble(parts, units, tally, job.options, writers, job.work.building / "dedup")
+                assemble(parts, schedule.units, tally, job.options, writers, job.work.building / "dedup")
             sync(rejects)
         except BadRecordsError:
             sync(rejects)
@@ -290,7 +314,7 @@ def _fail_bad(job: Job, tally: Tally) -> None:
     ) from None
 
 
-def _finished(job: Job) -> BuildResult | None:
+def finished(job: Job) -> BuildResult | None:
     """The store at the output if the same command made it, None if there is nothing, ConfigError for anything else."""
     if is_free(job.output):
         return None

@@ -11,6 +11,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import Any
 
+from tokenstore.builder.part import SUMMARY
 from tokenstore.builder.result import Note
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.format.differences import describe, differences
@@ -18,23 +19,25 @@ from tokenstore.format.manifest import canonical_json
 from tokenstore.outside import MAX_RECIPE_BYTES
 from tokenstore.paths import is_there
 from tokenstore.store.files import read_bytes
+from tokenstore.store.private import write_once
 from tokenstore.store.work import Work
-from tokenstore.store.writing import create_again, move_file, own_folder, remove, remove_tree, write_atomically
+from tokenstore.store.writing import create, create_again, move_file, own_folder, remove, remove_tree
 
 MADE_HERE = "made-here"  # an empty file whose inode change time is when the build began
 REJECTS_PART = "rejects.jsonl"  # in building/, until the list is complete
 
 
-def check_recipe(work: Work, recipe: dict[str, Any], note: Note, advice: str) -> None:
+def check_recipe(work: Work, recipe: dict[str, Any], note: Note, advice: str, is_shared: bool = False) -> None:
     """Compare `recipe` with that of the unfinished build in `work`, if there is one.
 
-    If they differ and the other build has no finished part, it is removed and `note` is called.
+    If they differ and the other build has no finished part, it is removed and `note` is called; unless `is_shared`, because
+    other tasks may be making its first parts.
 
     Raises:
         ConfigError: they differ, and the other build has finished parts; `advice` says what to do.
     """
     if different := describe(differences(read_recipe(work) or recipe, recipe)):
-        if any((work.building / "parts").glob("*.json")):
+        if is_shared or any((work.building / "parts").glob(f"*/{SUMMARY}")):
             raise ConfigError(
                 f"output: {work.building} holds an unfinished build with another command: {different}; {advice}"
             )
@@ -43,10 +46,10 @@ def check_recipe(work: Work, recipe: dict[str, Any], note: Note, advice: str) ->
 
 
 def write_recipe(work: Work, recipe: dict[str, Any]) -> None:
-    """Start or resume a build with this recipe: make its folders and write recipe.json."""
+    """Start or resume a build with this recipe: make its folders and write recipe.json. Several tasks may do so at once."""
     own_folder(work.building)
     own_folder(work.building / "parts")
-    write_atomically(work.building / "recipe.json", canonical_json(recipe).encode())
+    write_once(work.building / "recipe.json", canonical_json(recipe).encode())
 
 
 def time_of_work(work: Work) -> int:
@@ -57,12 +60,34 @@ def time_of_work(work: Work) -> int:
     any tokens into the store.
     """
     path = work.building / MADE_HERE
-    with contextlib.suppress(FileNotFoundError):
-        found = path.lstat()
-        if S_ISREG(found.st_mode):
-            return found.st_ctime_ns
-    create_again(path).close()
+    for _ in range(2):  # the second time if another task creates it first
+        with contextlib.suppress(FileNotFoundError):
+            found = path.lstat()
+            if S_ISREG(found.st_mode):
+                return found.st_ctime_ns
+            remove(path)
+        with contextlib.suppress(FileExistsError):
+            create(path).close()
     return path.lstat().st_ctime_ns
+
+
+def note_task(work: Work, number: int, of: int) -> None:
+    """Record that a task of this run began, so that `last_number_of_tasks` can say which tasks to run again."""
+    own_folder(folder := work.building / "tasks")
+    create_again(folder / f"{number}-of-{of}").close()
+
+
+def last_number_of_tasks(work: Work) -> int | None:
+    """How many tasks the last run had; None if no task ran."""
+    found = [(path.lstat().st_mtime_ns, path.name.partition("-of-")[2]) for path in _entries(work.building / "tasks")]
+    return next((int(of) for _, of in sorted(found, reverse=True) if of.isdecimal() and 0 < int(of) < 1 << 31), None)
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def read_recipe(work: Work) -> dict[str, Any]:

@@ -9,17 +9,22 @@ import operator
 import time
 from collections.abc import Callable
 from dataclasses import asdict, field, fields, make_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 from cyclopts import Group, Parameter, Token, convert
 from rich.console import Console
 
-from tokenstore.builder import BuildOptions, BuildProgress, BuildResult, build_store, preview_build
+from tokenstore.builder import BuildOptions, BuildProgress, BuildResult, build_store, build_task, preview_build
 from tokenstore.builder.result import Note, Progress
+from tokenstore.builder.schedule import Task, parse_task
 from tokenstore.commands.progress_bar import meter
 from tokenstore.commands.screen import write_json
-from tokenstore.commands.show_build import print_preview, print_result
+from tokenstore.commands.show_build import print_preview, print_result, print_task
+from tokenstore.errors import ConfigError
+from tokenstore.store.files import environment
 from tokenstore.text import safe
+
+_Made = TypeVar("_Made")
 
 
 def _mebibytes(_: type, tokens: tuple[Token, ...]) -> int:
@@ -36,7 +41,8 @@ _GROUPS = {  # the options of each group of --help; those in none are at the top
     "Tokens": "vocab_size eos eos_token document_start special_text add_special_tokens engine pattern special_tokens",
     "Selecting documents": "filter map keep_empty min_tokens max_tokens dedup split",
     "Bad records": "max_record_bytes max_bad",
-    "Running": "workers overwrite dry_run as_json",
+    "Running": "workers overwrite break_lock dry_run as_json",
+    "Running as many processes": "task finish input_identity",
 }
 _GROUP = {name: Group(group, sort_key=i) for i, (group, names) in enumerate(_GROUPS.items()) for name in names.split()}
 _FLAG = Parameter(negative=(), show_default=False)
@@ -51,6 +57,7 @@ _SPECIAL: dict[str, tuple[Parameter, ...]] = {
     "add_special_tokens": (_FLAG,),
     "keep_empty": (_FLAG,),
     "overwrite": (_FLAG,),
+    "break_lock": (_FLAG,),
     "max_record_bytes": (
         _IN_MEBIBYTES,
         Parameter(name="--max-record-size", help="Length in MiB above which a record is bad."),
@@ -87,6 +94,8 @@ def build(
     /,
     *,
     options: Annotated[BuildArguments, Parameter(name="*")],
+    task: Annotated[str | None, Parameter(group=_GROUP["task"])] = None,
+    finish: Annotated[bool, _FLAG, Parameter(group=_GROUP["finish"])] = False,
     dry_run: Annotated[bool, _FLAG, Parameter(group=_GROUP["dry_run"])] = False,
     as_json: Annotated[bool, _FLAG, Parameter(name="--json", group=_GROUP["as_json"])] = False,
 ) -> int:
@@ -115,6 +124,8 @@ def build(
     tokenstore build chats.jsonl -o stores/sft --tokenizer Qwen3-8B/tokenizer.json --records chat
     tokenstore build chats.jsonl -o stores/sft --tokenizer tokenizer.json --records chat --chat-template llama3
     tokenstore build web.jsonl -o stores/web --tokenizer tokenizer.json --dry-run
+    tokenstore build data/ -o stores/web --tokenizer tokenizer.json --task 3/8
+    tokenstore build data/ -o stores/web --tokenizer tokenizer.json --finish
     ```
 
     Parameters
@@ -123,6 +134,12 @@ def build(
         Files, folders and glob patterns. A quoted pattern is expanded by this command, in sorted order.
     options
         See `BuildOptions`.
+    task
+        Make only the share i of n of the work, `i/n` with 0 <= i < n, for example as one job of an array. `auto` takes both from
+        Slurm's environment, `auto/n` the number i from that of an indexed Kubernetes Job. Tasks need no order and no lock; to
+        resume or repeat one, run it again. Exit code 0 means that its share is done.
+    finish
+        After all tasks: check that no part is missing, and write the store.
     dry_run
         Write nothing. Show the inputs, the number of tokens to expect, estimated with its uncertainty from a sample of the
         inputs, and the disk space needed. Exit code 3 if all records of the sample are bad.
@@ -130,25 +147,45 @@ def build(
         Print the result as one JSON object.
     """
     chosen = BuildOptions(**{**vars(options), "inputs": tuple(inputs)})
+    if task is not None and finish:
+        raise ConfigError("task: expected --task or --finish, found both; run --finish once, after all tasks")
     if dry_run:
         print_preview(preview_build(chosen), as_json)
         return 0
-    return run_build("building", as_json, lambda progress, note: build_store(chosen, progress, note))
+    if task is not None:
+        return _run_task(chosen, parse_task(task, environment), as_json)
+    return run_build("building", as_json, lambda progress, note: build_store(chosen, progress, note, finish))
+
+
+def _run_task(options: BuildOptions, task: Task, as_json: bool) -> int:
+    result, seconds = _with_progress(
+        f"task {task}", as_json, lambda progress, note: build_task(options, task, progress, note)
+    )
+    if as_json:
+        write_json({**asdict(result), "seconds": round(seconds, 3)})
+    else:
+        print_task(result, seconds)
+    return 0
 
 
 def run_build(label: str, as_json: bool, make: Callable[[Progress, Note], BuildResult]) -> int:
     """Run a build or append with a progress bar, its notes on standard error, and print its result; return the exit code."""
-    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
-    start = time.monotonic()
-    with meter(label, quiet=as_json) as shown:
-
-        def progress(at: BuildProgress) -> None:
-            shown.show(at.num_bytes, at.total_bytes, (at.num_tokens, " tokens"), (at.num_bytes, "B of input"))
-
-        result = make(progress, lambda text: errors.print(f"note: {safe(text)}"))
-    seconds = time.monotonic() - start
+    result, seconds = _with_progress(label, as_json, make)
     if as_json:
         write_json({**asdict(result), "seconds": round(seconds, 3)})
     else:
         print_result(result, seconds)
     return 0
+
+
+def _with_progress(label: str, quiet: bool, make: Callable[[Progress, Note], _Made]) -> tuple[_Made, float]:
+    """What `make` returns and its seconds, with a progress bar and its notes on standard error."""
+    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
+    start = time.monotonic()
+    with meter(label, quiet=quiet) as shown:
+
+        def progress(at: BuildProgress) -> None:
+            shown.show(at.num_bytes, at.total_bytes, (at.num_tokens, " tokens"), (at.num_bytes, "B of input"))
+
+        result = make(progress, lambda text: errors.print(f"note: {safe(text)}"))
+    return result, time.monotonic() - start

@@ -1,8 +1,10 @@
 """What `tokenstore build` and `append` print: a preview, and the store that was built."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 
-from tokenstore.builder import BuildPreview, BuildResult
+from tokenstore.builder import BuildPreview, BuildResult, TaskResult
 from tokenstore.commands.screen import write_json
 from tokenstore.errors import counted
 from tokenstore.text import safe
@@ -89,6 +91,34 @@ def print_result(result: BuildResult, seconds: float) -> None:
                 ("added", f"{counted(result.new_documents, 'document')}, {counted(result.new_tokens, 'token')}")
             )
         rows.append(("time", f"{seconds:.1f} s, {result.new_tokens / max(seconds, 1e-9):,.0f} tokens/s"))
+    _print(rows)
+
+
+def print_task(result: TaskResult, seconds: float) -> None:
+    """Print what a task did, and what the build still lacks."""
+    if result.was_there:
+        _print([("store", f"{result.path} (already complete; nothing done)")])
+        return
+    units = counted(result.num_units, "unit")
+    rows = [
+        (
+            "task",
+            f"{result.task}: {units}, {result.num_made:,} made now, {result.num_units - result.num_made:,} before",
+        ),
+        ("documents", f"{result.num_documents:,}"),
+        ("tokens", f"{result.num_tokens:,}"),
+        (
+            "build",
+            f"{counted(result.num_missing, 'unit')} missing, made by other tasks"
+            if result.num_missing
+            else "all units are done: run the same command with --finish",
+        ),
+        ("time", f"{seconds:.1f} s"),
+    ]
+    _print(rows)
+
+
+def _print(rows: Sequence[tuple[str, str]]) -> None:
     console = Console(highlight=False, soft_wrap=True, markup=False)
     for name, value in rows:  # not a rich table, which cuts long paths to the width of the terminal
         console.print(safe(f"{name:<13}{value}"))

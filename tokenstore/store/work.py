@@ -1,6 +1,7 @@
 """`<store>.tokenstore`: the work folder next to a store, for all other files of builds, appends and indexing.
 
     tokenstore-work.json    the mark: identifies the folder as ours; it is locked while a process writes to the store
+    lock.json               the lock, on file systems without flock (lock_file.py)
     building/               an unfinished build or append: recipe.json, parts/ (resumed from), store/ (written again each run)
     replaced/               the store that --overwrite replaces, until the new store is complete
     inputs.json             times, sizes and checksums of large inputs (builder/reading/checksums.py)
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenstore.errors import ConfigError, StoreBusyError, TokenStoreError
+from tokenstore.store import lock_file
 from tokenstore.store.writing import create_descriptor, opened_folder
 
 WORK_SUFFIX = ".tokenstore"
@@ -29,6 +31,7 @@ MARK_NAME = "tokenstore-work.json"
 _MARK = '{{"format": "tokenstore-work", "format_version": 1, "pid": {:10d}}}\n'  # constant length, so it is replaced in one write
 _IS_MARK = re.compile(rb'\{"format": "tokenstore-work", "format_version": 1, "pid": *([0-9]+)\}\n')
 _MARK_BYTES = len(_MARK.format(0))
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # flock is not implemented there, as on Lustre
 
 
 @dataclass(frozen=True)
@@ -70,21 +73,25 @@ def is_work_folder(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def exclusive_work(output: Path) -> Iterator[Work]:
+def exclusive_work(output: Path, break_lock: bool = False) -> Iterator[Work]:
     """Hold the lock of the work folder of `output`. The folder is created if necessary, and removed at the end if it is empty.
 
-    The kernel releases the lock when its holder dies, however it dies.
+    The kernel releases the lock when its holder dies, however it dies. Where the file system has no such locks, as Lustre without
+    `-o flock`, a lock file takes their place (lock_file.py), which a holder that dies leaves.
+
+    Args:
+        output: the store, or folder of splits.
+        break_lock: remove such a lock file first.
 
     Raises:
         StoreBusyError: another process holds the lock.
         ConfigError: the folder, or a folder or file in it, is not ours.
-        TokenStoreError: the file system does not support locks.
         OSError: the folder cannot be created.
     """
     work = Work(output)
     descriptor = None
     while descriptor is None:
-        descriptor = _lock(work)
+        descriptor = _lock(work, break_lock)
     try:
         _check_entries(work)
         os.pwrite(descriptor, _MARK.format(os.getpid()).encode(), 0)
@@ -93,7 +100,35 @@ def exclusive_work(output: Path) -> Iterator[Work]:
         _leave(work, descriptor)
 
 
-def _lock(work: Work) -> int | None:
+def join_work(output: Path) -> Work:
+    """The work folder of `output`, created and marked if necessary, without its lock: for tasks that only add parts.
+
+    Raises:
+        ConfigError: the folder, or a folder or file in it, is not ours.
+        OSError: the folder cannot be created.
+    """
+    work = Work(output)
+    while True:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(work.folder)
+        try:
+            descriptor = _open_mark(work)
+        except FileNotFoundError:
+            continue  # the holder of the lock removed the folder, which was empty
+        try:
+            if _is_mark(work, descriptor):
+                _check_mark(work, descriptor)
+                if os.fstat(descriptor).st_size == 0:
+                    os.pwrite(descriptor, _MARK.format(0).encode(), 0)
+                _check_entries(work)
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(work.building)  # from now on a holder of the lock leaves the folder
+                return work
+        finally:
+            os.close(descriptor)
+
+
+def _lock(work: Work, break_lock: bool) -> int | None:
     """A descriptor of the locked mark; None if a previous holder removed the folder or its mark meanwhile."""
     is_new = False
     with contextlib.suppress(FileExistsError):
@@ -109,10 +144,13 @@ def _lock(work: Work) -> int | None:
                 os.rmdir(work.folder)
         raise
     try:
-        _flock(work, descriptor, is_new)
+        _flock(work, descriptor, is_new, break_lock)
         if _is_mark(work, descriptor):
             _check_mark(work, descriptor)
             return descriptor
+        lock_file.leave(work.folder)  # it is in a folder that another process has just created
+    except FileNotFoundError:
+        pass
     except BaseException:
         os.close(descriptor)
         raise
@@ -120,7 +158,7 @@ def _lock(work: Work) -> int | None:
     return None
 
 
-def _flock(work: Work, descriptor: int, is_new: bool) -> None:
+def _flock(work: Work, descriptor: int, is_new: bool, break_lock: bool) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -130,11 +168,14 @@ def _flock(work: Work, descriptor: int, is_new: bool) -> None:
             " wait for it, or work on another store"
         ) from None
     except OSError as error:
+        if error.errno in _NO_LOCKS:
+            lock_file.take(work.folder, break_lock)
+            return
         if is_new:
             _remove(work, descriptor)
         raise TokenStoreError(
-            f"lock: cannot lock {work.folder}: {error.strerror}; write the store on a local disk and copy it,"
-            " as this file system may not support locks; reading needs no lock"
+            f"lock: cannot lock {work.folder}: {error.strerror}; write the store on another disk and copy it;"
+            " reading needs no lock"
         ) from error
 
 
@@ -209,6 +250,7 @@ def _leave(work: Work, descriptor: int) -> None:
     try:
         with contextlib.suppress(OSError):
             os.pwrite(descriptor, _MARK.format(0).encode(), 0)
+        lock_file.leave(work.folder)
         _remove(work, descriptor)
     finally:
         os.close(descriptor)

@@ -54,7 +54,7 @@ def in_small_units(*command: object) -> list[object]:
 
 def interrupt(process: subprocess.Popen, parts: Path, name: str) -> None:
     """Signal a build and its workers as soon as it writes parts; it prints only how to resume."""
-    wait_until(lambda: process.poll() is not None or list(parts.glob("*.bad")))  # the last file that a part opens
+    wait_until(lambda: process.poll() is not None or list(parts.glob(".*/bad")))  # the last file that a part opens
     os.killpg(process.pid, getattr(signal, name))
     out, err = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 130, err

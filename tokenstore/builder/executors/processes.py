@@ -14,19 +14,21 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tokenstore.builder.documents.convert import DocumentReader
+from tokenstore.builder.making import make_part
 from tokenstore.builder.options import BuildOptions
-from tokenstore.builder.part import Part, make_part
+from tokenstore.builder.part import Part
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.reading.units import Unit, slice_bytes
 from tokenstore.builder.recipe import open_tokenizer
 from tokenstore.builder.result import BuildProgress, Note, Progress
+from tokenstore.builder.schedule import Schedule
 from tokenstore.errors import BuildError
 from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.store.files import set_environment
 from tokenstore.tokenizer import Tokenizer, reference_of
 
 _REPORT_SECONDS = 0.2
-_Job = tuple[Path, str, Unit, dict[int, InputFile]]  # stem, key, unit and inputs of `make_part`
+_Job = tuple[Path, str, Unit, dict[int, InputFile]]  # folder, key, unit and inputs of `make_part`
 _AHEAD = 4  # units per worker submitted ahead of the one that is needed next
 
 
@@ -34,24 +36,18 @@ def run_units(
     options: BuildOptions,
     entry: TokenizerEntry | None,
     files: Sequence[InputFile],
-    units: Sequence[Unit],
-    keys: Sequence[str],
-    stems: Sequence[Path],
-    done: Sequence[Part | None],
+    schedule: Schedule,
     tokenizer: Tokenizer,
     progress: Progress,
     note: Note,
 ) -> Generator[Part]:
-    """Yield the part of every unit, in order. Parts in `done` are reused; `options.workers` processes make the others.
+    """Yield the part of every unit, in order. Finished parts are reused; `options.workers` processes make the others.
 
     Args:
         options: the build's options.
         entry: the tokenizer recorded in the store that an append extends, else None; see `recipe.open_tokenizer`.
         files: all inputs; units refer to them by number.
-        units: what to tokenize, in order.
-        keys: each unit's part key; see `part.part_key`.
-        stems: path of each unit's part, without file ending.
-        done: the finished part of each unit, or None.
+        schedule: what to tokenize, in order, and what is done.
         tokenizer: used in this process; workers open their own.
         progress: called several times per second.
         note: called with the note of a part, such as why it was tokenized twice.
@@ -59,9 +55,10 @@ def run_units(
     Raises:
         BuildError: a worker was killed, or an input changed or is damaged.
     """
+    done, units = schedule.done, schedule.units
     counters = _Counters(files, units, done, progress)
-    todo = [number for number, part in enumerate(done) if part is None]
-    jobs = {number: (stems[number], keys[number], units[number], _named(files, units[number])) for number in todo}
+    todo = schedule.missing
+    jobs = {i: (schedule.folders[i], schedule.keys[i], units[i], _named(files, units[i])) for i in todo}
     if options.workers == 1 or len(todo) <= 1:
         set_environment("TOKENIZERS_PARALLELISM", "false")  # --workers says how many cores to use
         reader = DocumentReader(options, tokenizer)

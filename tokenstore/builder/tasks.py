@@ -1,0 +1,152 @@
+"""A build by many processes, such as a job array: each task makes some of the parts, then one command assembles them (P8).
+
+Tasks hold no lock and know nothing of each other. A task may run twice, at once or later, with another number of tasks, or
+never: parts have the same names and bytes whoever makes them, and appear complete by one rename. `build_store(complete=True)`
+checks that there are all of them, and writes the same bytes as a build by one process.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenstore.builder.executors.processes import run_units
+from tokenstore.builder.options import BuildOptions
+from tokenstore.builder.part import Part
+from tokenstore.builder.pipeline import Job, finished, open_work, prepare, resolved_output, resumable, schedule_of
+from tokenstore.builder.reading.units import cut_units
+from tokenstore.builder.result import Note, Progress
+from tokenstore.builder.resume import note_task
+from tokenstore.builder.schedule import Schedule, Task
+from tokenstore.errors import BadRecordsError, BuildError
+from tokenstore.paths import is_folder
+from tokenstore.store.private import remove_abandoned
+from tokenstore.store.work import join_work
+from tokenstore.store.writing import create_again, make_folders
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """What a task did.
+
+    Attributes:
+        path: the store that will be built.
+        task: the task, such as `3/8`.
+        num_units: units of this task.
+        num_made: those of them that this run tokenized; the others had been.
+        num_documents, num_tokens: in the parts of this task.
+        num_missing: units of the whole build that have no part yet.
+        was_there: the store is finished, and nothing was done.
+    """
+
+    path: Path
+    task: str
+    num_units: int
+    num_made: int
+    num_documents: int
+    num_tokens: int
+    num_missing: int
+    was_there: bool = False
+
+
+def build_task(
+    options: BuildOptions,
+    task: Task,
+    progress: Progress = lambda progress: None,
+    note: Note = lambda text: None,
+) -> TaskResult:
+    """Make the parts of one task of a build. Parts that exist are kept, so the same call resumes.
+
+    The output's folder must be on a file system that all tasks share. All tasks need the same options, inputs and package
+    versions; `output`, `workers` and the number of tasks may differ.
+
+    Args:
+        options: of the build. `max_bad` holds for this task alone; `build_store(complete=True)` counts all bad records.
+        task: which part of the work to do.
+        progress: as in `build_store`; counts this task only.
+        note: as in `build_store`.
+
+    Raises:
+        ConfigError: the options are invalid, or other tasks were started with others.
+        BadRecordsError: this task alone has more bad records than allowed.
+        BuildError: as in `build_store`.
+    """
+    output = resolved_output(options)
+    job = prepare(options, output, None, note)
+    with resumable(output):
+        if not options.overwrite and finished(job):
+            return TaskResult(output, str(task), 0, 0, 0, 0, 0, was_there=True)
+        make_folders(output.parent)
+        _join(job, task, note)
+        mine = schedule_of(job, task)
+        with _until_removed(job):
+            parts = _make(job, task, mine, progress, note)
+            num_missing = _num_missing(job)
+    return TaskResult(
+        output,
+        str(task),
+        num_units=len(mine.units),
+        num_made=len(mine.missing),
+        num_documents=sum(part.num_documents for part in parts),
+        num_tokens=sum(part.num_tokens for part in parts),
+        num_missing=num_missing,
+    )
+
+
+def _join(job: Job, task: Task, note: Note) -> None:
+    """Start the build, or join it if other tasks have started it."""
+    work = join_work(job.output)
+    open_work(job, job.recipe, note, is_shared=True)
+    note_task(work, task.number, task.of)
+    remove_abandoned(work.building / "parts")
+
+
+def _num_missing(job: Job) -> int:
+    """How many units of the build have no part. With `input_identity="content"` it would take reading all inputs to know."""
+    if job.options.input_identity != "content":
+        return len(schedule_of(job).missing)
+    made = [path for path in (job.work.building / "parts").iterdir() if not path.name.startswith(".")]
+    return max(0, len(cut_units(job.files)) - len(made))
+
+
+def _make(job: Job, task: Task, mine: Schedule, progress: Progress, note: Note) -> list[Part]:
+    if len(mine.missing) < len(mine.units):
+        note(f"resuming: {len(mine.units) - len(mine.missing)} of {len(mine.units)} parts of task {task} are done")
+    parts: list[Part] = []
+    made = run_units(job.options, job.entry, job.files, mine, job.tokenizer, progress, note)
+    with contextlib.closing(made):
+        for part in made:
+            parts.append(part)
+            if sum(each.num_bad for each in parts) > job.options.max_bad:
+                _fail_bad(job, task, mine, parts)
+    return parts
+
+
+def _fail_bad(job: Job, task: Task, mine: Schedule, parts: list[Part]) -> None:
+    path = job.work.folder / f"rejects-task-{task.number}.jsonl"
+    with create_again(path) as rejects:
+        for unit, part in zip(mine.units, parts, strict=False):
+            for place, number, reason, start in part.bad():
+                piece = unit[place]
+                bad = {"file": job.files[piece.file_number].name, "byte": piece.start, "record": number}
+                rejects.write(json.dumps({**bad, "reason": reason, "start": start}).encode() + b"\n")
+    raise BadRecordsError(
+        f"bad records: {sum(part.num_bad for part in parts)} so far in task {task} alone, and {job.options.max_bad} are"
+        f" allowed (they are listed in {path}; a record's number counts from the first line at or after `byte`); fix them, or"
+        " allow more with --max-bad. Finished work is kept, and the same command resumes"
+    )
+
+
+@contextlib.contextmanager
+def _until_removed(job: Job) -> Iterator[None]:
+    """Explain an error that happens because another process finished or removed the build meanwhile."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if is_folder(job.work.building):
+            raise
+        raise BuildError(
+            f"build: another process finished or removed it while this task ran ({job.work.building} is gone); run the same"
+            " command again, which does nothing if the store is complete"
+        ) from error
