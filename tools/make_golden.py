@@ -82,6 +82,7 @@ SLICES = (  # first, count, i, n, p, q
     (5, 333, 2, 3, 7, 9),
     (3, 2, 5, 8, 1, 1),
 )
+RAMPS = ((8, 24, 8, 4), (24, 8, 8, 4), (64, 1024, 37, 64), (1, 9, 100, 1), (96, 32, 1, 16), (6, 600, 11, 3))
 HUGE_SLICES = ((12_345, 10**12, 3, 7, 999_983, 1_000_000), (0, 2**40, 0, 1, 1, 16), (9, 10**11, 99_999, 100_000, 2, 3))
 POOL = (((5, 1, 9, 9, 30, 2, 5, 64, 3), 1, 1), ((16, 40, 3, 3, 7), 2, 3), ((8, 1, 21), 5, 2), ((12,), 1, 3))
 ONE = (((*(3 + 97 * n % 50 for n in range(60)), 1000), 1, 1),)
@@ -174,6 +175,11 @@ def slices() -> list[Any]:
     return rows
 
 
+def ramps() -> list[Any]:
+    """[from, to, steps, multiple, [sequences of each step of the ramp]]."""
+    return [[*case, order_twin.ramp(*case)] for case in RAMPS]
+
+
 def huge_slices() -> list[Any]:
     """[first, count, i, n, p, q, number of documents, [[y, position], ...]], by the formulas of ORD-16."""
     rows = []
@@ -218,7 +224,7 @@ def packed() -> list[Any]:
 def main() -> None:
     """Write all files."""
     FOLDER.mkdir(parents=True, exist_ok=True)
-    of_order = (keys, permutations, interleaves, streams, continued_streams, windows)
+    of_order = (keys, permutations, interleaves, streams, continued_streams, windows, ramps)
     of_packing = (repeats, sequence_numbers, packings, packed, slices, huge_slices)
     for make in (*of_order, *of_packing):
         lines = ",\n".join(json.dumps(row) for row in make())

@@ -24,6 +24,7 @@ from tokenstore.order.classes import LengthClasses, length_classes
 from tokenstore.order.interleave import interleave
 from tokenstore.order.keys import base_key
 from tokenstore.order.packing import num_best_fit, pack
+from tokenstore.order.ramps import ramp_sizes
 from tokenstore.order.schedule import Stage, lay_out
 from tokenstore.order.slices import Slice
 from tokenstore.order.weights import integer_shares
@@ -105,6 +106,16 @@ def test_repeats(row: list) -> None:
         found = positions_of(range(len(expected)), epoch, p, q)
         assert [x if x < count else None for x in found] == expected
         assert [packing_twin.position(k, epoch, count, p, q) for k in range(len(expected))] == expected
+
+
+@pytest.mark.parametrize("row", vectors("ramps"), ids=lambda row: "-".join(map(str, row[:4])))
+def test_ramps(row: list) -> None:
+    """The sizes of a batch ramp equal the vectors, and the last one is the target (ORD-17)."""
+    first, last, steps, multiple, expected = row
+    changes = dict(ramp_sizes(first, last, steps, multiple))
+    assert order_twin.ramp(first, last, steps, multiple) == expected
+    sizes = [changes[max(step for step in changes if step <= k)] for k in range(steps + 2)]
+    assert sizes == [*expected, last, last]
 
 
 @pytest.mark.parametrize("row", vectors("slices"), ids=lambda row: "-".join(map(str, row[:6])))

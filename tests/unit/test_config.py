@@ -46,7 +46,7 @@ def two(make_store: Callable[..., Path]) -> dict[str, Path]:
         ({"skip_steps": [[3, 9], [5, 6]]}, ["overlap"]),
         ({"stages": [{"from_step": 3, "weights": {"b": 1}}]}, ["stages[0].weights", "['b']"]),
         ({"stages": [{"from_step": 3, "weights": {"a": 0}}]}, ["stages[0].weights", "above 0"]),
-        ({"stages": [{"from_step": 3}]}, ["stages[0]: expected weights or global_batch_size"]),
+        ({"stages": [{"from_step": 3}]}, ["stages[0]: expected weights, global_batch_size or batch_ramp"]),
         ({"sources": {"a": {"path": "a"}}, "stages": [{"from_step": 3, "weights": {"a": 1}}]}, ["have no weights"]),
         (
             {"stages": [{"from_step": 3, "weights": {"a": 1}}, {"from_step": 3, "weights": {"a": 1}}]},

@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # these import numba, half a second that --help need not wait
     from tokenstore.views.plan_ranks import PlanRanks
     from tokenstore.views.plan_summary import PlanSummary, SourceRow, StageRow
 
+_MOST_BATCHES = 12  # sizes of a batch that are listed
 QUESTION = Group("Other questions", sort_key=1)
 
 
@@ -189,7 +190,7 @@ def _show_stages(console: Console, summary: "PlanSummary") -> None:
     rows = (
         (
             span(stage.first_step, stage.stop_step),
-            f"{stage.global_batch_size:,}",
+            _batch(stage),
             _mixture(stage, colours, width, ascii_only),
         )
         for stage in summary.stages
@@ -200,6 +201,11 @@ def _show_stages(console: Console, summary: "PlanSummary") -> None:
     if summary.skip_steps:
         ranges = [span(start, stop) for start, stop in summary.skip_steps]
         console.print(f"skipped: steps {listed(ranges, 8)}", soft_wrap=True)
+
+
+def _batch(stage: "StageRow") -> str:
+    first, last = stage.global_batch_size, stage.last_global_batch_size
+    return f"{first:,}" if first == last else f"{first:,} to {last:,}"
 
 
 def _mixture(stage: "StageRow", colours: dict[str, str], width: int, ascii_only: bool) -> Text:
@@ -222,7 +228,7 @@ def _show_ranks(console: Console, ranks: "PlanRanks", in_detail: bool) -> None:
         "The content of a step does not depend on the world size or the microbatch size. Both may change between steps.",
         soft_wrap=True,
     )
-    for batch in ranks.batches if in_detail else ():
+    for batch in ranks.batches[:_MOST_BATCHES] if in_detail else ():
         steps = listed([f"{step:,}" for step in batch.from_steps], 8)
         size = f"a batch of {batch.global_batch_size:,} (from step {steps})"
         if batch.microbatches_per_step is not None:
@@ -231,6 +237,9 @@ def _show_ranks(console: Console, ranks: "PlanRanks", in_detail: bool) -> None:
         else:
             sizes = f"{ranks.world_size:,} ranks x {ranks.microbatch_size or 1:,} sequences"
             console.print(Text.assemble(("warning: ", "bold yellow"), f"{size} does not divide by {sizes}"))
+    if in_detail and (more := len(ranks.batches) - _MOST_BATCHES) > 0:
+        dividing = "all divide evenly" if ranks.divides else "not all divide evenly"
+        console.print(f"and {more:,} more sizes of a batch ramp; {dividing}", soft_wrap=True)
     microbatches = f" with microbatches of {ranks.microbatch_size:,}" if ranks.microbatch_size else ""
     console.print(
         f"world sizes that divide every batch{microbatches}: {listed(ranks.world_sizes) or 'none'}", soft_wrap=True

@@ -170,6 +170,15 @@ plan. A slice that keeps every document is the same as none. In the history a sl
 Worked example: tokens 1 2 2 3 3 3 4 4 5 9 by position; documents 2..5: f = 1, c = 8, positions 1..8; take 1/2: 2 4 6 8;
 fraction 2/3: x = 1 and 2 of x = 0..3, and D' = 2: positions 4 and 6, documents of 3 and 4 tokens.
 
+ORD-17 Batch ramps (`ramps.py`). A ramp changes the batch size from G to H sequences in S steps, in multiples of m, which
+divides G and H. G is the batch size that the ramp's stage sets, or else the one that its first step would have without the
+ramp. Its step k = 0..S-1 has
+    m ((G S + (H - G) k) div (S m))
+sequences, and every later step has H. Where the size differs from that of the step before, a stage without shares of its own
+begins (ORD-5). So a ramp continues the segments, and is in the history as these stages. A stage that sets shares does not end a
+ramp; one that sets a batch size does.
+Worked example: G = 8, H = 24, S = 8, m = 4: 8 8 12 12 16 16 20 20 | 24 24 ...
+
 Not promised: the same order across versions of this text. A change of any rule above is a new ORDER_VERSION.
 Why not numpy's Generator? Its streams are stable, its shuffles are not (NEP 19), and an array of n indices is not O(1).
 Why interleave before the division among ranks? Slicing first makes all ranks draw from the same source in the same step.

@@ -26,12 +26,14 @@ class Stage:
         global_batch_size: sequences per step over all ranks.
         shares: integer share of each source, by name.
         continues: whether the stage keeps the shares of the stage before it. It then continues the same segment.
+        in_ramp: whether a batch ramp begins the stage (ORD-17).
     """
 
     from_step: int
     global_batch_size: int
     shares: Mapping[str, int]
     continues: bool = False
+    in_ramp: bool = False
 
 
 @dataclass(frozen=True)

@@ -81,12 +81,21 @@ class DocumentFields(TypedDict, total=False):
     max_tokens: int | None
 
 
+class RampFields(TypedDict):
+    """Fields of a BatchRamp, as a dictionary."""
+
+    to: int
+    steps: int
+    multiple_of: int
+
+
 class StageFields(TypedDict, total=False):
     """Fields of a StageConfig, as a dictionary."""
 
     from_step: Required[int]
     weights: Mapping[str, Number] | None
     global_batch_size: int | None
+    batch_ramp: "BatchRamp | RampFields | None"
 
 
 class RunFields(TypedDict, total=False):
@@ -100,6 +109,7 @@ class RunFields(TypedDict, total=False):
     last_batch: Literal["drop", "pad"] | None
     stages: Sequence["StageConfig | StageFields"]
     skip_steps: Sequence[tuple[int, int]]
+    batch_ramp: "BatchRamp | RampFields | None"
     cross_document_targets: bool
 
 
@@ -184,6 +194,25 @@ class SourceConfig(Checked):
 
 
 @dataclass(frozen=True, init=False)
+class BatchRamp(Checked):
+    """A change of the batch size over some steps.
+
+    Attributes:
+        to: sequences per step after the ramp.
+        steps: steps of the ramp. It begins at the current batch size.
+        multiple_of: every size is rounded down to a multiple of this number. World size times microbatch size must divide it.
+    """
+
+    what: ClassVar[str] = "batch_ramp"
+    to: Annotated[int, _ROWS]
+    steps: Annotated[int, _COUNT]
+    multiple_of: Annotated[int, _ROWS]
+
+    def __init__(self, /, **fields: Unpack[RampFields]):
+        super().__init__(**fields)
+
+
+@dataclass(frozen=True, init=False)
 class StageConfig(Checked):
     """A change of the mixture, the batch size, or both, from step `from_step` on.
 
@@ -191,13 +220,15 @@ class StageConfig(Checked):
         from_step: first step of the stage.
         weights: weights that replace all earlier ones; the interleave of the sources starts again. Default: the
             current mixture continues.
-        global_batch_size: sequences per step. Default: unchanged.
+        global_batch_size: sequences per step. Default: unchanged, so that a batch ramp continues.
+        batch_ramp: `{to: 1024, steps: 500, multiple_of: 64}`: changes the batch size gradually, starting at this stage.
     """
 
     what: ClassVar[str] = "stage"
     from_step: Annotated[int, _COUNT]
     weights: Annotated[dict[str, Decimal] | None, optional(dict_of(_WEIGHT))] = None
     global_batch_size: Annotated[int | None, optional(_ROWS)] = None
+    batch_ramp: Annotated[BatchRamp | None, optional(BatchRamp.check)] = None
 
     def __init__(self, /, **fields: Unpack[StageFields]):
         super().__init__(**fields)
@@ -231,6 +262,7 @@ class PlanConfig(Checked):
         last_batch: a last step that is not full is omitted (`drop`) or filled with empty rows (`pad`). Default: `pad`
             with packing none, otherwise `drop`.
         stages: changes of weights and batch size, in order of from_step.
+        batch_ramp: `{to: 1024, steps: 500, multiple_of: 64}`: changes the batch size gradually, starting at step 0.
         skip_steps: [start, stop) ranges of steps that are not trained on.
         cross_document_targets: predict the first token of a document from the last token of the document before it.
             Only valid with packing `concat`.
@@ -255,6 +287,7 @@ class PlanConfig(Checked):
     temperature: Annotated[Decimal | None, optional(decimal("1", "100", places=2))] = None
     last_batch: Annotated[Literal["drop", "pad"] | None, optional(one_of("drop", "pad"))] = None
     stages: Annotated[tuple[StageConfig, ...], list_of(StageConfig.check)] = ()
+    batch_ramp: Annotated[BatchRamp | None, optional(BatchRamp.check)] = None
     skip_steps: Annotated[tuple[tuple[int, int], ...], list_of(_SKIPPED)] = ()
     cross_document_targets: Annotated[bool, flag] = False
 

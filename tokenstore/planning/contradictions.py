@@ -82,8 +82,8 @@ def _wrong_weights(config: "PlanConfig") -> list[str]:
         wrong.append("sources: expected at least one weight above 0, found none")
     for i, stage in enumerate(config.stages):
         if stage.weights is None:
-            if stage.global_batch_size is None:
-                wrong.append(f"stages[{i}]: expected weights or global_batch_size, found neither")
+            if stage.global_batch_size is None and stage.batch_ramp is None:
+                wrong.append(f"stages[{i}]: expected weights, global_batch_size or batch_ramp, found none")
             continue
         if unknown := sorted(set(stage.weights) - set(config.drawn_sources)):
             wrong.append(

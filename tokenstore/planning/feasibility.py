@@ -3,13 +3,12 @@
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from tokenstore.batches.sources import Source, SourceMember
 from tokenstore.errors import ConfigError, TokenStoreError
 from tokenstore.order.schedule import DROP, ERROR, MOST_SEQUENCES, STOP, Schedule, Stage, cursor_of, lay_out
-from tokenstore.order.weights import integer_shares, tempered
 from tokenstore.planning.config import PlanConfig, SourceConfig
+from tokenstore.planning.stages import stages_of
 from tokenstore.store import Store, open_store
 
 _MOST_ROOM = 2  # positions per token of a source; above this the sequence length is too large for the source
@@ -84,10 +83,7 @@ def lay_out_plan(config: PlanConfig, num_sequences: Mapping[str, int]) -> Schedu
     Raises:
         ConfigError: a source would run out, or there is not a single step.
     """
-    try:
-        stages = _stages(config, num_sequences)
-    except ValueError as error:
-        raise ConfigError(f"plan: {error}; write other weights") from error
+    stages = stages_of(config, num_sequences)
     word = config.num_steps if isinstance(config.num_steps, str) else None
     on_exhausted = {"first_exhausted": STOP, "all_exhausted": DROP}.get(word or "", config.on_exhausted or ERROR)
     epochs = {name: config.sources[name].max_epochs or (1 if word else None) for name in num_sequences}
@@ -117,21 +113,6 @@ def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
             start = merged.pop()[0]
         merged.append((start, stop))
     return merged
-
-
-def _stages(config: PlanConfig, num_sequences: Mapping[str, int]) -> tuple[Stage, ...]:
-    weights: dict[str, Any] = {name: source.weight for name, source in config.sources.items() if source.weight}
-    if not weights:  # none given: in proportion to the sequences, so that all epochs end together
-        weights = tempered(num_sequences, config.temperature) if config.temperature else dict(num_sequences)
-    size = config.global_batch_size
-    stages = [Stage(0, size, integer_shares(weights))]
-    for stage in config.stages:
-        size = stage.global_batch_size or size
-        if stage.weights is not None:
-            stages.append(Stage(stage.from_step, size, integer_shares(stage.weights)))
-        elif size != stages[-1].global_batch_size:  # otherwise it changes nothing, and is not part of the history
-            stages.append(Stage(stage.from_step, size, stages[-1].shares, continues=True))
-    return tuple(stages)
 
 
 def _refuse(

@@ -81,7 +81,13 @@ class Split:
 
     def __post_init__(self) -> None:
         for stage in self.plan.schedule.stages:
-            check_split(stage.global_batch_size, self.place.rank, self.place.world_size, self.microbatch_size)
+            try:
+                check_split(stage.global_batch_size, self.place.rank, self.place.world_size, self.microbatch_size)
+            except ConfigError as error:
+                if not stage.in_ramp:
+                    raise
+                block = self.place.world_size * (self.microbatch_size or 1)
+                raise ConfigError(f"{error}, or set multiple_of of the batch ramp to a multiple of {block}") from None
 
     @property
     def microbatch_rows(self) -> int | None:

@@ -34,7 +34,7 @@ def mixture_over_steps(plan: Plan, steps: int, points: int = 100) -> tuple[Mixtu
     """
     schedule = plan.schedule
     even = {steps * i // points for i in range(1, points + 1)}
-    stages = {stage.from_step for stage in schedule.stages if 0 < stage.from_step < steps}
+    stages = {stage.from_step for stage in schedule.stages if 0 < stage.from_step < steps and not stage.in_ramp}
     rows, before = [], dict.fromkeys(plan.num_sequences, 0)
     length = {source.name: float(source.num_tokens / source.num_sequences) for source in plan.sources}
     for step in sorted((even | stages | {steps}) - {0}):

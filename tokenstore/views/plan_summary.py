@@ -8,6 +8,7 @@ from itertools import count, islice
 from pathlib import Path
 
 from tokenstore.errors import ConfigError
+from tokenstore.order.schedule import Stage
 from tokenstore.planning import PlanConfig
 from tokenstore.planning.feasibility import MANY_EPOCHS, ManyEpochsWarning
 from tokenstore.planning.plan import Plan
@@ -70,11 +71,20 @@ class SliceRow:
 
 @dataclass(frozen=True)
 class StageRow:
-    """Steps [first_step, stop_step) with one set of weights, as shares. stop_step is None if the stage never ends."""
+    """Steps [first_step, stop_step) with one set of weights, as shares.
+
+    Attributes:
+        first_step: first step.
+        stop_step: first step after the stage; None if it never ends.
+        global_batch_size: sequences per step; of a batch ramp, in its first step.
+        last_global_batch_size: sequences per step in the last steps; another number only in a batch ramp.
+        weights: share of each source, by name.
+    """
 
     first_step: int
     stop_step: int | None
     global_batch_size: int
+    last_global_batch_size: int
     weights: dict[str, float]
 
 
@@ -188,20 +198,29 @@ def summarize_plan(
 
 
 def _stages(plan: Plan, steps: int) -> Iterator[StageRow]:
-    stages = plan.schedule.stages
-    ends = [*(stage.from_step for stage in stages[1:]), plan.num_steps]
-    for stage, end in zip(stages, ends, strict=True):
-        if stage.from_step < steps:
-            total = sum(stage.shares.values())
-            stop = end if end is None or plan.num_steps is None else min(end, plan.num_steps)
-            weights = {name: share / total for name, share in sorted(stage.shares.items())}
-            yield StageRow(stage.from_step, stop, stage.global_batch_size, weights)
+    """The stages that begin in steps [0, steps). The sizes of a batch ramp are one row, and its last size is another."""
+    stages = [stage for stage in plan.schedule.stages if stage.from_step < steps]
+    later = [stage.from_step for stage in plan.schedule.stages if stage.from_step >= steps]
+    rows: list[list[Stage]] = []
+    for stage, after in zip(stages, [*stages[1:], None], strict=True):
+        if stage.in_ramp and rows[-1][-1].in_ramp and after is not None and after.in_ramp:
+            rows[-1].append(stage)
+        else:
+            rows.append([stage])
+    ends = [*(row[0].from_step for row in rows[1:]), later[0] if later else plan.num_steps]
+    for row, end in zip(rows, ends, strict=True):
+        first, last = row[0], row[-1]
+        total = sum(first.shares.values())
+        stop = end if end is None or plan.num_steps is None else min(end, plan.num_steps)
+        weights = {name: share / total for name, share in sorted(first.shares.items())}
+        yield StageRow(first.from_step, stop, first.global_batch_size, last.global_batch_size, weights)
 
 
 def _sources(
     plan: Plan, progress: Mapping[str, SourceProgress], steps: int, stages: tuple[StageRow, ...], most_epochs: int
 ) -> Iterator[SourceRow]:
-    sizes = [(min(stage.stop_step or steps, steps) - stage.first_step) * stage.global_batch_size for stage in stages]
+    cursor = plan.schedule.cursor
+    sizes = [cursor(min(stage.stop_step or steps, steps)) - cursor(stage.first_step) for stage in stages]
     tokens = max(sum(row.tokens for row in progress.values()), 1)
     for source in plan.sources:
         row = progress[source.name]

@@ -135,6 +135,12 @@ def stream(stages, limits, on_exhausted, num_sequences):
     return out
 
 
+# ---- ORD-17
+def ramp(g, h, s, m):
+    """Sequences of each step of a ramp."""
+    return [m * ((g * s + (h - g) * k) // (s * m)) for k in range(s)]
+
+
 # ---- ORD-6
 def step_rows(seed, step, cursor, size, shuffle=True):
     """The sequence at each row of a step, numbered over the whole run."""

@@ -83,13 +83,19 @@ def cases(
             sources[name] |= draw(st.sampled_from([{}, {}, *SLICES]))
     for name in drawn:
         sources[name]["weight"] = draw(weight)
-    later, step = [], 0
+    multiple = draw(st.sampled_from([4, 12]))
+    later, step, ramps = [], 0, stages and draw(st.booleans())
     for _ in range(draw(st.integers(0, 2)) if stages else 0):
         step += draw(st.integers(1, 4))
         used = draw(st.lists(st.sampled_from(drawn), min_size=1, unique=True))
         weights = {n: draw(weight) for n in used} if draw(st.booleans()) else None
         sizes = st.sampled_from([12, 48] if weights is None else [None, 12, 48])
         later.append({"from_step": step, "weights": weights, "global_batch_size": draw(sizes)})
+        if ramps and draw(st.booleans()):
+            later[-1] |= {
+                "batch_ramp": {"to": 36 + 24 * len(later), "steps": draw(st.integers(1, 5)), "multiple_of": multiple},
+                "global_batch_size": draw(st.sampled_from([None, 12])),
+            }
     start = draw(st.integers(0, most_steps))
     ranges = [[], [[start, start + 2]], [[start, start + 1], [start + 3, start + 4]]]
     return {
@@ -102,6 +108,7 @@ def cases(
         "shuffle": draw(st.booleans()),
         "num_steps": draw(st.integers(1, most_steps)),
         "stages": later,
+        "batch_ramp": {"to": 36, "steps": 3, "multiple_of": multiple} if ramps and draw(st.booleans()) else None,
         "skip_steps": draw(st.sampled_from(ranges)) if skips else [],
         "last_batch": draw(st.sampled_from([None, "drop", "pad"])),
     }
@@ -199,9 +206,18 @@ class Twin:
             return sum(map(len, self.documents[name])) // self.config.sequence_length
         return packing_twin.classes_of(self.twins(name), self.config.sequence_length, self.config.packing)[2]
 
-    def size(self, step: int) -> int:
-        given = [s.global_batch_size for s in self.config.stages if s.from_step <= step and s.global_batch_size]
-        return given[-1] if given else self.config.global_batch_size
+    def size(self, step: int, settings: int | None = None) -> int:
+        """Sequences of a step; settings: only so many batch sizes of the configuration count."""
+        config, size = self.config, 0
+        given = [(0, config.global_batch_size, config.batch_ramp)]
+        given += [(s.from_step, s.global_batch_size, s.batch_ramp) for s in config.stages]
+        for i, (first, own, ramp) in enumerate(given[:settings]):
+            if first <= step and (own or ramp):
+                size = own or self.size(first, i)
+                if ramp:
+                    sizes = [*order_twin.ramp(size, ramp.to, ramp.steps, ramp.multiple_of), ramp.to]
+                    size = sizes[min(step - first, ramp.steps)]
+        return size
 
     def cursor(self, step: int) -> int:
         return sum(self.size(k) for k in range(step))
