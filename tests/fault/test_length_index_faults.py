@@ -12,7 +12,7 @@ import pytest
 from tests.conftest import random_documents, write_store
 from tests.support.processes.privileges import NOBODY
 from tokenstore.errors import TokenStoreError
-from tokenstore.store import length_index, open_store, verify
+from tokenstore.store import added_files, open_store, verify
 from tokenstore.store.length_index import add_length_index
 
 
@@ -120,7 +120,7 @@ def test_a_kill_before_the_manifest_leaves_a_store_that_the_next_run_completes(
 
     before = (path / "manifest.json").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(length_index, "write_atomically", die)
+        patch.setattr(added_files, "write_atomically", die)
         with pytest.raises(error):
             add_length_index(path)
     assert (path / "length_index.bin").exists()
@@ -198,7 +198,7 @@ def test_a_run_killed_before_the_rename_is_taken_up(public: Path, monkeypatch: p
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(length_index, "rename", die)
+        patch.setattr(added_files, "rename", die)
         with pytest.raises(KeyboardInterrupt):
             add_length_index(public)
     assert add_length_index(public)

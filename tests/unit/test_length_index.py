@@ -269,8 +269,8 @@ def test_the_command_writes_once(path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert rows == [
-        {"path": str(other), "written": False, "documents": 3, "lengths": 2},
-        {"path": str(path), "written": False, "documents": 300, "lengths": 40},
+        {"path": str(other), "written": False, "block_checksums_written": False, "documents": 3, "lengths": 2},
+        {"path": str(path), "written": False, "block_checksums_written": False, "documents": 300, "lengths": 40},
     ]
 
 

@@ -287,7 +287,13 @@ def test_every_version_can_get_a_length_index(tmp_path: Path, capsys: pytest.Cap
     assert [open_store(path, version=version).has_length_index for version in (1, 2)] == [False, True]
     newest = (path / "manifest.json").read_bytes()
     assert run(app, ["index", str(path), "--version", "1", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"path": str(path), "written": True, "documents": 4, "lengths": 4}
+    assert json.loads(capsys.readouterr().out) == {
+        "path": str(path),
+        "written": True,
+        "block_checksums_written": True,
+        "documents": 4,
+        "lengths": 4,
+    }
     assert (path / "manifest.json").read_bytes() == newest
     for version in (1, 2):
         check_documents(open_store(path, version=version), UP_TO[version - 1])

@@ -185,6 +185,7 @@ def new_writer(folder: Path, vocab_size: int, options: BuildOptions) -> FileWrit
         masks=has_masks(options),
         origins=options.origins,
         ids=options.id_field is not None,
+        block_checksums=True,
     )
 
 

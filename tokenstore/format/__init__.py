@@ -11,6 +11,7 @@ array begins at byte 0, so `numpy.memmap(file, dtype)` just works. The manifest 
     length_index.bin    document numbers by length, optional                                            FMT-9
     origins.bin         int64[num_documents], the record that each document was made from, optional     FMT-11
     ids.bin             int64[num_documents + 1], then UTF-8: an id for each document, optional         FMT-12
+    block_checksums.bin uint64[blocks], checksums of the blocks of shards and masks, optional           FMT-15
     inputs.jsonl        the input files, one line per file                                              FMT-4
     tokenizer.json      the tokenizer's own file, if it has one; the name depends on the kind           FMT-4
     manifest-v1.json    the manifest of an earlier version, in a store that has grown                   FMT-13
@@ -126,7 +127,7 @@ FMT-13 Versions. A finished store may grow by appending whole documents; shards 
 makes a new version of the store, counted from 1. `manifest.json` is the newest version; `manifest-v1.json`, `manifest-v2.json`,
 ... are the earlier ones, so each version remains a store. New documents begin a new shard, and the numbers of the shards
 continue. Files that depend on all documents are written again under a name with the version: `boundaries-v2.bin`, and likewise
-the length index, inputs, origins and ids. A name without a version belongs to version 1. A manifest MUST list the boundaries of
+the length index, inputs, origins, ids and block checksums. A name without a version belongs to version 1. A manifest MUST list the boundaries of
 exactly one version and no such file of another; that is the version of the manifest. All other files (shards, masks, the
 tokenizer's file) are shared. All versions have the same vocabulary, tokenizer and document endings, and all or none have masks,
 origins and ids. A version has the same digest as a store with the same shards that was written at once.
@@ -152,6 +153,12 @@ first_byte, and the bytes before are covered by the checksum and not interpreted
 A shard with the recorded device and inode is still that file. If its modification time is not the recorded one, the other tool
 has written to it: opening the store, with file sizes checked, is an error. A copy of the store has other inodes, so nothing is
 compared. A writer MUST NOT write to a shard of an adopted store or change its mode, because another name may refer to it.
+
+FMT-15 Block checksums, optional. They name the damaged place of a file, and verify a block that was read by itself, for example
+from object storage. A block is 65,536 bytes of a file; the last block of a file is shorter if its size is not a multiple. The
+file contains the XXH3-64 of every block as uint64: for each shard, in order, those of its token file and then those of its mask,
+if the store has masks. Block checksums follow from the shards and masks. So they are not part of the digest and can be added to
+a finished store. A version of a store that has grown begins with the block checksums of the version before it.
 
 Worked example: documents [7, 1] and [5, 5, 1], vocab_size 8 ->
     tokens-00000.bin    07 00 01 00 05 00 05 00 01 00

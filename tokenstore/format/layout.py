@@ -1,4 +1,4 @@
-"""Names, sizes and limits of a store's files (FMT-1..3, FMT-6, FMT-9..13), used by the reader and the writer."""
+"""Names, sizes and limits of a store's files (FMT-1..3, FMT-6, FMT-9..15), used by the reader and the writer."""
 
 import re
 
@@ -11,6 +11,7 @@ MASK_PREFIX = "mask-"
 INPUTS_NAME = "inputs.jsonl"
 ORIGINS_NAME = "origins.bin"
 IDS_NAME = "ids.bin"
+BLOCK_CHECKSUMS_NAME = "block_checksums.bin"
 TEMPORARY_SUFFIX = ".tokenstore-tmp"  # of a file that is being written
 TOKENIZER_NAME = "tokenizer.json"
 SIDE_NAMES = (
@@ -24,9 +25,11 @@ VERSIONED_NAMES = (
     INPUTS_NAME,
     ORIGINS_NAME,
     IDS_NAME,
+    BLOCK_CHECKSUMS_NAME,
 )  # files that depend on all documents (FMT-13)
 
 LOOKUP_STRIDE = 4096  # tokens per lookup entry: 8 bytes per 4,096 tokens is 0.1 % of a uint16 store
+CHECKSUM_BLOCK = 1 << 16  # bytes per block checksum: 8 bytes per 64 KiB are 0.012 % of a store
 MOST_SHORT_NUMBERS = 1 << 32  # up to this many documents, numbers in `length_index.bin` are uint32
 TOKENIZER_KINDS = ("bytes", "huggingface", "none", "sentencepiece", "tiktoken")
 KINDS_WITHOUT_FILE = ("bytes", "none")  # `none`: ids whose tokenizer is not known

@@ -8,8 +8,10 @@ from typing import Any, NoReturn
 from tokenstore.errors import CorruptionError, FormatError
 from tokenstore.format import FORMAT_VERSION
 from tokenstore.format.adopted import max_adopted_bytes
+from tokenstore.format.block_checksums import block_checksums_bytes
 from tokenstore.format.layout import (
     ADOPTED_NAME,
+    BLOCK_CHECKSUMS_NAME,
     BOUNDARIES_NAME,
     IDS_NAME,
     INPUTS_NAME,
@@ -317,5 +319,8 @@ class _Checker:
             entry = manifest.files.get(name := manifest.name_of(each))
             if entry is not None and not fits(number, manifest.num_tokens, entry.num_bytes):
                 self.fail(f"files[{name}]", f"a size for {number} documents and {manifest.num_tokens} tokens", entry)
+        entry = manifest.files.get(name := manifest.name_of(BLOCK_CHECKSUMS_NAME))
+        if entry is not None and entry.num_bytes != (size := block_checksums_bytes(manifest)):
+            self.fail(f"files[{name}]", f"{size} bytes", entry)
         if manifest.has_origins and manifest.name_of(INPUTS_NAME) not in manifest.files:
             self.fail("files", f"{manifest.name_of(INPUTS_NAME)}, because there are origins", sorted(manifest.files))

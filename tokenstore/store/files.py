@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from tokenstore.errors import CorruptionError, TokenStoreError
-from tokenstore.format.manifest import FileEntry
+from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.outside import NotUsable, open_file, read_file, stat_file
 
 _BLOCK = 1 << 22
@@ -115,7 +115,7 @@ def _of_size(found: Identity, path: Path, num_bytes: int) -> Identity:
     return found
 
 
-def check_checksum(path: Path, entry: FileEntry, found: str) -> None:
+def check_checksum(path: Path, entry: FileEntry | ShardEntry, found: str) -> None:
     """CorruptionError if the checksum that was computed for a file is not that of its entry in the manifest."""
     if found != entry.checksum:
         raise CorruptionError(

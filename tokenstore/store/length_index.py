@@ -1,31 +1,27 @@
 """Adds a length index to a store (FMT-9). Packing whole documents needs it; it follows from the boundaries alone.
 
-The builder adds it before the store exists. In a finished store the manifest is replaced atomically after the index is synced,
-so the store is complete at any moment, with or without the index. Kernels are imported where they are used, so that the
+The builder adds it before the store exists. Kernels are imported where they are used, so that the
 builder's command line and workers start without numba.
 """
 
-import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import xxhash
 
-from tokenstore.errors import CorruptionError, TokenStoreError
+from tokenstore.errors import CorruptionError
 from tokenstore.format.layout import (
     BOUNDARIES_NAME,
     LENGTH_INDEX_NAME,
-    TEMPORARY_SUFFIX,
     length_index_dtype,
     length_index_numbers_bytes,
 )
 from tokenstore.format.manifest import FileEntry
-from tokenstore.format.manifest_file import encode_manifest
+from tokenstore.store.added_files import add_file, lock_to_add
 from tokenstore.store.reader import Store, open_store
-from tokenstore.store.work import exclusive_work
-from tokenstore.store.writing import new_mapped_file, remove, rename, write_atomically
+from tokenstore.store.writing import new_mapped_file
 
 _BLOCK = 1 << 22  # documents at once: some tens of milliseconds
 _FEW_DOCUMENTS = 1 << 20  # of a store that numpy sorts at once: .1 s, 24 MB
@@ -56,18 +52,9 @@ def add_length_index(
     with open_store(path, version=version) as store:  # first, so that an error leaves no work folder
         if store.has_length_index:
             return False
-        is_split = store.manifest.options.get("split_name") == path.name
-    try:
-        with contextlib.ExitStack() as stack:
-            if is_split:  # appends and replacing builds lock the folder of all splits
-                stack.enter_context(exclusive_work(path.parent))
-            stack.enter_context(exclusive_work(path))
-            return write_length_index(path, progress, version)
-    except OSError as error:
-        raise TokenStoreError(
-            f"length index: cannot write {error.filename or path / LENGTH_INDEX_NAME}: {error.strerror or error};"
-            " fix the cause and run `tokenstore index` again"
-        ) from error
+        options = store.manifest.options
+    with lock_to_add(path, options, LENGTH_INDEX_NAME):
+        return write_length_index(path, progress, version)
 
 
 def write_length_index(
@@ -79,21 +66,11 @@ def write_length_index(
     with open_store(path, check="lazy", version=version) as store:
         if store.has_length_index:
             return False
-        name = store.file(LENGTH_INDEX_NAME).name
-        working = path / (name + TEMPORARY_SUFFIX)
-        remove(working)  # left by a run that was killed
-        try:
-            entry = _write(store, working, progress)
-        except BaseException:
-            remove(working)
-            raise
-        rename(working, name)
-        files = dict(sorted({**store.manifest.files, name: entry}.items()))
-        write_atomically(store.manifest_path, encode_manifest(replace(store.manifest, files=files)), read_only=True)
+        add_file(store, LENGTH_INDEX_NAME, partial(_write, store, progress))
         return True
 
 
-def _write(store: Store, path: Path, progress: Callable[[int, int], None]) -> FileEntry:
+def _write(store: Store, progress: Callable[[int, int], None], path: Path) -> FileEntry:
     num_documents, num_numbers_bytes = len(store), length_index_numbers_bytes(len(store))
     dtype = length_index_dtype(num_documents)
     if num_documents <= _FEW_DOCUMENTS:

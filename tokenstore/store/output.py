@@ -9,6 +9,7 @@ import numpy as np
 import xxhash
 
 from tokenstore.format.manifest import FileEntry
+from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.files import check_checksum, check_size, read_bytes
 from tokenstore.store.writing import append_file, create, make_read_only, remove, sync
 
@@ -18,8 +19,10 @@ _BLOCK = 1 << 22
 class Output:
     """A new file with a running size and checksum."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, blocks: BlockHasher | None = None):
+        """Create the file. `blocks` is given all data too."""
         self.path = path
+        self.blocks = blocks
         self._file: BinaryIO = create(path, buffering=1 << 20)  # closed by close()
         self._checksum = xxhash.xxh3_128()
         self._num_bytes = 0
@@ -36,6 +39,8 @@ class Output:
 
     def _update(self, data: bytes | memoryview) -> None:
         self._checksum.update(data)
+        if self.blocks is not None:
+            self.blocks.update(data)
         self._num_bytes += len(data)
 
     def close(self) -> FileEntry:

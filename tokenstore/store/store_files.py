@@ -10,7 +10,9 @@ from typing import NoReturn
 import numpy as np
 
 from tokenstore.errors import CorruptionError
+from tokenstore.format.block_checksums import checksummed_files
 from tokenstore.format.layout import (
+    BLOCK_CHECKSUMS_NAME,
     BOUNDARIES_NAME,
     IDS_NAME,
     INPUTS_NAME,
@@ -29,6 +31,7 @@ from tokenstore.store.pin import Pace, Pin
 
 _INT64 = np.dtype("<i8")
 _BYTE = np.dtype("u1")
+_UINT64 = np.dtype("<u8")
 _maps = MapCache()
 _owners = itertools.count()
 
@@ -52,6 +55,7 @@ class StoreFiles:
         self._check = check
         self._boundaries = self.number_of(BOUNDARIES_NAME)
         self._inputs: Inputs | None = None
+        self._block_starts: np.ndarray | None = None  # of each file in the block checksums
         self._pace = Pace()
         self._owner = next(_owners)
         weakref.finalize(self, _maps.forget, self._owner).atexit = False
@@ -123,6 +127,23 @@ class StoreFiles:
 
     def _length_index_bytes(self) -> np.ndarray:
         return self.array(self.number_of(LENGTH_INDEX_NAME))
+
+    def block_checksums(self, number: int) -> np.ndarray | None:
+        """uint64[blocks], read-only: the XXH3-64 of each block of 64 KiB of a shard or mask; None if there are none (FMT-15)."""
+        if not self.has_block_checksums:
+            return None
+        if self._block_starts is None:
+            counts = [count for _, count in checksummed_files(self.manifest)]
+            self._block_starts = np.cumsum([0, *counts])
+        shards = len(self.manifest.shards)
+        place = number if not self.manifest.has_masks else 2 * (number % shards) + number // shards
+        start, stop = self._block_starts[place : place + 2]
+        return self.array(self.number_of(BLOCK_CHECKSUMS_NAME)).view(_UINT64)[start:stop]
+
+    @property
+    def has_block_checksums(self) -> bool:
+        """Whether the store has checksums of blocks. `tokenstore index` adds them."""
+        return self.has_file(BLOCK_CHECKSUMS_NAME)
 
     @property
     def has_length_index(self) -> bool:

@@ -1,11 +1,9 @@
 """Checks all contents of a store (P9). It reports all findings and does not stop at the first."""
 
-import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-import xxhash
 
 from tokenstore.errors import TokenStoreError
 from tokenstore.format.layout import (
@@ -18,11 +16,11 @@ from tokenstore.format.layout import (
     lookup_entries,
     mask_name,
 )
-from tokenstore.format.manifest import FileEntry, ShardEntry
-from tokenstore.store.files import open_to_read
+from tokenstore.format.manifest import ShardEntry
 from tokenstore.store.find_manifest import read_manifest, versions
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.verify_documents import Finding, check_ids, check_length_index, check_origins
+from tokenstore.store.verify_files import check_files
 
 _BLOCK = 1 << 22  # items checked at once: limits memory to some tens of megabytes
 
@@ -49,7 +47,7 @@ def verify(
     except TokenStoreError as error:
         return [Finding(str(path), "open", "a store", str(error))]
     with store:
-        findings = list(_check_files(store, progress))
+        findings = list(check_files(store, progress))
         broken = {finding.file for finding in findings}
 
         def sound(name: str) -> bool:
@@ -88,36 +86,6 @@ def unlisted_files(path: str | Path, allow_links: str | Path | None = None) -> l
         file, manifest = read_manifest(path, version, links)
         listed |= {file.name, *manifest.files, *(shard.file for shard in manifest.shards)}
     return sorted({entry.name for entry in path.iterdir()} - listed)
-
-
-def _check_files(store: Store, progress: Callable[[int], None]) -> Iterator[Finding]:
-    entries: dict[str, FileEntry | ShardEntry] = {
-        **store.manifest.files,
-        **{shard.file: shard for shard in store.shards()},
-    }
-    for name, entry in sorted(entries.items()):
-        checksum, sha256 = xxhash.xxh3_128(), hashlib.sha256()
-        is_tokenizer = name == store.manifest.tokenizer.file
-        size = 0
-        try:
-            with open_to_read(store.path / name, store.allow_links) as file:
-                # At most one byte more than listed: reading a sparse file of an exabyte would take years
-                while size <= entry.num_bytes and (block := file.read(min(_BLOCK, entry.num_bytes + 1 - size))):
-                    checksum.update(block)
-                    if is_tokenizer:
-                        sha256.update(block)
-                    size += len(block)
-                    progress(len(block))
-        except (OSError, TokenStoreError) as error:
-            yield Finding(name, "file", "a readable file", str(error))
-            continue
-        if size != entry.num_bytes:
-            more = "more" if size > entry.num_bytes else f"{size}"
-            yield Finding(name, "size", f"{entry.num_bytes} bytes", more)
-        elif checksum.hexdigest() != entry.checksum:
-            yield Finding(name, f"bytes 0..{size}", f"checksum {entry.checksum}", checksum.hexdigest())
-        elif is_tokenizer and sha256.hexdigest() != store.manifest.tokenizer.sha256:
-            yield Finding(name, "tokenizer", f"the sha256 {store.manifest.tokenizer.sha256}", sha256.hexdigest())
 
 
 def _check_boundaries(store: Store) -> Iterator[Finding]:

@@ -12,6 +12,7 @@ import numpy as np
 from tokenstore.errors import BuildError
 from tokenstore.format.input_lines import decode_rows
 from tokenstore.format.layout import (
+    BLOCK_CHECKSUMS_NAME,
     BOUNDARIES_NAME,
     IDS_NAME,
     INPUTS_NAME,
@@ -29,6 +30,7 @@ from tokenstore.format.layout import (
 )
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, TokenizerEntry
 from tokenstore.format.manifest_file import encode_manifest
+from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.output import Output, StartsOutput, copy_parts, read_checked
 from tokenstore.store.reader import Store
 from tokenstore.store.writing import write_atomically
@@ -58,6 +60,7 @@ class FileWriter:
         masks: bool = False,
         origins: bool = False,
         ids: bool = False,
+        block_checksums: bool = False,
         base: Store | None = None,
     ):
         """Create the first files.
@@ -67,6 +70,7 @@ class FileWriter:
             vocab_size: size of the vocabulary; every token id must be smaller.
             shard_bytes: target size of a shard in bytes.
             masks, origins, ids: whether documents come with a loss mask, the number of their record, an id.
+            block_checksums: whether to write checksums of blocks (FMT-15).
             base: the store to extend; set by `extending`.
         """
         self.folder = folder
@@ -83,8 +87,10 @@ class FileWriter:
         self._bits = np.empty(0, np.bool_)  # mask bits of the open shard that do not fill a byte yet
         self._shard_start = (self.num_tokens, self.num_documents)  # where the open shard begins
         with contextlib.ExitStack() as opened:
-            self._tokens = opened.enter_context(Output(folder / shard_name(len(self._shards))))
-            self._mask = opened.enter_context(Output(folder / mask_name(len(self._shards)))) if masks else None
+            blocks = folder / self._name(BLOCK_CHECKSUMS_NAME)
+            self._block_checksums = opened.enter_context(Output(blocks)) if block_checksums else None
+            self._tokens = opened.enter_context(self._output(shard_name(len(self._shards))))
+            self._mask = opened.enter_context(self._output(mask_name(len(self._shards)))) if masks else None
             self._boundaries = opened.enter_context(StartsOutput(folder / self._name(BOUNDARIES_NAME)))
             self._origins = opened.enter_context(Output(folder / self._name(ORIGINS_NAME))) if origins else None
             self._ids = opened.enter_context(StartsOutput(folder / self._name(IDS_NAME))) if ids else None
@@ -105,7 +111,17 @@ class FileWriter:
         if base.version >= MAX_VERSION:
             raise BuildError(f"version: expected one below {MAX_VERSION}, found {base.version} ({base.path})")
         has = base.manifest
-        return cls(folder, base.vocab_size, shard_bytes, has.has_masks, has.has_origins, has.has_ids, base)
+        parts = (has.has_masks, has.has_origins, has.has_ids, base.has_block_checksums)
+        return cls(folder, base.vocab_size, shard_bytes, *parts, base)
+
+    def _output(self, name: str) -> Output:
+        """A new shard or mask."""
+        return Output(self.folder / name, None if self._block_checksums is None else BlockHasher())
+
+    def _write_blocks(self, output: Output) -> None:
+        """Write the checksums of the blocks of a shard or mask that is complete."""
+        if self._block_checksums is not None and output.blocks is not None:
+            self._block_checksums.write(output.blocks.digests())
 
     def _name(self, name: str) -> str:
         return versioned(name, self._base.version + 1 if self._base else 1)
@@ -120,6 +136,9 @@ class FileWriter:
         if self._ids is not None:
             self._ids.continue_from(base.file(IDS_NAME), base.entry(IDS_NAME), len(base))
             self._num_id_bytes = base.entry(IDS_NAME).num_bytes - id_starts_bytes(len(base))
+        if self._block_checksums is not None:
+            entry = base.entry(BLOCK_CHECKSUMS_NAME)
+            copy_parts(base.file(BLOCK_CHECKSUMS_NAME), entry, [(self._block_checksums, entry.num_bytes)])
 
     def append(
         self,
@@ -208,13 +227,15 @@ class FileWriter:
         output.write(np.packbits(self._bits, bitorder="little"))
         self._bits = self._bits[:0]
         self._files[output.path.name] = output.close()
-        self._mask = Output(self.folder / mask_name(len(self._shards) + 1))
+        self._write_blocks(output)
+        self._mask = self._output(mask_name(len(self._shards) + 1))
 
     def _seal_shard(self) -> None:
         first_token, first_document = self._shard_start
+        entry = self._tokens.close()
+        self._write_blocks(self._tokens)
         if self._mask is not None:
             self._seal_mask(self._mask)
-        entry = self._tokens.close()
         self._shards.append(
             ShardEntry(
                 file=self._tokens.path.name,
@@ -227,7 +248,7 @@ class FileWriter:
             )
         )
         self._shard_start = (self.num_tokens, self.num_documents)
-        self._tokens = Output(self.folder / shard_name(len(self._shards)))
+        self._tokens = self._output(shard_name(len(self._shards)))
 
     def add_file(self, name: str, data: bytes) -> None:
         """Add a side file. ValueError if the store already has a file of that name."""
@@ -284,12 +305,14 @@ class FileWriter:
             self._files[self._name(ORIGINS_NAME)] = self._origins.close()
         if self._ids is not None:
             self._files[self._name(IDS_NAME)] = self._ids.close(self._num_id_bytes)
+        if self._block_checksums is not None:
+            self._files[self._name(BLOCK_CHECKSUMS_NAME)] = self._block_checksums.close()
 
     def __enter__(self) -> "FileWriter":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for output in (self._tokens, self._boundaries, self._mask, self._origins, self._ids):
+        for output in (self._tokens, self._boundaries, self._mask, self._origins, self._ids, self._block_checksums):
             if output is not None:
                 output.abandon()
 
