@@ -63,6 +63,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
     "lightning": {"trainers/lightning.py"},
     "torchdata": {"trainers/torchdata.py"},
     "grain": {"trainers/grain.py"},
+    "ray": {"builder/executors/ray_actors.py", "trainers"},
     "jinja2": {"builder/documents/templates.py", "report/page.py"},
     "gzip": {"builder"},
     "multiprocessing": {"builder", "commands"},

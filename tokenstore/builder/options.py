@@ -15,16 +15,17 @@ SpecialText = Literal["plain", "special", "error"]
 Engine = Literal["auto", "reference", "fast"]
 Dedup = Literal["none", "exact"]
 InputIdentity = Literal["time", "size", "content"]
+Executor = Literal["processes", "ray"]
 # Options that the manifest's `options` do not hold: they do not decide the bytes, or it records them elsewhere
-APART = ("inputs", "output", "tokenizer", "pattern", "special_tokens", "engine", "chat_template", "workers", "max_bad", "overwrite", "input_identity", "break_lock")  # fmt: skip
+APART = ("inputs", "output", "tokenizer", "pattern", "special_tokens", "engine", "chat_template", "workers", "max_bad", "overwrite", "input_identity", "break_lock", "executor")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class BuildOptions:
     """The options of a build. `tokenstore build --help` shows these texts and defaults.
 
-    The store's bytes depend on all of them but `output`, `engine`, `workers`, `max_bad`, `input_identity`,
-    `break_lock` and `overwrite`.
+    The store's bytes depend on all of them but `output`, `engine`, `workers`, `executor`, `max_bad`,
+    `input_identity`, `break_lock` and `overwrite`.
 
     Attributes:
         inputs: Files, folders and glob patterns, in the order in which their documents are stored.
@@ -72,6 +73,8 @@ class BuildOptions:
         max_bad: Bad records allowed; one more fails the build. OUTPUT.tokenstore/rejects.jsonl lists them.
         shard_bytes: Target size of a shard file, in bytes.
         workers: Processes that tokenize. The store's bytes are the same for any number.
+        executor: Where the workers are: `processes` of this machine, or actors on a `ray` cluster (RAY_ADDRESS, or a local one). All
+            nodes must share the folder of the output and see the inputs under the same paths.
         input_identity: What shows, besides its name and size, that an input is the same as in an earlier run or in another task:
             its modification `time`; nothing (`size`), for copies with other times; or its `content`, which is read for that.
         break_lock: Take over the lock of a run that has died, on file systems without `flock`. The message that asks for this
@@ -118,6 +121,7 @@ class BuildOptions:
     workers: int = 1
     input_identity: InputIdentity = "time"
     break_lock: bool = False
+    executor: Executor = "processes"
     overwrite: bool = False
 
     def __post_init__(self) -> None:
@@ -201,4 +205,5 @@ _CHOICES: dict[str, Any] = {
     "train_on": TrainOn,
     "dedup": Dedup,
     "input_identity": InputIdentity,
+    "executor": Executor,
 }

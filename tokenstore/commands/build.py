@@ -42,7 +42,7 @@ _GROUPS = {  # the options of each group of --help; those in none are at the top
     "Selecting documents": "filter map keep_empty min_tokens max_tokens dedup split",
     "Bad records": "max_record_bytes max_bad",
     "Running": "workers overwrite break_lock dry_run as_json",
-    "Running as many processes": "task finish input_identity",
+    "Running as many processes": "task finish executor input_identity",
 }
 _GROUP = {name: Group(group, sort_key=i) for i, (group, names) in enumerate(_GROUPS.items()) for name in names.split()}
 _FLAG = Parameter(negative=(), show_default=False)

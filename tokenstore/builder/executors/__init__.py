@@ -1,1 +1,1 @@
-"""Ways to run the units of a build. processes: worker processes on this machine."""
+"""Ways to run the units of a build. processes: worker processes on this machine. ray_actors: on a Ray cluster."""

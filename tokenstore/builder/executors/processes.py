@@ -10,10 +10,10 @@ from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing.connection import wait as wait_for_end
-from pathlib import Path
 from typing import Any, Literal
 
 from tokenstore.builder.documents.convert import DocumentReader
+from tokenstore.builder.executors.ray_actors import Job, run_on_ray
 from tokenstore.builder.making import make_part
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import Part
@@ -28,7 +28,6 @@ from tokenstore.store.files import set_environment
 from tokenstore.tokenizer import Tokenizer, reference_of
 
 _REPORT_SECONDS = 0.2
-_Job = tuple[Path, str, Unit, dict[int, InputFile]]  # folder, key, unit and inputs of `make_part`
 _AHEAD = 4  # units per worker submitted ahead of the one that is needed next
 
 
@@ -58,23 +57,28 @@ def run_units(
     done, units = schedule.done, schedule.units
     counters = _Counters(files, units, done, progress)
     todo = schedule.missing
+    made: Generator[Part]
     jobs = {i: (schedule.folders[i], schedule.keys[i], units[i], _named(files, units[i])) for i in todo}
-    if options.workers == 1 or len(todo) <= 1:
+    if options.executor == "ray" and todo:
+        made = run_on_ray(_with_engine(options, tokenizer), entry, jobs, done, counters.add_part)
+    elif options.workers == 1 or len(todo) <= 1:
         set_environment("TOKENIZERS_PARALLELISM", "false")  # --workers says how many cores to use
         reader = DocumentReader(options, tokenizer)
-        made: Generator[Part] = (
-            part or make_part(*jobs[i], tokenizer, reader, counters.add) for i, part in enumerate(done)
-        )
+        made = (part or make_part(*jobs[i], tokenizer, reader, counters.add) for i, part in enumerate(done))
     else:
-        # The manifest records this process's engine, so every worker must use the same
-        engine: Literal["fast", "reference"] = "fast" if reference_of(tokenizer) is not tokenizer else "reference"
-        made = _run_pool(replace(options, engine=engine), entry, jobs, done, counters)
+        made = _run_pool(_with_engine(options, tokenizer), entry, jobs, done, counters)
     with contextlib.closing(made):
         for part in made:
             if part.note:
                 note(part.note)
             yield part
     counters.show()
+
+
+def _with_engine(options: BuildOptions, tokenizer: Tokenizer) -> BuildOptions:
+    """The options for workers. The manifest records this process's engine, so every worker must use the same."""
+    engine: Literal["fast", "reference"] = "fast" if reference_of(tokenizer) is not tokenizer else "reference"
+    return replace(options, engine=engine)
 
 
 def _named(files: Sequence[InputFile], unit: Unit) -> dict[int, InputFile]:
@@ -85,7 +89,7 @@ def _named(files: Sequence[InputFile], unit: Unit) -> dict[int, InputFile]:
 def _run_pool(
     options: BuildOptions,
     entry: TokenizerEntry | None,
-    jobs: Mapping[int, _Job],
+    jobs: Mapping[int, Job],
     done: Sequence[Part | None],
     counters: "_Counters",
 ) -> Generator[Part]:
@@ -137,15 +141,20 @@ class _Counters:
         done: Sequence[Part | None],
         progress: Progress,
     ):
-        sizes = [sum(slice_bytes(part, files[part.file_number]) for part in unit) for unit in units]
-        there = [(size, part.num_documents, part.num_tokens) for size, part in zip(sizes, done, strict=True) if part]
+        self.sizes = [sum(slice_bytes(part, files[part.file_number]) for part in unit) for unit in units]
+        there = [
+            (size, part.num_documents, part.num_tokens) for size, part in zip(self.sizes, done, strict=True) if part
+        ]
         self.base = [sum(column) for column in zip(*there, strict=True)] or [0, 0, 0]
-        self.total_bytes = sum(sizes)
+        self.total_bytes = sum(self.sizes)
         self.here = [0, 0, 0]
         self.progress = progress
 
     def add(self, *amounts: int) -> None:
         self.set([a + b for a, b in zip(self.here, amounts, strict=True)])
+
+    def add_part(self, number: int, part: Part) -> None:
+        self.add(self.sizes[number], part.num_documents, part.num_tokens)
 
     def set(self, here: Sequence[int]) -> None:
         self.here = list(here)
@@ -184,5 +193,5 @@ def _report(*done: int) -> None:
         _worker["amounts"][3 * _worker["slot"] + i] += amount
 
 
-def _work(job: _Job) -> Part:
+def _work(job: Job) -> Part:
     return make_part(*job, _worker["tokenizer"], _worker["reader"], _report)
