@@ -1,4 +1,4 @@
-"""Reads objects of a folder on object storage: exact ranges, checked, with retries until a deadline.
+"""Reads and writes objects of a folder on object storage: exact ranges, checked, with retries until a deadline.
 
 obstore's blocking calls release the GIL, so requests are made side by side by threads of `Requests`. Each process has its own
 obstore object: a client can be pickled, copied and used after a fork.
@@ -6,6 +6,7 @@ obstore object: a client can be pickled, copied and used after a fork.
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic, monotonic_ns
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -15,6 +16,7 @@ import numpy as np
 from tokenstore.errors import CorruptionError, RemoteError, TokenStoreError, counted
 from tokenstore.store.files import renew_after_fork
 from tokenstore.store.remote.failures import DENIED, GONE, PASSING, REPLACED, Failure, failure_of
+from tokenstore.store.remote.library import load_obstore
 from tokenstore.store.remote.location import Location
 
 DEADLINE = 120.0  # seconds
@@ -143,6 +145,43 @@ class Client:
 
         return self._attempts(self.location.url, attempt)
 
+    # ---- writing
+
+    def write(self, name: str, request: Callable[[Any, Any], _T]) -> _T:
+        """The result of `request(store, obstore.put)`, which writes an object of this folder; again while that may help."""
+        return self._attempts(
+            self.location.object_url(name), lambda: request(self._connected(), load_obstore().put), verb="write"
+        )
+
+    def put(self, name: str, data: bytes) -> None:
+        """Write a small object, replacing one of that name. Raises the errors of `get`."""
+        self.write(name, lambda store, put: put(store, name, data, use_multipart=False))
+
+    def put_new(self, name: str, data: bytes) -> bool:
+        """Write a small object unless there is one of that name; whether it was written. Raises the errors of `get`.
+
+        An attempt whose answer is lost may have written it. So False also means that this call wrote it: compare what is there.
+        """
+        exists = load_obstore().exceptions.AlreadyExistsError
+
+        def request(store: Any, put: Any) -> bool:
+            try:
+                put(store, name, data, mode="create")
+            except exists:
+                return False
+            return True
+
+        return self.write(name, request)
+
+    def delete(self, name: str) -> None:
+        """Remove an object; nothing happens if there is none. Raises RemoteError as in `get`."""
+
+        def request(store: Any, put: Any) -> None:
+            with suppress(FileNotFoundError):
+                load_obstore().delete(store, name)
+
+        self.write(name, request)
+
     def close(self) -> None:
         """Let requests that fail from now on end without another attempt. The client can be used again."""
         self._closing.set()
@@ -157,7 +196,9 @@ class Client:
                 self._store = self.location.connect(self.deadline * _STALLED, self.deadline * _WHOLE)
             return self._store
 
-    def _attempts(self, place: str, attempt: Callable[[], _T], pinned: ObjectInfo | None = None) -> _T:
+    def _attempts(
+        self, place: str, attempt: Callable[[], _T], pinned: ObjectInfo | None = None, verb: str = "read"
+    ) -> _T:
         """The result of `attempt`, called again while that may help and the deadline allows."""
         began, pause, count, closing = monotonic(), _FIRST_PAUSE, 0, self._closing
         while True:
@@ -175,15 +216,16 @@ class Client:
                 Exception
             ) as error:  # obstore raises its own errors, built-in ones, and errors of credential providers
                 failure = failure_of(error)
-            self._refuse_if_final(place, failure, count, pinned)
+            self._refuse_if_final(f"{verb} {place}", failure, count, pinned)
             jitter = monotonic_ns() // 1000 % 1000 / 1000
             wait = pause * (0.5 + jitter / 2)
             if monotonic() + wait - began > self.deadline * (1 - _WHOLE) or closing.wait(wait):
-                self._refuse(place, failure, count, monotonic() - began)
+                self._refuse(f"{verb} {place}", failure, count, monotonic() - began)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _refuse_if_final(self, place: str, failure: Failure, count: int, pinned: ObjectInfo | None) -> None:
+    def _refuse_if_final(self, what: str, failure: Failure, count: int, pinned: ObjectInfo | None) -> None:
         """Raise the error of a failure that another attempt would not change."""
+        place = what.partition(" ")[2]
         if failure.kind == GONE:
             raise CorruptionError(
                 f"object storage: expected an object, found {failure.text} ({place}); {failure.advice}"
@@ -194,11 +236,11 @@ class Client:
             with self._lock:  # once more with credentials that are read again: they may have been renewed
                 self._store = None
         elif failure.kind != PASSING:
-            self._refuse(place, failure, count, None)
+            self._refuse(what, failure, count, None)
 
-    def _refuse(self, place: str, failure: Failure, count: int, seconds: float | None) -> NoReturn:
+    def _refuse(self, what: str, failure: Failure, count: int, seconds: float | None) -> NoReturn:
         tried = "" if seconds is None else f" in {seconds:.3g} s and {counted(count, 'attempt')}"
-        raise RemoteError(f"object storage: cannot read {place}: {failure.text}{tried}; {failure.advice}")
+        raise RemoteError(f"object storage: cannot {what}: {failure.text}{tried}; {failure.advice}")
 
     def _check_pinned(self, place: str, info: ObjectInfo, pinned: ObjectInfo | None) -> None:
         if pinned is None:

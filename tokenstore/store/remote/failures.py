@@ -42,6 +42,9 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(REPLACED, "another object", "")
     if (
         number in (401, 403)
+        or (
+            number == 400 and code is None
+        )  # the answer to HEAD has no body, so it does not say that a token has expired
         or name in ("UnauthenticatedError", "PermissionDeniedError")
         or (code and code[1] in _EXPIRED)
     ):
