@@ -25,6 +25,7 @@ CONTENTS = {
     "": ["first-steps"],
     "Guides": [
         "guides/building",
+        "guides/tokens-you-have",
         "guides/plans",
         "guides/slices",
         "guides/packing",

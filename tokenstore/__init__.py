@@ -19,6 +19,7 @@ Layers. Each imports only lower ones; `tests/unit/test_layers.py` checks that.
     builder/      3  inputs -> a store
     batches/      3  rows of a step -> numpy arrays
     planning/     4  a plan over stores: the contents of each step
+    foreign/      4  token files of other tools: a store over them, a store as such files
     torch_data/   5  batches as torch tensors
     trainers/     6  adapters for trainers; each imports the library it adapts
     views/        5  descriptions of a store, a plan and a step, as data for reports and commands

@@ -14,6 +14,7 @@ from tests.support.processes.command_lines import ROOT, run_here
 from tokenstore.builder import BuildOptions, append_store
 from tokenstore.builder.documents.chat_templates import BUILT_IN
 from tokenstore.commands import build as build_command
+from tokenstore.commands.adopt import adopt
 from tokenstore.commands.app import EXIT_CODES, GUIDES, app, run
 from tokenstore.commands.append import append
 from tokenstore.commands.build import build
@@ -24,7 +25,7 @@ from tokenstore.commands.report import report
 from tokenstore.commands.trace import trace
 from tokenstore.commands.verify import verify
 
-COMMANDS = {each.__name__: each for each in (build, append, index, verify, inspect_store, plan, trace, report)}
+COMMANDS = {each.__name__: each for each in (build, adopt, append, index, verify, inspect_store, plan, trace, report)}
 
 
 RENAMED = {
@@ -32,6 +33,7 @@ RENAMED = {
     "eos_token": "--eos",
     "max_record_bytes": "--max-record-size",
     "shard_bytes": "--shard-size",
+    "from_format": "--from",
 }
 
 

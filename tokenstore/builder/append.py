@@ -126,6 +126,11 @@ def _stores(path: Path) -> list[Path]:
     if is_there(path / MANIFEST_NAME) or not is_folder(path):
         with open_store(path) as store:
             recorded = store.manifest.options
+            if store.manifest.is_adopted:
+                raise ConfigError(
+                    f"append: {path} was adopted from {recorded.get('adopted_from')} files, so there are no options to continue with;"
+                    " adopt or build the new files as a store of their own, and name both in the plan"
+                )
         if recorded.get("split_name") or recorded.get("split"):  # documents of the other splits would be lost
             name = recorded.get("split_name")
             raise ConfigError(f"append: {path} is split {name!r} of a build; append to the folder of its splits")

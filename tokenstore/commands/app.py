@@ -11,6 +11,7 @@ import cyclopts
 from rich.console import Console
 
 import tokenstore
+from tokenstore.commands.adopt import adopt
 from tokenstore.commands.append import append
 from tokenstore.commands.build import build
 from tokenstore.commands.entry import INTERRUPTED
@@ -30,9 +31,10 @@ EXIT_CODES = (
     " 4 damage found (verify); 130 interrupted (run the same build or append again to resume)."
 )
 
-COMMANDS: tuple[Callable[..., int], ...] = (build, append, index, verify, inspect, plan, trace, report)
+COMMANDS: tuple[Callable[..., int], ...] = (build, adopt, append, index, verify, inspect, plan, trace, report)
 GUIDES = {  # by command: its page in docs/
     "build": "guides/building.md",
+    "adopt": "guides/tokens-you-have.md",
     "append": "guides/building.md#adding-documents",
     "index": "guides/packing.md#stores-without-a-length-index",
     "verify": "guides/operating.md",

@@ -13,6 +13,7 @@ from rich.console import Console
 from tokenstore.builder import retokenize as tokenize_again
 from tokenstore.commands.progress_bar import meter
 from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError
+from tokenstore.foreign import verify_adopted
 from tokenstore.store import open_store
 from tokenstore.store import verify as verify_store
 from tokenstore.store.verify import unlisted_files
@@ -32,6 +33,9 @@ def verify(
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Check a store completely: file sizes, checksums, index, ids, document ends, loss masks. Exit code 4 if it is damaged.
+
+    A store that was adopted from files of another tool is also compared with that tool's index, and with the times at which
+    linked files were last written to.
 
     With --retokenize, a sample of the documents is also tokenized again from the original inputs and compared.
 
@@ -78,6 +82,8 @@ def verify(
             shown.show(done, total, (done, "B"))
 
         findings = verify_store(store, progress, version, allow_links)
+        if not findings:  # a damaged store cannot be compared
+            findings = verify_adopted(store, version, allow_links)
     if share is not None and not findings:  # a damaged store cannot be compared
         with meter("tokenizing again", quiet=as_json) as shown:
             read = 0

@@ -106,6 +106,22 @@ def append_file(source: Path, target: BinaryIO, update: Callable[[bytes], None])
             target.write(block)
 
 
+def link_file(source: Path, target: Path) -> bool:
+    """Give the file at `source` a second name: a hard link. Returns False where that is not possible.
+
+    It is not possible on another file system, on some file systems at all, or for a file of another user (a setting of Linux).
+    """
+    with opened_folder(target.parent) as folder:
+        try:
+            os.link(source, target.name, dst_dir_fd=folder, follow_symlinks=False)
+        except OSError as error:
+            if error.errno in (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.ENOTSUP, errno.ENOSYS):
+                return False
+            error.filename = str(target)
+            raise
+    return True
+
+
 @contextlib.contextmanager
 def new_mapped_file(path: Path, num_bytes: int) -> Iterator[np.ndarray]:
     """Create a file as a uint8[num_bytes] array to fill. At the end it is synced and read-only.

@@ -1,0 +1,218 @@
+"""One adoption: the token files become shards, one after the other, and the manifest is written last."""
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+
+import tokenstore
+from tokenstore.errors import BuildError, ConfigError
+from tokenstore.foreign.cuts import EosCut
+from tokenstore.foreign.files_writer import AdoptedWriter, entry_of
+from tokenstore.foreign.join import Joiner
+from tokenstore.foreign.prepare import Job, Source
+from tokenstore.foreign.reading import ForeignReader
+from tokenstore.foreign.scan import Scan, Tally
+from tokenstore.foreign.survey import runs
+from tokenstore.format.adopted import Adopted, AdoptedFile, encode_adopted
+from tokenstore.format.input_lines import InputRow, encode_row
+from tokenstore.format.layout import ADOPTED_NAME, FOREIGN_PREFIX, INPUTS_NAME, MANIFEST_NAME
+from tokenstore.format.manifest import Manifest, TokenizerEntry
+from tokenstore.format.manifest_file import encode_manifest
+from tokenstore.outside import stat_file
+from tokenstore.store.length_index import write_length_index
+from tokenstore.store.output import Output
+from tokenstore.store.writing import link_file, write_atomically
+
+Note = Callable[[str], None]
+Progress = Callable[[int, int], None]  # bytes read, bytes in all
+
+
+@dataclass(frozen=True)
+class Adopting:
+    """What one adoption made, and what it counted.
+
+    Attributes:
+        manifest: of the store.
+        tally: counts of tokens and documents.
+        eos_at: where the end-of-text token is in documents.
+        num_copied: token files whose tokens were copied.
+        joined: documents that continued in the next file and were joined.
+    """
+
+    manifest: Manifest
+    tally: Tally
+    eos_at: str
+    num_copied: int
+    joined: int
+
+
+class Adoption:
+    """Makes a store in a working folder."""
+
+    def __init__(self, job: Job, folder: Path, progress: Progress, note: Note):
+        """Adopt the files of `job` into the empty `folder`."""
+        self._job, self._folder, self._progress, self._note = job, folder, progress, note
+        self._tally, self._done, self._joined = Tally(), 0, 0
+        self._adopted: list[AdoptedFile] = []
+        self._rows: list[InputRow] = []
+        self._copied: set[Path] = set()
+        self._linkable = [source.file.path for source in job.sources if not source.reason]
+
+    def run(self) -> Adopting:
+        """Write all files of the store. BuildError if a token id is outside the vocabulary, or a file changes meanwhile."""
+        sources = self._job.sources
+        has_ids = self._job.cut == "index" and any(each.survey and each.survey.has_ids for each in sources)
+        with AdoptedWriter(self._folder, self._job.dtype, has_ids) as writer:
+            if self._job.options.join and len(sources) > 1:
+                self._join(writer)
+            else:
+                for source in sources:
+                    self._add(writer, source)
+            manifest = self._finish(writer)
+        write_length_index(self._folder)
+        return Adopting(manifest, self._tally, self._eos_at(), len(self._copied), self._joined)
+
+    def _count(self, num_bytes: int) -> None:
+        self._done += num_bytes
+        self._progress(self._done, self._job.num_bytes)
+
+    def _add(self, writer: AdoptedWriter, source: Source) -> None:
+        """Make one token file a shard."""
+        file, shard, before = source.file, writer.next_shard, writer.num_documents
+        scan = Scan(self._job.cutter(source), self._job.ids, self._tally, file.path)
+        writer.start()
+        if file.loss is not None:
+            writer.add_mask(file.loss)
+        seen = stat_file(file.path)
+        is_linked = not source.reason and link_file(file.path, shard)
+        if is_linked:
+            writer.add_linked(file.first_byte, scan, self._count)
+        else:
+            if not source.reason and not any(path in self._copied for path in self._linkable):
+                self._note(
+                    f"{file.path} is copied: it cannot be linked to from the output's file system (and others like it)"
+                )
+            self._copied.add(file.path)
+            with Output(shard) as out:
+                writer.add_written(out, self._blocks(source), scan, self._count)
+                scan.end_of_file()
+                writer.seal(out.close())
+        now = stat_file(file.path)
+        if (seen.st_ino, seen.st_size, seen.st_mtime_ns) != (now.st_ino, now.st_size, now.st_mtime_ns):
+            raise BuildError(f"file: {file.path} was written to while it was adopted; wait until it is complete")
+        identity = (seen.st_dev, seen.st_ino, seen.st_mtime_ns) if is_linked else (None, None, None)
+        index = self._keep_index(writer, source, len(self._adopted))
+        self._tally.empty += source.survey.num_empty if source.survey else 0
+        self._adopted.append(AdoptedFile(shard.name, index, *identity))
+        self._add_row(source, writer.num_documents - before)
+
+    def _add_row(self, source: Source, num_documents: int) -> None:
+        path = source.file.path
+        shared = path.parent
+        while not all(each.file.path.is_relative_to(shared) for each in self._job.sources):
+            shared = shared.parent
+        self._rows.append(InputRow(str(path.relative_to(shared)), num_documents, source.file.num_bytes))
+
+    def _blocks(self, source: Source) -> Iterator[np.ndarray]:
+        """The tokens of the documents of a file, in blocks of its dtype."""
+        file, size = source.file, source.file.dtype.itemsize
+        has_gaps = source.survey is not None and not source.survey.is_whole
+        ranges = runs(self._job.documents(source)()) if has_gaps else iter([(0, file.num_tokens)])
+        with ForeignReader(file.path) as reader:
+            for first, stop in ranges:
+                for block in reader.blocks(file.first_byte + first * size, file.first_byte + stop * size):
+                    yield block.view(file.dtype)
+
+    def _keep_index(self, writer: AdoptedWriter, source: Source, number: int) -> tuple[str, ...]:
+        """Keep the index files of a token file in the store, as links if possible. Returns their names there."""
+        names = []
+        for path in source.file.index:
+            ending = next(each for each in self._job.format.index_endings if path.name.endswith(each))
+            name = f"{FOREIGN_PREFIX}{number:05d}{ending}"
+            if not self._job.options.copy and link_file(path, self._folder / name):
+                writer.files[name] = entry_of(self._folder / name)
+            else:
+                with Output(self._folder / name) as out:
+                    out.append(path)
+                    writer.files[name] = out.close()
+            names.append(name)
+        return tuple(names)
+
+    def _join(self, writer: AdoptedWriter) -> None:
+        """Write all files as one stream."""
+        job = self._job
+        if job.eos_id is None:
+            raise ConfigError("join: it needs the end-of-text token; give --eos-id N")
+        self._copied |= {source.file.path for source in job.sources}
+        cutter = EosCut(sum(source.file.num_tokens for source in job.sources), job.eos_at == "start")
+        scan = Scan(cutter, job.ids, self._tally, self._folder)
+        joiner = Joiner(writer, cutter, scan, job.eos_id, self._count)
+        try:
+            for source in job.sources:
+                joiner.add_file(source.file.path, self._blocks(source))
+            joiner.finish()
+        finally:
+            joiner.abandon()
+        self._joined = joiner.joined
+        for source, number in zip(job.sources, joiner.documents, strict=True):
+            self._add_row(source, number)
+        self._adopted = [AdoptedFile(shard.file, (), None, None, None) for shard in writer.shards]
+
+    def _eos_at(self) -> str:
+        """Where the end-of-text token is, as the user says or as most documents show."""
+        if self._job.eos_at is not None:
+            return self._job.eos_at
+        if 0 < self._tally.eos <= 2 * self._tally.ended:
+            return "end"
+        return "start" if 0 < self._tally.eos <= 2 * self._tally.started else "none"
+
+    def _finish(self, writer: AdoptedWriter) -> Manifest:
+        job, tally = self._job, self._tally
+        tokenizer = job.tokenizer
+        data = tokenizer.data
+        if data is not None:
+            writer.add_file(str(tokenizer.file_name), data)
+        files = tuple(self._adopted)
+        writer.add_file(
+            ADOPTED_NAME, encode_adopted(Adopted(job.format.name, job.cut, self._eos_at(), job.eos_id, files))
+        )
+        writer.add_file(INPUTS_NAME, b"".join(encode_row(row, {}) for row in self._rows))
+        writer.finish()
+        entry = TokenizerEntry(
+            kind=tokenizer.kind,
+            file=tokenizer.file_name,
+            sha256=None if data is None else hashlib.sha256(data).hexdigest(),
+            eos_id=job.eos_id,
+            bos_id=tokenizer.bos_id,
+            pad_id=tokenizer.pad_id,
+            engine="unknown",
+            engine_version="",
+        )
+        manifest = Manifest(
+            dtype=job.dtype.name,
+            vocab_size=job.vocab_size,
+            num_tokens=writer.num_tokens,
+            num_documents=writer.num_documents,
+            ends_with_eos=job.eos_id is not None and tally.ended == tally.documents,
+            tokenizer=entry,
+            shards=tuple(writer.shards),
+            files=dict(sorted(writer.files.items())),
+            options={
+                "adopted_from": job.format.name,
+                "cut": job.cut,
+                "eos_at": self._eos_at(),
+                "join": job.options.join,
+            },
+            counts=self._counts(),
+            package_versions={"numpy": version("numpy"), "tokenstore": tokenstore.__version__},
+        )
+        write_atomically(self._folder / MANIFEST_NAME, encode_manifest(manifest), read_only=True)
+        return manifest
+
+    def _counts(self) -> dict[str, int]:
+        found = {name: count for name, count in asdict(self._tally).items() if name not in ("low", "high", "tokens")}
+        return {**found, "input files": len(self._rows), "copied": len(self._copied), "joined": self._joined}

@@ -1,0 +1,69 @@
+"""The options of `tokenstore adopt`."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tokenstore.errors import ConfigError
+
+From = Literal["auto", "megatron", "datatrove", "dolma", "nanogpt", "llmc"]
+CutName = Literal["index", "eos", "both", "file"]
+Place = Literal["end", "start", "none"]
+DtypeName = Literal["uint8", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+@dataclass(frozen=True)
+class AdoptOptions:
+    """What to adopt, and what the token files do not say about themselves.
+
+    Attributes:
+        inputs: Token files, their prefixes, folders and glob patterns, in the order in which their documents are stored.
+        output: Folder of the new store.
+        format: The tool that wrote the files; `auto` looks at the files.
+        tokenizer: The tokenizer that made the tokens: `bytes`, or the path of its file. Without it, tokens cannot be decoded.
+        pattern: For a tiktoken rank file only: its split pattern, or the name of one, as in `tokenstore build`.
+        vocab_size: Size of the vocabulary; every token id is smaller. Needed without a tokenizer.
+        eos_id: The end-of-text token. Default: that of the tokenizer.
+        eos_at: Where the end-of-text token is in a document: at its `end`, at its `start`, or `none`. Default: what the tool does,
+            or, for a format with an index, what most documents show.
+        cut: What divides the tokens into documents: the `index` of the format; the end-of-text token (`eos`); `both`, for datatrove
+            files that were shuffled in chunks; or nothing (`file`), so that a file is one document. Default: the index, if there is
+            one, else the end-of-text token.
+        dtype: Type of the tokens in files that do not say it. Default: uint16.
+        copy: Copy the token files instead of linking to them.
+        join: Join a document that continues in the next file, by copying. Default: it is cut at the end of the file.
+        overwrite: Replace a store at `output`.
+    """
+
+    inputs: tuple[str, ...]
+    output: Path
+    format: From = "auto"
+    tokenizer: str | None = None
+    pattern: str | None = None
+    vocab_size: int | None = None
+    eos_id: int | None = None
+    eos_at: Place | None = None
+    cut: CutName | None = None
+    dtype: DtypeName | None = None
+    copy: bool = False
+    join: bool = False
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "output", Path(self.output))
+        object.__setattr__(self, "inputs", tuple(map(str, self.inputs)))
+        wrong = []
+        if self.tokenizer in (None, "none") and self.vocab_size is None:
+            wrong.append(
+                "tokenizer: the files do not name it; give --tokenizer FILE, or --vocab-size N if it is not known"
+            )
+        if self.vocab_size is not None and not 1 <= self.vocab_size <= 1 << 32:
+            wrong.append(f"vocab_size: expected 1..{1 << 32}, found {self.vocab_size}")
+        if self.eos_id is not None and self.eos_id < 0:
+            wrong.append(f"eos_id: expected 0 or more, found {self.eos_id}")
+        if self.eos_at == "none" and self.cut in ("eos", "both"):
+            wrong.append("eos_at: none and a cut at the end-of-text token contradict each other; omit one")
+        if self.cut == "both" and self.eos_at == "start":
+            wrong.append("eos_at: a cut by index and end-of-text token needs the token at the end; omit --eos-at")
+        if wrong:
+            raise ConfigError("; ".join(wrong))
