@@ -26,6 +26,7 @@ CONTENTS = {
     "Guides": [
         "guides/building",
         "guides/tokens-you-have",
+        "guides/python-writer",
         "guides/plans",
         "guides/slices",
         "guides/packing",

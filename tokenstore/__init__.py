@@ -36,8 +36,11 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "open_store": "store",
+    "build": "builder",
+    "merge": "builder",
     "verify": "store",
     "Store": "store",
+    "StoreWriter": "builder",
     "Finding": "store",
     "PlanConfig": "planning",
     "Plan": "planning",
@@ -60,15 +63,19 @@ __all__ = [
     "PlanConfig",
     "SequenceDataset",
     "Store",
+    "StoreWriter",
     "TokenDataset",
     "TokenLoader",
     "TokenStoreError",
     "__version__",
+    "build",
+    "merge",
     "open_store",
     "verify",
 ]
 
 if TYPE_CHECKING:
+    from tokenstore.builder import StoreWriter, build, merge
     from tokenstore.errors import TokenStoreError
     from tokenstore.planning import Piece, Plan, PlanConfig
     from tokenstore.store import Finding, Store, open_store, verify

@@ -76,7 +76,7 @@ def _tokens_differ(path: Path, names: dict[str, str], template: str, name: str, 
     row = {"messages": list(conversation.messages), "tools": conversation.tools}
     document = DocumentReader(options, tokenizer).document(row)
     if not isinstance(document, Document):
-        return document.reason if document else "no document"
+        return document if isinstance(document, str) else document.reason
     found = encode_documents([document], tokenizer, options)
     return "" if np.array_equal(found.tokens, expected) else f"tokens {found.tokens.tolist()}, theirs {expected}"
 

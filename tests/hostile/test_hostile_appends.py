@@ -40,7 +40,7 @@ def test_options_that_do_not_fit_the_store_are_refused(tmp_path: Path, jsonl: Js
     """These led to a traceback, or to documents without the end-of-text token that all others have."""
     path = build(tmp_path / "s", jsonl("a.jsonl", [{"text": "one", "id": "1"}]))
     forge(path, lambda body: body["options"].update(options))
-    refused(path, jsonl("b.jsonl", [{"text": "two", "id": "2"}]), "does not have the eos tokens, origins, ids or masks")
+    refused(path, jsonl("b.jsonl", [{"text": "two", "id": "2"}]), "does not have the eos tokens, origins, ids, masks")
 
 
 def test_a_whole_store_that_claims_to_be_a_split_is_refused(tmp_path: Path, jsonl: Jsonl) -> None:

@@ -112,7 +112,7 @@ def test_the_defaults_of_append_are_those_of_its_function() -> None:
     command, function = options_of(append), inspect.signature(append_store).parameters
     assert (command.pop("workers"), function["workers"].default) == (None, 1)
     assert command.pop("as_json") is False
-    assert command == {name: function[name].default for name in ("max_bad", "filter", "map")}
+    assert command == {name: function[name].default for name in ("max_bad", "filter", "map", "stdin_format")}
 
 
 def test_exit_codes_are_documented() -> None:
@@ -146,6 +146,6 @@ def test_a_usage_error_is_one_whole_line(monkeypatch: pytest.MonkeyPatch) -> Non
     done = run_here("bild", "x")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == (
-        'error: Unknown command "bild". Did you mean "build"? Available commands: build, append, index, verify, inspect, plan,'
-        " trace, report. Run `tokenstore --help`.\n"
+        'error: Unknown command "bild". Did you mean "build"? Available commands: build, adopt, append, merge, index, verify,'
+        " inspect, plan, ... Run `tokenstore --help`.\n"
     )

@@ -59,7 +59,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
     "awkward": {"tokenizer"},
     "zstandard": {"builder"},
     "orjson": {"builder", "tokenizer/fast_engine.py"},
-    "pyarrow": {"builder/reading/columnar.py"},
+    "pyarrow": {"builder/reading/columnar.py", "store/metadata.py"},
     "transformers": {"builder/documents/templates.py", "trainers/huggingface.py"},
     "lightning": {"trainers/lightning.py"},
     "torchdata": {"trainers/torchdata.py"},

@@ -12,6 +12,7 @@ from tests.support.stores.masked import REST
 from tokenstore.errors import BuildError, CorruptionError
 from tokenstore.format.layout import MAX_ID_BYTES
 from tokenstore.store import Origin, open_store, store_files, verify
+from tokenstore.store.document_files import Columns
 from tokenstore.store.input_list import Inputs
 from tokenstore.store.writer import FileWriter
 
@@ -22,7 +23,7 @@ KINDS = [ALL, Kind(origins=False), Kind(ids=False), PLAIN]
 
 
 def new_writer(folder: Path, origins: bool = True, ids: bool = True) -> FileWriter:
-    return FileWriter(folder, 300, 1 << 20, origins=origins, ids=ids)
+    return FileWriter(folder, 300, 1 << 20, columns=Columns(origins, ids))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)

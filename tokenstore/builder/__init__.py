@@ -2,6 +2,7 @@
 
 options, recipe     the options of a build; those that decide the bytes of the store
 pipeline            a whole build: lock, resume, make the parts, assemble, commit
+python_build, spool   a build from Python; records that can be read only once
 resume, replacing   what a build keeps on disk for the next run; how it replaces a store
 reading/            input files -> rows
 documents/          rows -> documents -> tokens
@@ -11,17 +12,22 @@ executors/          processes that make parts
 assemble            parts in order -> stores
 split, dedup        which store a document goes to; which documents are equal
 result              progress, notes and the result of a build
+store_writer        the public writer: a store from Python, document by document
 append              adds documents to a store, as its next version
+merge               joins stores into one
 preview, estimate   what a build would do, from a sample of its inputs
 retokenize          compares a store with its inputs
 """
 
 from tokenstore.builder.append import append_store
+from tokenstore.builder.merging import merge
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.pipeline import build_store
 from tokenstore.builder.preview import BuildPreview, preview_build
+from tokenstore.builder.python_build import build
 from tokenstore.builder.result import BuildProgress, BuildResult
 from tokenstore.builder.retokenize import retokenize
+from tokenstore.builder.store_writer import StoreWriter
 from tokenstore.builder.tasks import TaskResult, build_task
 
 __all__ = [
@@ -29,10 +35,13 @@ __all__ = [
     "BuildPreview",
     "BuildProgress",
     "BuildResult",
+    "StoreWriter",
     "TaskResult",
     "append_store",
+    "build",
     "build_store",
     "build_task",
+    "merge",
     "preview_build",
     "retokenize",
 ]

@@ -28,6 +28,7 @@ from tokenstore.builder.recipe import check_same_options, options_of
 from tokenstore.builder.result import BuildResult, Note, Progress, result_of
 from tokenstore.builder.resume import publish_rejects, read_recipe, tidy
 from tokenstore.builder.split import parse_split
+from tokenstore.builder.spool import spool_folder, spooled_input
 from tokenstore.errors import BuildError, ConfigError
 from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME
 from tokenstore.format.manifest import Manifest
@@ -63,6 +64,7 @@ def append_store(
     note: Note = lambda text: None,
     filter: str | None = None,
     map: str | None = None,
+    stdin_format: str = ".jsonl",
 ) -> BuildResult:
     """Add the documents of `inputs` to a store, or to all stores of a folder of splits.
 
@@ -75,6 +77,7 @@ def append_store(
         note: as in `build_store`.
         filter: the filter the store was built with, if any. A function that only the store names does not run.
         map: the map the store was built with, if any.
+        stdin_format: of the input `-`, as in a build.
 
     Returns:
         The store as it is now. `was_there` says that it had these inputs already, and nothing was done.
@@ -98,15 +101,15 @@ def append_store(
         )
         _check_dedup(options, path)
         _check_fits(options, newest)
-        options = replace(options, output=path)
-        job = prepare(options, path, newest[0].manifest.tokenizer, note)
+        options = replace(options, output=path, stdin_format=stdin_format)
+        job = prepare(options, path, newest[0].manifest.tokenizer, note, spooled_input(work, options, None))
         for store in newest:
             check_same_options(store, job.recipe["options"])
         targets = [_target(job, store, stack) for store in newest]
         version = max(target.base.version for target in targets) + 1
         job = replace(job, version=version)
         is_done = all(target.is_done for target in targets) or not _append(job, targets, progress, note)
-        tidy([work.building], note)
+        tidy([work.building, spool_folder(work)], note)
         rejects = None if is_done or not is_there(job.rejects) else job.rejects
         stores = [(target.folder, target.base.manifest) for target in targets]
         return result_of(path, stores, rejects, was_there=is_done)
@@ -161,13 +164,13 @@ def _check_dedup(options: BuildOptions, path: Path) -> None:
 
 def _check_fits(options: BuildOptions, stores: Sequence[Store]) -> None:
     """Refuse stores whose content or tokenizer does not match what they record, as they may come from a stranger."""
-    said = (options.eos, options.origins, options.id_field is not None, has_masks(options))
+    said = (options.eos, options.origins, options.id_field is not None, has_masks(options), options.keep)
     first = stores[0].manifest
     for store in stores:
         mine = store.manifest
-        if said != (mine.ends_with_eos, mine.has_origins, mine.has_ids, mine.has_masks):
+        if said != (mine.ends_with_eos, mine.has_origins, mine.has_ids, mine.has_masks, store.metadata_columns):
             raise ConfigError(
-                f"options: {store.path} does not have the eos tokens, origins, ids or masks that its options record;"
+                f"options: {store.path} does not have the eos tokens, origins, ids, masks or metadata that its options record;"
                 " build the store again"
             )
         if (mine.tokenizer, mine.vocab_size) != (first.tokenizer, first.vocab_size):

@@ -20,6 +20,7 @@ from tokenstore.builder.split import Split, parse_split, split_numbers
 from tokenstore.errors import BadRecordsError, BuildError
 from tokenstore.format.input_lines import InputRow, encode_row
 from tokenstore.format.manifest import Manifest
+from tokenstore.store.document_files import Columns
 from tokenstore.store.writer import FileWriter
 from tokenstore.store.writing import make_folders
 
@@ -172,6 +173,7 @@ def _append(writer: FileWriter, block: Block, unit: Unit, tally: Tally, store: i
         mask=block.mask,
         origins=tally.lines[files] + block.rows["record"] if options.origins else None,
         ids=block.names if options.id_field else None,
+        metadata=block.metadata if options.keep else None,
     )
 
 
@@ -183,8 +185,7 @@ def new_writer(folder: Path, vocab_size: int, options: BuildOptions) -> FileWrit
         vocab_size,
         options.shard_bytes,
         masks=has_masks(options),
-        origins=options.origins,
-        ids=options.id_field is not None,
+        columns=Columns(options.origins, options.id_field is not None, options.keep),
         block_checksums=True,
     )
 

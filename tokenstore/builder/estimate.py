@@ -224,7 +224,7 @@ class Estimator:
         if isinstance(found, Bad):
             self.num_bad += 1
             self.first_bad = self.first_bad or f"{place} of {file.path}: {found.reason}"
-        elif found is not None:
+        elif not isinstance(found, str):
             excerpt, longer = self._excerpt(found)
             window.documents.append(excerpt)
             window.longer.append(longer)

@@ -154,10 +154,12 @@ def _write(out: Mapping[str, BinaryIO], encoded: Encoded, batch: Batch) -> None:
     rows["record"] = np.asarray(batch.records, np.int64)[encoded.kept]
     rows["slice"] = np.asarray(batch.slices, np.int32)[encoded.kept]
     rows["name_bytes"] = [len(name) for name in names]
+    rows["metadata_bytes"] = [len(document.metadata) for document in kept]
     rows["content"] = np.array([document.content for document in kept], np.uint64).reshape(-1, HASH_WORDS)
     out["tokens"].write(encoded.tokens.data)
     out["rows"].write(rows.data)
     out["names"].write(b"".join(names))
+    out["metadata"].write(b"".join(document.metadata for document in kept))
     if encoded.mask is not None:
         out["mask"].write(encoded.mask.data)
 

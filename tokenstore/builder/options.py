@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from tokenstore.builder.documents.loss_spans import TrainOn
+from tokenstore.builder.reading.inputs import format_of, known_formats
 from tokenstore.builder.reading.records import MAX_RECORD_BYTES
 from tokenstore.builder.split import parse_split
 from tokenstore.errors import ConfigError
@@ -17,7 +18,7 @@ Dedup = Literal["none", "exact"]
 InputIdentity = Literal["time", "size", "content"]
 Executor = Literal["processes", "ray"]
 # Options that the manifest's `options` do not hold: they do not decide the bytes, or it records them elsewhere
-APART = ("inputs", "output", "tokenizer", "pattern", "special_tokens", "engine", "chat_template", "workers", "max_bad", "overwrite", "input_identity", "break_lock", "executor")  # fmt: skip
+APART = ("inputs", "output", "tokenizer", "pattern", "special_tokens", "engine", "chat_template", "workers", "max_bad", "overwrite", "input_identity", "break_lock", "executor", "stdin_format")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class BuildOptions:
     `input_identity`, `break_lock` and `overwrite`.
 
     Attributes:
-        inputs: Files, folders and glob patterns, in the order in which their documents are stored.
+        inputs: Files, folders and glob patterns, in the order in which their documents are stored; `-` is standard input.
         output: Folder of the new store; with a split, of one store per split.
         tokenizer: `bytes` (needs no file), or the path of a Hugging Face tokenizer.json, a tiktoken rank file or a
             SentencePiece model. For token ids made elsewhere also `none`, with a vocabulary size.
@@ -36,11 +37,13 @@ class BuildOptions:
         records: What a record holds: a `text`; `tokens`, a list of token ids; or a `chat`, which is messages, ShareGPT
             conversations, instruction and output, prompt and completion, or question and answer.
         text_field: Field or column that holds the text. `a.b` is field b inside field a.
+        stdin_format: Ending that standard input would have as a file, such as `.txt` or `.jsonl.gz`.
         text_endings: Endings of other files to read like .txt, such as `.py`.
         tokens_field: Field or column that holds the token ids.
         mask_field: Field or column that says which tokens are in the loss: labels (-100 is not) or a mask of 0 and 1.
             Default: `loss_mask` or `labels`, if the first record has one.
         id_field: Field or column that holds the document's own id, a string or integer, which the store then keeps.
+        keep: Fields or columns to keep as metadata of the documents, such as `meta.url`. A record that lacks one has no value.
         origins: Keep the record number of every document, 8 bytes each, so that it can be traced to its input.
         chat_template: A Jinja file or a built-in template: chatml, plain, alpaca, qwen2.5, qwen3, qwen3-2507, llama3,
             llama3.1, llama3.2, gemma, gemma3, mistral-v1, mistral-v3, mistral-v3-tekken, mistral-v7-tekken, deepseek-v3,
@@ -92,10 +95,12 @@ class BuildOptions:
     vocab_size: int | None = None
     records: Records = "text"
     text_field: str = "text"
+    stdin_format: str = ".jsonl"
     text_endings: tuple[str, ...] = ()
     tokens_field: str = "input_ids"
     mask_field: str | None = None
     id_field: str | None = None
+    keep: tuple[str, ...] = ()
     origins: bool = True
     chat_template: str | None = None
     chat_date: str | None = None
@@ -129,6 +134,12 @@ class BuildOptions:
         if not self.inputs:
             wrong.append("inputs: expected at least one file, folder or glob, found none")
         wrong += [f"text_endings: expected endings like '.py', found {e!r}" for e in self.text_endings if e[:1] != "."]
+        if format_of(f"stdin{self.stdin_format}", known_formats(self.text_endings)) is None:
+            wrong.append(
+                f"stdin_format: expected the ending of an input file, such as .jsonl, found {self.stdin_format!r}"
+            )
+        if "" in self.keep or len({*self.keep}) != len(self.keep):
+            wrong.append(f"keep: expected names, each once, found {', '.join(map(repr, self.keep))}")
         wrong += [f"{name}: expected a name, found an empty one" for name in _FIELDS if getattr(self, name) == ""]
         try:
             if self.split is not None:
@@ -192,7 +203,7 @@ class BuildOptions:
     def recorded(self) -> dict[str, Any]:
         """The options for the manifest: those that decide the bytes. The manifest records the tokenizer in another place."""
         options = {name: value for name, value in asdict(self).items() if name not in APART}
-        return {**options, "text_endings": list(self.text_endings)}
+        return {**options, "text_endings": list(self.text_endings), "keep": list(self.keep)}
 
 
 _MOST = 1 << 50  # upper limit of every number, as C libraries do not take all of Python's

@@ -18,6 +18,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any, BinaryIO, NoReturn, TypeVar
@@ -35,12 +36,20 @@ from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.format.manifest import canonical_json
 from tokenstore.store.files import read_bytes
 
-FILES = ("tokens", "mask", "names", "rows", "bad")
+FILES = ("tokens", "mask", "names", "metadata", "rows", "bad")
 SUMMARY = "summary.json"
 _BLOCK_DOCUMENTS, _BLOCK_TOKENS = 1 << 16, 1 << 22  # parts are read in blocks that exceed neither
-# A document in a part: tokens, record number within its slice, slice within the unit, bytes of its id, hash of its content
+# A document in a part: tokens, record number within its slice, slice within the unit, bytes of its id and of its metadata, hash
+# of its content
 ROW = np.dtype(
-    [("length", "<i8"), ("record", "<i8"), ("slice", "<i4"), ("name_bytes", "<i4"), ("content", "<u8", HASH_WORDS)]
+    [
+        ("length", "<i8"),
+        ("record", "<i8"),
+        ("slice", "<i4"),
+        ("name_bytes", "<i4"),
+        ("metadata_bytes", "<i4"),
+        ("content", "<u8", HASH_WORDS),
+    ]
 )
 _SUMMARY_BYTES, _SLICE_BYTES = (
     1 << 16,
@@ -59,12 +68,14 @@ class Block:
         tokens: uint16 or uint32[sum of lengths], the tokens of all documents, one after the other.
         mask: bool[sum of lengths], which tokens are in the loss; None in a store without masks.
         names: the id of each document; "" where it has none.
+        metadata: the metadata of each document, as JSON; b"" where it has none.
     """
 
     rows: np.ndarray
     tokens: np.ndarray
     mask: np.ndarray | None
     names: list[str]
+    metadata: list[bytes]
 
     def only(self, kept: np.ndarray) -> "Block":
         """The documents for which `kept`, bool[n], is true."""
@@ -72,8 +83,9 @@ class Block:
             return self
         tokens_kept = np.repeat(kept, self.rows["length"])
         mask = None if self.mask is None else self.mask[tokens_kept]
-        names = [name for name, keep in zip(self.names, kept.tolist(), strict=True) if keep]
-        return Block(self.rows[kept], self.tokens[tokens_kept], mask, names)
+        names = list(compress(self.names, kept.tolist()))
+        metadata = list(compress(self.metadata, kept.tolist()))
+        return Block(self.rows[kept], self.tokens[tokens_kept], mask, names, metadata)
 
 
 @dataclass(frozen=True)
@@ -107,7 +119,9 @@ class Part:
             CorruptionError: the files do not fit together.
         """
         with contextlib.ExitStack() as stack:
-            tokens, mask, names = (stack.enter_context(self._open(name)) for name in ("tokens", "mask", "names"))
+            tokens, mask, names, metadata = (
+                stack.enter_context(self._open(name)) for name in ("tokens", "mask", "names", "metadata")
+            )
             with_masks = self.sizes[FILES.index("mask")] > 0
             for block in (block for rows in self.rows() for block in _cut(rows)):
                 count = int(block["length"].sum())
@@ -116,6 +130,7 @@ class Part:
                     self._read(tokens, dtype, count),
                     self._read(mask, np.dtype(np.bool_), count) if with_masks else None,
                     [names.read(size).decode() if size else "" for size in block["name_bytes"].tolist()],
+                    [metadata.read(size) for size in block["metadata_bytes"].tolist()],
                 )
 
     def _read(self, file: BinaryIO, dtype: np.dtype, count: int) -> np.ndarray:
@@ -128,7 +143,10 @@ class Part:
         """The rows of all documents in order, in blocks of ROW[n]; raises CorruptionError for impossible values."""
         with self._open("rows") as rows:
             while (block := np.fromfile(rows, ROW, _BLOCK_DOCUMENTS)).size:
-                least = min(block["length"].min() - 1, block["name_bytes"].min(), block["slice"].min())
+                least = min(
+                    block["length"].min() - 1,
+                    *(block[name].min() for name in ("name_bytes", "metadata_bytes", "slice")),
+                )
                 if least < 0 or block["slice"].max() >= len(self.slices):
                     self._damaged("rows")
                 yield block

@@ -17,7 +17,7 @@ The one invariant: nothing has the output's name before all its files are synced
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from tokenstore.builder.executors.processes import run_units
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import part_key
 from tokenstore.builder.reading.checksums import KnownChecksums, changed
-from tokenstore.builder.reading.inputs import InputFile, Inputs, find_inputs
+from tokenstore.builder.reading.inputs import STANDARD_INPUT, InputFile, Inputs, find_inputs
 from tokenstore.builder.reading.units import cut_units
 from tokenstore.builder.recipe import (
     manifest_fields,
@@ -52,6 +52,7 @@ from tokenstore.builder.resume import (
     write_recipe,
 )
 from tokenstore.builder.schedule import Schedule, Task, load_schedule, missing_message
+from tokenstore.builder.spool import spool_folder, spooled_input
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, FormatError, counted
 from tokenstore.format.differences import describe, differences
 from tokenstore.format.layout import INPUTS_NAME
@@ -108,6 +109,7 @@ def build_store(
     progress: Progress = lambda progress: None,
     note: Note = lambda text: None,
     complete: bool = False,
+    records: Iterable[Mapping[str, Any]] | None = None,
 ) -> BuildResult:
     """Tokenize inputs into a store. If the output is already the store that these options make, do nothing.
 
@@ -116,6 +118,7 @@ def build_store(
         progress: called several times per second while tokenizing.
         note: called with one line of text for each thing a user should know.
         complete: all parts were made by tasks (`build_task`); assemble them, and make none.
+        records: what the input `-` stands for, instead of standard input.
 
     Returns:
         The finished store; with splits, their totals and each of them.
@@ -134,16 +137,22 @@ def build_store(
         >>> result.num_tokens, result.digest
     """
     output = resolved_output(options)
-    job = prepare(options, output, None, note)
+    is_spooled = STANDARD_INPUT in options.inputs
+    if is_spooled:
+        special_ids(open_tokenizer(options), options)  # so that errors appear before the input is read
+    else:
+        job = prepare(options, output, None, note)
     with resumable(output):
         make_folders(output.parent)
         with exclusive_work(output, options.break_lock) as work:
+            if is_spooled:
+                job = prepare(options, output, None, note, spooled_input(work, options, records))
             if options.overwrite:
                 check_replaceable(output)
                 if not complete:
                     remove_tree(work.building)
             elif found := finished(job):
-                tidy([work.building], note)
+                tidy([work.building, spool_folder(work)], note)
                 return found
             return _build(job, progress, note, complete)
 
@@ -169,7 +178,9 @@ def output_path(options: BuildOptions) -> Path:
     return output
 
 
-def prepare(options: BuildOptions, output: Path, entry: TokenizerEntry | None, note: Note) -> Job:
+def prepare(
+    options: BuildOptions, output: Path, entry: TokenizerEntry | None, note: Note, spooled: Path | None = None
+) -> Job:
     """Find the inputs and load the tokenizer.
 
     Args:
@@ -177,13 +188,14 @@ def prepare(options: BuildOptions, output: Path, entry: TokenizerEntry | None, n
         output: the store's path, links resolved.
         entry: the tokenizer recorded in the store that an append extends; None in a build.
         note: see `build_store`.
+        spooled: the file with what the input `-` stands for.
 
     Raises:
         ConfigError: an input or the tokenizer is missing or unusable.
     """
     named = Path(options.output).absolute()
     written = [path for each in (output, named) for path in (each, Work(each).folder)]  # never inputs
-    inputs = find_inputs(options.inputs, options.text_endings, written)
+    inputs = find_inputs(options.inputs, options.text_endings, written, spooled)
     _note_skipped(inputs, note)
     if entry is None:  # an append uses what the build found
         options = with_mask_field(options, inputs.files)
@@ -238,7 +250,7 @@ def _build(job: Job, progress: Progress, note: Note, complete: bool) -> BuildRes
     rejects = publish_rejects(job.work, job.rejects)
     commit(working / "made", job.output, note)
     keep_checksums(job, tally)
-    tidy([job.work.building], note)
+    tidy([job.work.building, spool_folder(job.work)], note)
     return _result(job, rejects, was_there=False)
 
 

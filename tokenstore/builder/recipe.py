@@ -89,6 +89,10 @@ def options_of(
         ConfigError: the store was not made by a build, records invalid options, or was built with other functions.
     """
     recorded = store.manifest.options
+    if "merged" in recorded:
+        raise ConfigError(
+            f"store: {store.path} was merged from stores that were built with different options; append to those, and merge again"
+        )
     if missing := sorted({"records", "shard_bytes", "eos"} - recorded.keys()):
         raise ConfigError(f"store: {store.path} was not made by a build: it records no options {', '.join(missing)}")
     kinds = {name: kind for name, kind in get_type_hints(BuildOptions).items() if name not in APART}
@@ -106,8 +110,12 @@ def options_of(
         chat_template=_template_of(store) if recorded["records"] == "chat" else None,
         workers=workers,
         max_bad=max_bad,
-        **{**same, "text_endings": tuple(same.get("text_endings", ())), "filter": filter, "map": map},
+        **{**same, **_tuples(same), "filter": filter, "map": map},
     )
+
+
+def _tuples(options: dict[str, Any]) -> dict[str, tuple[str, ...]]:
+    return {name: tuple(options.get(name, ())) for name in ("text_endings", "keep")}
 
 
 def _template_of(store: Store) -> str:
@@ -189,7 +197,7 @@ def recipe_of(options: BuildOptions, tokenizer: Tokenizer, files: Sequence[Input
         "engine_version": tokenizer.engine_version,
     }
     versions = {"tokenstore": tokenstore.__version__, "orjson": orjson.__version__, "zstandard": zstandard.__version__}
-    if any(file.format in TABLES for file in files):
+    if options.keep or any(file.format in TABLES for file in files):
         versions["pyarrow"] = version("pyarrow")
     if options.records == "chat":
         versions |= {"transformers": version("transformers"), "jinja2": version("jinja2")}

@@ -146,7 +146,7 @@ def _compare(
 
 
 def _difference(
-    store: Store, document: int, made: Document | Bad | None, tokenizer: Tokenizer, options: BuildOptions
+    store: Store, document: int, made: Document | Bad | str, tokenizer: Tokenizer, options: BuildOptions
 ) -> str:
     """How a document of the store differs from its record now; "" if it does not."""
     if not isinstance(made, Document):

@@ -17,6 +17,7 @@ from tokenstore.commands.build import build
 from tokenstore.commands.entry import INTERRUPTED
 from tokenstore.commands.index import index
 from tokenstore.commands.inspect import inspect
+from tokenstore.commands.merge import merge
 from tokenstore.commands.plan import plan
 from tokenstore.commands.report import report
 from tokenstore.commands.screen import write_json
@@ -31,11 +32,12 @@ EXIT_CODES = (
     " 4 damage found (verify); 130 interrupted (run the same build or append again to resume)."
 )
 
-COMMANDS: tuple[Callable[..., int], ...] = (build, adopt, append, index, verify, inspect, plan, trace, report)
+COMMANDS: tuple[Callable[..., int], ...] = (build, adopt, append, merge, index, verify, inspect, plan, trace, report)
 GUIDES = {  # by command: its page in docs/
     "build": "guides/building.md",
     "adopt": "guides/tokens-you-have.md",
     "append": "guides/building.md#adding-documents",
+    "merge": "guides/python-writer.md#parallel-writers",
     "index": "guides/packing.md#stores-without-a-length-index",
     "verify": "guides/operating.md",
     "inspect": "guides/operating.md",

@@ -19,6 +19,7 @@ def append(
     max_bad: int = 0,
     filter: str | None = None,
     map: str | None = None,
+    stdin_format: str = ".jsonl",
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Add documents from new inputs to a store, as its next version, with the tokenizer and options it was built with.
@@ -36,6 +37,7 @@ def append(
     ```text
     tokenstore append stores/web data/2024-06/*.jsonl.zst
     tokenstore append stores/clean data/2024-06/ --filter mine:keep
+    zstdcat data/2024-06/*.zst | tokenstore append stores/web -
     ```
 
     Parameters
@@ -52,6 +54,8 @@ def append(
         The --filter the store was built with, if any. Code runs only if you name it here, never because a store names it.
     map
         The --map the store was built with, if any.
+    stdin_format
+        Ending that standard input, the input `-`, would have as a file.
     as_json
         Print the result as one JSON object.
     """
@@ -59,5 +63,5 @@ def append(
     return run_build(
         "appending",
         as_json,
-        lambda progress, note: append_store(store, inputs, cores, max_bad, progress, note, filter, map),
+        lambda progress, note: append_store(store, inputs, cores, max_bad, progress, note, filter, map, stdin_format),
     )

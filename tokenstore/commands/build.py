@@ -36,7 +36,7 @@ def _mebibytes(_: type, tokens: tuple[Token, ...]) -> int:
 
 
 _GROUPS = {  # the options of each group of --help; those in none are at the top
-    "Records": "records text_field text_endings tokens_field mask_field id_field origins",
+    "Records": "records text_field stdin_format text_endings tokens_field mask_field id_field keep origins",
     "Conversations (--records chat)": "chat_template chat_date train_on",
     "Tokens": "vocab_size eos eos_token document_start special_text add_special_tokens engine pattern special_tokens",
     "Selecting documents": "filter map keep_empty min_tokens max_tokens dedup split",
@@ -47,12 +47,21 @@ _GROUPS = {  # the options of each group of --help; those in none are at the top
 _GROUP = {name: Group(group, sort_key=i) for i, (group, names) in enumerate(_GROUPS.items()) for name in names.split()}
 _FLAG = Parameter(negative=(), show_default=False)
 _LIST = Parameter(consume_multiple=True, negative=(), show_default=False)
+
+
+def _names(_: type, tokens: tuple[Token, ...]) -> tuple[str, ...]:
+    """The names in `a,b c`: separated by commas, spaces or both."""
+    return tuple(name for token in tokens for name in token.value.split(",") if name)
+
+
+_NAMES = Parameter(consume_multiple=True, negative=(), show_default=False, converter=_names)
 _IN_MEBIBYTES = Parameter(converter=_mebibytes, show_default=lambda num_bytes: num_bytes >> 20)
 _SPECIAL: dict[str, tuple[Parameter, ...]] = {
     "output": (Parameter(alias="-o"),),
     "eos": (Parameter(name="--add-eos", negative="--no-eos"),),
     "eos_token": (Parameter(name="--eos"),),
     "text_endings": (_LIST,),
+    "keep": (_NAMES,),
     "special_tokens": (_LIST,),
     "add_special_tokens": (_FLAG,),
     "keep_empty": (_FLAG,),
@@ -123,6 +132,8 @@ def build(
     tokenstore build web.jsonl -o stores/web --tokenizer Qwen3-8B/tokenizer.json --eos '<|endoftext|>'
     tokenstore build chats.jsonl -o stores/sft --tokenizer Qwen3-8B/tokenizer.json --records chat
     tokenstore build chats.jsonl -o stores/sft --tokenizer tokenizer.json --records chat --chat-template llama3
+    zcat crawl/*.gz | my-filter | tokenstore build - -o stores/web --tokenizer tokenizer.json
+    tokenstore build web.jsonl -o stores/web --tokenizer tokenizer.json --keep meta.url,meta.score
     tokenstore build web.jsonl -o stores/web --tokenizer tokenizer.json --dry-run
     tokenstore build data/ -o stores/web --tokenizer tokenizer.json --task 3/8
     tokenstore build data/ -o stores/web --tokenizer tokenizer.json --finish
@@ -131,7 +142,7 @@ def build(
     Parameters
     ----------
     inputs
-        Files, folders and glob patterns. A quoted pattern is expanded by this command, in sorted order.
+        Files, folders and glob patterns; `-` is standard input. A quoted pattern is expanded by this command, in sorted order.
     options
         See `BuildOptions`.
     task
@@ -171,21 +182,30 @@ def _run_task(options: BuildOptions, task: Task, as_json: bool) -> int:
 def run_build(label: str, as_json: bool, make: Callable[[Progress, Note], BuildResult]) -> int:
     """Run a build or append with a progress bar, its notes on standard error, and print its result; return the exit code."""
     result, seconds = _with_progress(label, as_json, make)
+    print_outcome(result, seconds, as_json)
+    return 0
+
+
+def print_note(text: str) -> None:
+    """Print a note on standard error."""
+    Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(f"note: {safe(text)}")
+
+
+def print_outcome(result: BuildResult, seconds: float, as_json: bool) -> None:
+    """Print a finished store, as text or as JSON."""
     if as_json:
         write_json({**asdict(result), "seconds": round(seconds, 3)})
     else:
         print_result(result, seconds)
-    return 0
 
 
 def _with_progress(label: str, quiet: bool, make: Callable[[Progress, Note], _Made]) -> tuple[_Made, float]:
     """What `make` returns and its seconds, with a progress bar and its notes on standard error."""
-    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     start = time.monotonic()
     with meter(label, quiet=quiet) as shown:
 
         def progress(at: BuildProgress) -> None:
             shown.show(at.num_bytes, at.total_bytes, (at.num_tokens, " tokens"), (at.num_bytes, "B of input"))
 
-        result = make(progress, lambda text: errors.print(f"note: {safe(text)}"))
+        result = make(progress, print_note)
     return result, time.monotonic() - start

@@ -12,6 +12,8 @@ array begins at byte 0, so `numpy.memmap(file, dtype)` just works. The manifest 
     origins.bin         int64[num_documents], the record that each document was made from, optional     FMT-11
     ids.bin             int64[num_documents + 1], then UTF-8: an id for each document, optional         FMT-12
     block_checksums.bin uint64[blocks], checksums of the blocks of shards and masks, optional           FMT-15
+    metadata.arrow      columns of metadata, a row per document, optional                               FMT-16
+    document_inputs.bin int64[num_documents], the input of each document, if they are shuffled          FMT-17
     inputs.jsonl        the input files, one line per file                                              FMT-4
     tokenizer.json      the tokenizer's own file, if it has one; the name depends on the kind           FMT-4
     manifest-v1.json    the manifest of an earlier version, in a store that has grown                   FMT-13
@@ -114,7 +116,7 @@ in the loss if bit t mod 8 (from the lowest) of byte t div 8 is 1. The bits afte
 `files`; no other name in `files` begins with `mask-`.
 
 FMT-11 Origins, optional. records[i] is the number, from 1, of the record in its input file that document i was made from. The
-input file follows from `inputs.jsonl`: documents of one input file are contiguous, in the order of its lines, so the documents of
+input file follows from `inputs.jsonl`, unless FMT-15 applies: documents of one input file are contiguous, in the order of its lines, so the documents of
 file n begin at the sum of `documents` over the lines before it. A store with origins MUST have `inputs.jsonl`, and its
 `documents` MUST add up to num_documents; a reader checks that before it names a file. Whether a store has origins or ids follows
 from the names in `files`. Neither is part of the digest, because they do not change the tokens.
@@ -127,10 +129,11 @@ FMT-13 Versions. A finished store may grow by appending whole documents; shards 
 makes a new version of the store, counted from 1. `manifest.json` is the newest version; `manifest-v1.json`, `manifest-v2.json`,
 ... are the earlier ones, so each version remains a store. New documents begin a new shard, and the numbers of the shards
 continue. Files that depend on all documents are written again under a name with the version: `boundaries-v2.bin`, and likewise
-the length index, inputs, origins, ids and block checksums. A name without a version belongs to version 1. A manifest MUST list the boundaries of
+the length index, inputs, origins, ids, block checksums, metadata and inputs of documents. A name without a version belongs to version 1. A manifest MUST list the boundaries of
 exactly one version and no such file of another; that is the version of the manifest. All other files (shards, masks, the
 tokenizer's file) are shared. All versions have the same vocabulary, tokenizer and document endings, and all or none have masks,
-origins and ids. A version has the same digest as a store with the same shards that was written at once.
+origins, ids, metadata (of the same columns) and inputs of documents. A version has the same digest as a store with the same
+shards that was written at once.
 Commit, by cases. The new files are created and synced in another directory, moved into the store under names that no version
 uses, and the directory is synced. The bytes of the old manifest are written as `manifest-v1.json` (for version 1) and synced.
 Then the new manifest replaces `manifest.json` atomically. If the writer is killed before that step, the store has the old version,
@@ -159,6 +162,15 @@ from object storage. A block is 65,536 bytes of a file; the last block of a file
 file contains the XXH3-64 of every block as uint64: for each shard, in order, those of its token file and then those of its mask,
 if the store has masks. Block checksums follow from the shards and masks. So they are not part of the digest and can be added to
 a finished store. A version of a store that has grown begins with the block checksums of the version before it.
+
+FMT-16 Metadata, optional. An Arrow file (the random-access format) with a row per document, in batches of 8,192 rows; only the
+last may have fewer. The columns have distinct names. Their types are bool, int64, float64 and large_string, all nullable. A
+large_string column whose field has the metadata `tokenstore` = `json` holds a JSON value in each row. A reader MUST validate a
+batch before it uses it. Metadata are not part of the digest.
+
+FMT-17 Inputs of documents, optional; only in a store with origins whose documents are not in the order of their inputs. inputs[i]
+is the line of `inputs.jsonl`, from 0, that names the input of document i. For each line, as many documents have its number as its
+`documents` says. A reader MUST check that a number is that of a line before it uses it. The file is not part of the digest.
 
 Worked example: documents [7, 1] and [5, 5, 1], vocab_size 8 ->
     tokens-00000.bin    07 00 01 00 05 00 05 00 01 00

@@ -12,6 +12,8 @@ INPUTS_NAME = "inputs.jsonl"
 ORIGINS_NAME = "origins.bin"
 IDS_NAME = "ids.bin"
 BLOCK_CHECKSUMS_NAME = "block_checksums.bin"
+METADATA_NAME = "metadata.arrow"
+DOCUMENT_INPUTS_NAME = "document_inputs.bin"
 TEMPORARY_SUFFIX = ".tokenstore-tmp"  # of a file that is being written
 TOKENIZER_NAME = "tokenizer.json"
 SIDE_NAMES = (
@@ -26,6 +28,8 @@ VERSIONED_NAMES = (
     ORIGINS_NAME,
     IDS_NAME,
     BLOCK_CHECKSUMS_NAME,
+    METADATA_NAME,
+    DOCUMENT_INPUTS_NAME,
 )  # files that depend on all documents (FMT-13)
 
 LOOKUP_STRIDE = 4096  # tokens per lookup entry: 8 bytes per 4,096 tokens is 0.1 % of a uint16 store
@@ -34,10 +38,12 @@ MOST_SHORT_NUMBERS = 1 << 32  # up to this many documents, numbers in `length_in
 TOKENIZER_KINDS = ("bytes", "huggingface", "none", "sentencepiece", "tiktoken")
 KINDS_WITHOUT_FILE = ("bytes", "none")  # `none`: ids whose tokenizer is not known
 ADOPTED_NAME = "adopted.json"
-FOREIGN_PREFIX = "foreign-"  # of the index files of another tool in an adopted store (FMT-14)
+FOREIGN_PREFIX = "foreign-"  # of the index files of another tool in an adopted store (FMT-16)
 MAX_TOKENS = 1 << 60  # byte offsets of uint32 tokens stay below 2**63
 MAX_VOCAB = 1 << 32
 MAX_ID_BYTES = 65_535  # of UTF-8
+MAX_METADATA_BYTES = 65_535  # of a document, as JSON
+METADATA_BATCH = 8192  # documents per batch of the Arrow file (FMT-16)
 
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}", re.ASCII)
 MAX_VERSION = 999_999_999
@@ -90,7 +96,7 @@ def is_store_name(name: str) -> bool:
 
 
 def is_of_adoption(name: str) -> bool:
-    """Whether `name` is that of adopted.json or of an index file of another tool (FMT-14)."""
+    """Whether `name` is that of adopted.json or of an index file of another tool (FMT-16)."""
     return name == ADOPTED_NAME or name.startswith(FOREIGN_PREFIX)
 
 
@@ -153,6 +159,11 @@ def id_starts_bytes(num_documents: int) -> int:
 def can_hold_ids(num_documents: int, num_tokens: int, num_bytes: int) -> bool:
     """Whether an `ids.bin` can have `num_bytes` bytes (FMT-12)."""
     return 0 <= num_bytes - id_starts_bytes(num_documents) <= MAX_ID_BYTES * num_documents
+
+
+def can_hold_metadata(num_documents: int, num_tokens: int, num_bytes: int) -> bool:
+    """Whether a `metadata.arrow` can have `num_bytes` bytes (FMT-16): an Arrow file begins and ends with its mark."""
+    return num_bytes > len("ARROW1\0\0ARROW1")
 
 
 def lookup_entries(starts: np.ndarray, first: int, stop: int, first_document: int) -> np.ndarray:

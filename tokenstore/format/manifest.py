@@ -9,8 +9,10 @@ from typing import Any
 from tokenstore.format.layout import (
     ADOPTED_NAME,
     BOUNDARIES_NAME,
+    DOCUMENT_INPUTS_NAME,
     IDS_NAME,
     MASK_PREFIX,
+    METADATA_NAME,
     ORIGINS_NAME,
     mask_name,
     version_of,
@@ -92,6 +94,16 @@ class Manifest:
     def is_adopted(self) -> bool:
         """Whether the store was made over token files of another tool (FMT-14)."""
         return ADOPTED_NAME in self.files
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether there are columns of metadata (FMT-16)."""
+        return self.name_of(METADATA_NAME) in self.files
+
+    @property
+    def has_document_inputs(self) -> bool:
+        """Whether documents are in another order than their inputs, with the number of its input for each (FMT-17)."""
+        return self.name_of(DOCUMENT_INPUTS_NAME) in self.files
 
     @cached_property
     def version(self) -> int:

@@ -13,6 +13,7 @@ from tokenstore.format.layout import (
     ADOPTED_NAME,
     BLOCK_CHECKSUMS_NAME,
     BOUNDARIES_NAME,
+    DOCUMENT_INPUTS_NAME,
     IDS_NAME,
     INPUTS_NAME,
     KINDS_WITHOUT_FILE,
@@ -20,12 +21,14 @@ from tokenstore.format.layout import (
     MASK_PREFIX,
     MAX_TOKENS,
     MAX_VOCAB,
+    METADATA_NAME,
     ORIGINS_NAME,
     SIDE_NAMES,
     TOKENIZER_KINDS,
     boundaries_bytes,
     can_hold_ids,
     can_hold_length_index,
+    can_hold_metadata,
     can_hold_origins,
     is_plain_name,
     is_taken_name,
@@ -144,7 +147,13 @@ def _is_nested_at_most(value: Any, levels: int) -> bool:
     return levels > 0 and all(_is_nested_at_most(part, levels - 1) for part in parts)
 
 
-_SIZED = {LENGTH_INDEX_NAME: can_hold_length_index, ORIGINS_NAME: can_hold_origins, IDS_NAME: can_hold_ids}
+_SIZED = {
+    LENGTH_INDEX_NAME: can_hold_length_index,
+    ORIGINS_NAME: can_hold_origins,
+    DOCUMENT_INPUTS_NAME: can_hold_origins,
+    IDS_NAME: can_hold_ids,
+    METADATA_NAME: can_hold_metadata,
+}
 
 
 @cache
@@ -324,3 +333,9 @@ class _Checker:
             self.fail(f"files[{name}]", f"{size} bytes", entry)
         if manifest.has_origins and manifest.name_of(INPUTS_NAME) not in manifest.files:
             self.fail("files", f"{manifest.name_of(INPUTS_NAME)}, because there are origins", sorted(manifest.files))
+        if manifest.has_document_inputs and not manifest.has_origins:
+            self.fail(
+                "files",
+                f"{manifest.name_of(ORIGINS_NAME)}, because there are inputs of documents",
+                sorted(manifest.files),
+            )

@@ -8,7 +8,7 @@ from typing import BinaryIO
 import numpy as np
 import xxhash
 
-from tokenstore.format.manifest import FileEntry
+from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.files import check_checksum, check_size, read_bytes
 from tokenstore.store.writing import append_file, create, make_read_only, remove, sync
@@ -19,11 +19,11 @@ _BLOCK = 1 << 22
 class Output:
     """A new file with a running size and checksum."""
 
-    def __init__(self, path: Path, blocks: BlockHasher | None = None):
+    def __init__(self, path: Path, buffer_bytes: int = 1 << 20, blocks: BlockHasher | None = None):
         """Create the file. `blocks` is given all data too."""
         self.path = path
         self.blocks = blocks
-        self._file: BinaryIO = create(path, buffering=1 << 20)  # closed by close()
+        self._file: BinaryIO = create(path, buffering=buffer_bytes)  # closed by close()
         self._checksum = xxhash.xxh3_128()
         self._num_bytes = 0
 
@@ -70,10 +70,11 @@ class Output:
 class StartsOutput:
     """A file of int64 starts, their end, and further data after them. Until `close` that data is in a second file."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, buffer_bytes: int = 1 << 20):
+        self.path = path
         with contextlib.ExitStack() as opened:
-            self.starts = opened.enter_context(Output(path))
-            self.rest = opened.enter_context(Output(path.with_name(path.name + ".part")))
+            self.starts = opened.enter_context(Output(path, buffer_bytes))
+            self.rest = opened.enter_context(Output(path.with_name(path.name + ".part"), buffer_bytes))
             opened.pop_all()
 
     def continue_from(self, path: Path, entry: FileEntry, num_starts: int) -> None:
@@ -101,7 +102,7 @@ class StartsOutput:
         self.rest.abandon()
 
 
-def copy_parts(path: Path, entry: FileEntry, parts: Sequence[tuple[Output | None, int]]) -> None:
+def copy_parts(path: Path, entry: FileEntry | ShardEntry, parts: Sequence[tuple[Output | None, int]]) -> None:
     """Copy all of a file, in parts of (target or None, bytes), and check it against `entry`.
 
     Raises:

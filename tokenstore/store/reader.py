@@ -12,7 +12,14 @@ import numpy as np
 
 from tokenstore.errors import CorruptionError
 from tokenstore.format.input_lines import Origin
-from tokenstore.format.layout import BOUNDARIES_NAME, IDS_NAME, MAX_ID_BYTES, ORIGINS_NAME, mask_bytes
+from tokenstore.format.layout import (
+    BOUNDARIES_NAME,
+    DOCUMENT_INPUTS_NAME,
+    IDS_NAME,
+    MAX_ID_BYTES,
+    ORIGINS_NAME,
+    mask_bytes,
+)
 from tokenstore.outside import MAX_TOKENIZER_BYTES
 from tokenstore.store.files import read_bytes
 from tokenstore.store.notebook import store_html
@@ -136,7 +143,27 @@ class Store(StoreFiles, Sequence[np.ndarray]):
         record = int(self.origins()[i])
         if record < 1:
             self._corrupt(ORIGINS_NAME, f"document {i}", "the number of a record, from 1", f"{record}")
-        return Origin(self.inputs().file_of(i), record)
+        inputs = self.inputs()
+        if not self.manifest.has_document_inputs:
+            return Origin(inputs.file_of(i), record)
+        number = int(self.document_inputs()[i])
+        if not 0 <= number < len(inputs):
+            self._corrupt(DOCUMENT_INPUTS_NAME, f"document {i}", f"one of {len(inputs)} inputs", f"{number}")
+        return Origin(inputs.name(number), record)
+
+    def metadata(self, index: int) -> dict[str, Any] | None:
+        """The metadata of document `index`: a value or None for each column; None in a store without metadata (FMT-16).
+
+        Raises:
+            IndexError: there is no such document. A negative index counts from the end.
+            CorruptionError: the metadata are damaged.
+
+        Example:
+            >>> store.metadata(0)
+            {'meta.url': 'https://example.org/a', 'meta.score': 0.9}
+        """
+        i = self._document(index)
+        return self._metadata_reader().row(i) if self.has_metadata else None
 
     def id(self, index: int) -> str | None:
         """The id of document `index`, which may be empty; None in a store without ids (FMT-12). CorruptionError if damaged."""

@@ -2,10 +2,10 @@
 
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -14,9 +14,11 @@ from tokenstore.format.block_checksums import checksummed_files
 from tokenstore.format.layout import (
     BLOCK_CHECKSUMS_NAME,
     BOUNDARIES_NAME,
+    DOCUMENT_INPUTS_NAME,
     IDS_NAME,
     INPUTS_NAME,
     LENGTH_INDEX_NAME,
+    METADATA_NAME,
     ORIGINS_NAME,
     id_starts_bytes,
     length_index_dtype,
@@ -27,6 +29,7 @@ from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.format.runs import are_runs
 from tokenstore.store.input_list import Inputs
 from tokenstore.store.maps import MapCache
+from tokenstore.store.metadata import MetadataReader
 from tokenstore.store.pin import Pace, Pin
 
 _INT64 = np.dtype("<i8")
@@ -56,6 +59,7 @@ class StoreFiles:
         self._boundaries = self.number_of(BOUNDARIES_NAME)
         self._inputs: Inputs | None = None
         self._block_starts: np.ndarray | None = None  # of each file in the block checksums
+        self._metadata: MetadataReader | None = None
         self._pace = Pace()
         self._owner = next(_owners)
         weakref.finalize(self, _maps.forget, self._owner).atexit = False
@@ -188,6 +192,31 @@ class StoreFiles:
             self._inputs = inputs
         return self._inputs
 
+    def document_inputs(self) -> np.ndarray:
+        """int64[D], read-only: the line of each document's input in inputs.jsonl, from 0 (FMT-17). The values are not checked."""
+        return self.array(self.number_of(DOCUMENT_INPUTS_NAME))
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether documents have metadata."""
+        return self.manifest.has_metadata
+
+    @property
+    def metadata_columns(self) -> tuple[str, ...]:
+        """Names of the columns of metadata; () if there are none. CorruptionError if the file is damaged."""
+        return self._metadata_reader().columns if self.has_metadata else ()
+
+    def metadata_rows(self) -> Iterator[list[list[Any]]]:
+        """The metadata of all documents, in blocks of rows, each a list of values. CorruptionError if the file is damaged."""
+        return self._metadata_reader().rows()
+
+    def _metadata_reader(self) -> MetadataReader:
+        """The reader of the metadata. The map is checked again at every call, like every map."""
+        data = self.array(self.number_of(METADATA_NAME))
+        if self._metadata is None:
+            self._metadata = MetadataReader(data, self.manifest.num_documents, self.file(METADATA_NAME))
+        return self._metadata
+
     def mask_number(self, shard: int) -> int:
         """Number of the file with the loss mask of a shard."""
         return self._pin.mask_number(shard)
@@ -212,9 +241,14 @@ class StoreFiles:
     def map(self, number: int) -> np.ndarray:
         """Like `array`, in a new map that is not cached."""
         name = self._pin.entry(number)[0]
-        numbers = self.file(BOUNDARIES_NAME).name, self.file(ORIGINS_NAME).name
+        numbers = [self.file(each).name for each in (BOUNDARIES_NAME, ORIGINS_NAME, DOCUMENT_INPUTS_NAME)]
         dtype = self.dtype if number < len(self.manifest.shards) else _INT64 if name in numbers else _BYTE
         return self._pin.map(number, dtype)
+
+    def file_of(self, number: int) -> tuple[Path, FileEntry | ShardEntry]:
+        """The path of a file by its number, and its size and checksum."""
+        name, entry = self._pin.entry(number)
+        return self.path / name, entry
 
     def check_files(self, numbers: Sequence[int] = ()) -> None:
         """CorruptionError, naming the file, if the manifest or one of these files is no longer what was opened."""
@@ -225,6 +259,7 @@ class StoreFiles:
         self._pin.check_content(number)
 
     def _release_maps(self) -> None:
+        self._metadata = None
         _maps.forget(self._owner)
 
     def _corrupt(self, file: str, place: str, expected: str, found: str) -> NoReturn:

@@ -8,10 +8,12 @@ import numpy as np
 from tokenstore.errors import TokenStoreError
 from tokenstore.format.layout import (
     BOUNDARIES_NAME,
+    DOCUMENT_INPUTS_NAME,
     IDS_NAME,
     INPUTS_NAME,
     LENGTH_INDEX_NAME,
     LOOKUP_STRIDE,
+    METADATA_NAME,
     ORIGINS_NAME,
     lookup_entries,
     mask_name,
@@ -19,7 +21,14 @@ from tokenstore.format.layout import (
 from tokenstore.format.manifest import ShardEntry
 from tokenstore.store.find_manifest import read_manifest, versions
 from tokenstore.store.reader import Store, open_store
-from tokenstore.store.verify_documents import Finding, check_ids, check_length_index, check_origins
+from tokenstore.store.verify_documents import (
+    Finding,
+    check_document_inputs,
+    check_ids,
+    check_length_index,
+    check_metadata,
+    check_origins,
+)
 from tokenstore.store.verify_files import check_files
 
 _BLOCK = 1 << 22  # items checked at once: limits memory to some tens of megabytes
@@ -62,6 +71,10 @@ def verify(
             findings += check_origins(store, sound(INPUTS_NAME))
         if sound(IDS_NAME):
             findings += check_ids(store)
+        if sound(METADATA_NAME):
+            findings += check_metadata(store)
+        if sound(DOCUMENT_INPUTS_NAME) and sound(INPUTS_NAME):
+            findings += check_document_inputs(store)
         for number, shard in enumerate(store.shards()):
             if shard.file not in broken:
                 findings += _check_tokens(store, number, shard, sound(BOUNDARIES_NAME))

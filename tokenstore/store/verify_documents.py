@@ -6,7 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenstore.errors import TokenStoreError
-from tokenstore.format.layout import IDS_NAME, INPUTS_NAME, LENGTH_INDEX_NAME, MAX_ID_BYTES, ORIGINS_NAME
+from tokenstore.format.layout import (
+    DOCUMENT_INPUTS_NAME,
+    IDS_NAME,
+    INPUTS_NAME,
+    LENGTH_INDEX_NAME,
+    MAX_ID_BYTES,
+    METADATA_NAME,
+    ORIGINS_NAME,
+)
 from tokenstore.store.reader import Store
 
 _BLOCK = 1 << 22  # documents, or bytes of ids, checked at once
@@ -51,6 +59,35 @@ def check_length_index(store: Store) -> Iterator[Finding]:
             rule = f"a document of {lengths[runs[i]]} tokens, after those before it"
             yield Finding(name, f"place {first + i}", rule, f"{order[first + i]}")
             return
+
+
+def check_metadata(store: Store) -> Iterator[Finding]:
+    """Every batch must be sound, and there must be a row per document."""
+    try:
+        for _ in store.metadata_rows():
+            pass
+    except TokenStoreError as error:
+        yield Finding(store.file(METADATA_NAME).name, "metadata", f"{len(store)} sound rows", str(error))
+
+
+def check_document_inputs(store: Store) -> Iterator[Finding]:
+    """Every input must have as many documents as its line says."""
+    name, numbers = store.file(DOCUMENT_INPUTS_NAME).name, store.document_inputs()
+    try:
+        expected = np.diff(store.inputs().ends, prepend=0)
+    except TokenStoreError as error:
+        yield Finding(store.file(INPUTS_NAME).name, "documents", f"{len(store)} over all inputs", str(error))
+        return
+    found = np.zeros(expected.size, np.int64)
+    for first in range(0, len(store), _BLOCK):
+        block = numbers[first : first + _BLOCK]
+        wrong = np.flatnonzero((block < 0) | (block >= expected.size))
+        if wrong.size:
+            yield Finding(name, f"document {first + wrong[0]}", f"one of {expected.size} inputs", f"{block[wrong[0]]}")
+            return
+        found += np.bincount(block, minlength=expected.size)
+    for number in np.flatnonzero(found != expected)[:1].tolist():
+        yield Finding(name, f"input {number}", f"{expected[number]} documents", f"{found[number]}")
 
 
 def check_origins(store: Store, inputs_are_sound: bool) -> Iterator[Finding]:

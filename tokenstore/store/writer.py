@@ -1,4 +1,4 @@
-"""Writes the files of a store into a working directory (FMT-2, FMT-3, FMT-10..13), streaming: nothing is kept in memory."""
+"""Writes the files of a store into a working directory (FMT-2, FMT-3, FMT-10..15), streaming: nothing is kept in memory."""
 
 import contextlib
 from collections.abc import Sequence
@@ -13,15 +13,9 @@ from tokenstore.errors import BuildError
 from tokenstore.format.input_lines import decode_rows
 from tokenstore.format.layout import (
     BLOCK_CHECKSUMS_NAME,
-    BOUNDARIES_NAME,
-    IDS_NAME,
     INPUTS_NAME,
     MANIFEST_NAME,
-    MAX_ID_BYTES,
     MAX_VERSION,
-    ORIGINS_NAME,
-    id_starts_bytes,
-    lookup_entries,
     mask_name,
     shard_name,
     token_dtype,
@@ -31,7 +25,8 @@ from tokenstore.format.layout import (
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, TokenizerEntry
 from tokenstore.format.manifest_file import encode_manifest
 from tokenstore.store.block_hasher import BlockHasher
-from tokenstore.store.output import Output, StartsOutput, copy_parts, read_checked
+from tokenstore.store.document_files import Columns, DocumentFiles, Documents
+from tokenstore.store.output import Output, copy_parts, read_checked
 from tokenstore.store.reader import Store
 from tokenstore.store.writing import write_atomically
 
@@ -58,10 +53,10 @@ class FileWriter:
         vocab_size: int,
         shard_bytes: int,
         masks: bool = False,
-        origins: bool = False,
-        ids: bool = False,
+        columns: Columns = Columns(),  # noqa: B008  # immutable
         block_checksums: bool = False,
         base: Store | None = None,
+        buffer_bytes: int = 1 << 20,
     ):
         """Create the first files.
 
@@ -69,33 +64,40 @@ class FileWriter:
             folder: an empty directory.
             vocab_size: size of the vocabulary; every token id must be smaller.
             shard_bytes: target size of a shard in bytes.
-            masks, origins, ids: whether documents come with a loss mask, the number of their record, an id.
+            masks: whether documents come with a loss mask.
+            columns: what else documents come with.
             block_checksums: whether to write checksums of blocks (FMT-15).
             base: the store to extend; set by `extending`.
+            buffer_bytes: size of the buffer of each file.
         """
         self.folder = folder
         self.vocab_size = vocab_size
         self.dtype = base.dtype if base else token_dtype(vocab_size)
         self._base = base
+        self._has_origins = columns.origins
+        self._buffer_bytes = buffer_bytes
         self._shard_tokens = max(1, shard_bytes // self.dtype.itemsize)
         self._shards: list[ShardEntry] = list(base.shards()) if base else []
         self._files = {} if base is None else _shared_files(base.manifest)
         self._inputs = b""  # inputs.jsonl of the base
         self.num_tokens = base.num_tokens if base else 0
         self.num_documents = len(base) if base else 0
-        self._num_id_bytes = 0
         self._bits = np.empty(0, np.bool_)  # mask bits of the open shard that do not fill a byte yet
         self._shard_start = (self.num_tokens, self.num_documents)  # where the open shard begins
         with contextlib.ExitStack() as opened:
             blocks = folder / self._name(BLOCK_CHECKSUMS_NAME)
-            self._block_checksums = opened.enter_context(Output(blocks)) if block_checksums else None
+            self._block_checksums = opened.enter_context(Output(blocks, buffer_bytes)) if block_checksums else None
             self._tokens = opened.enter_context(self._output(shard_name(len(self._shards))))
             self._mask = opened.enter_context(self._output(mask_name(len(self._shards)))) if masks else None
-            self._boundaries = opened.enter_context(StartsOutput(folder / self._name(BOUNDARIES_NAME)))
-            self._origins = opened.enter_context(Output(folder / self._name(ORIGINS_NAME))) if origins else None
-            self._ids = opened.enter_context(StartsOutput(folder / self._name(IDS_NAME))) if ids else None
+            version = base.version + 1 if base else 1
+            self._columns = opened.enter_context(DocumentFiles(folder, columns, version, buffer_bytes))
+            if base and self._block_checksums is not None:
+                entry = base.entry(BLOCK_CHECKSUMS_NAME)
+                copy_parts(base.file(BLOCK_CHECKSUMS_NAME), entry, [(self._block_checksums, entry.num_bytes)])
             if base:
-                self._copy_base(base)
+                if base.has_file(INPUTS_NAME):
+                    self._inputs = read_checked(base.file(INPUTS_NAME), base.entry(INPUTS_NAME))
+                self._columns.continue_from(base)
             opened.pop_all()
 
     @classmethod
@@ -110,13 +112,12 @@ class FileWriter:
         """
         if base.version >= MAX_VERSION:
             raise BuildError(f"version: expected one below {MAX_VERSION}, found {base.version} ({base.path})")
-        has = base.manifest
-        parts = (has.has_masks, has.has_origins, has.has_ids, base.has_block_checksums)
+        parts = (base.manifest.has_masks, Columns.of(base), base.has_block_checksums)
         return cls(folder, base.vocab_size, shard_bytes, *parts, base)
 
     def _output(self, name: str) -> Output:
         """A new shard or mask."""
-        return Output(self.folder / name, None if self._block_checksums is None else BlockHasher())
+        return Output(self.folder / name, self._buffer_bytes, None if self._block_checksums is None else BlockHasher())
 
     def _write_blocks(self, output: Output) -> None:
         """Write the checksums of the blocks of a shard or mask that is complete."""
@@ -126,20 +127,6 @@ class FileWriter:
     def _name(self, name: str) -> str:
         return versioned(name, self._base.version + 1 if self._base else 1)
 
-    def _copy_base(self, base: Store) -> None:
-        """Copy the old part of each file that depends on all documents."""
-        if base.has_file(INPUTS_NAME):
-            self._inputs = read_checked(base.file(INPUTS_NAME), base.entry(INPUTS_NAME))
-        self._boundaries.continue_from(base.file(BOUNDARIES_NAME), base.entry(BOUNDARIES_NAME), len(base))
-        if self._origins is not None:
-            copy_parts(base.file(ORIGINS_NAME), base.entry(ORIGINS_NAME), [(self._origins, 8 * len(base))])
-        if self._ids is not None:
-            self._ids.continue_from(base.file(IDS_NAME), base.entry(IDS_NAME), len(base))
-            self._num_id_bytes = base.entry(IDS_NAME).num_bytes - id_starts_bytes(len(base))
-        if self._block_checksums is not None:
-            entry = base.entry(BLOCK_CHECKSUMS_NAME)
-            copy_parts(base.file(BLOCK_CHECKSUMS_NAME), entry, [(self._block_checksums, entry.num_bytes)])
-
     def append(
         self,
         tokens: np.ndarray,
@@ -147,6 +134,8 @@ class FileWriter:
         mask: np.ndarray | None = None,
         origins: np.ndarray | None = None,
         ids: Sequence[str] | None = None,
+        metadata: Sequence[bytes] | None = None,
+        inputs: np.ndarray | None = None,
     ) -> None:
         """Append documents. If one is rejected, none of them is written.
 
@@ -154,8 +143,7 @@ class FileWriter:
             tokens: unsigned integers[sum of lengths], the token ids of all documents, concatenated.
             lengths: int64[n], number of tokens of each document, each >= 1.
             mask: bool[sum of lengths], which tokens are in the loss; given if and only if the store has masks.
-            origins: int64[n], number of each document's record in its input file, from 1; likewise.
-            ids: n strings of at most 65,535 bytes of UTF-8; likewise.
+            origins, ids, metadata, inputs: as in `Documents`; likewise.
 
         Raises:
             BuildError: a token id is outside the vocabulary, or an id is too long or cannot be encoded as UTF-8.
@@ -172,24 +160,15 @@ class FileWriter:
         if (mask is None) != (self._mask is None) or (mask is not None and mask.shape != tokens.shape):
             rule = "none, because this store has no masks" if self._mask is None else f"bool[{tokens.size}]"
             raise ValueError(f"mask: expected {rule}, found {None if mask is None else mask.shape}")
-        _check_origins(origins, lengths.size, self._origins is not None)
-        texts = _encoded(ids, lengths.size, self._ids is not None)
+        documents = Documents(lengths, origins, ids, metadata, inputs)
+        self._columns.check(documents)
         if int(tokens.max()) >= self.vocab_size:
             raise BuildError(
                 f"token id: expected token ids below {self.vocab_size}, found {tokens.max()};"
                 " the tokenizer and vocab_size do not match"
             )
-        if self._origins is not None and origins is not None:
-            self._origins.write(origins.astype("<i8"))
-        if self._ids is not None:
-            self._append_ids(self._ids, texts)
+        self._columns.append(documents)
         self._append_tokens(tokens.astype(self.dtype, copy=False), lengths, mask)
-
-    def _append_ids(self, output: StartsOutput, texts: Sequence[bytes]) -> None:
-        ends = self._num_id_bytes + np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)))
-        output.starts.write(np.append(self._num_id_bytes, ends[:-1]).astype("<i8"))
-        output.rest.write(b"".join(texts))
-        self._num_id_bytes = int(ends[-1])
 
     def _append_tokens(self, tokens: np.ndarray, lengths: np.ndarray, mask: np.ndarray | None) -> None:
         ends = np.cumsum(lengths)
@@ -208,13 +187,8 @@ class FileWriter:
             done = fit
 
     def _append_run(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
-        starts = self.num_tokens + np.cumsum(lengths) - lengths
-        stop = self.num_tokens + tokens.size
         self._tokens.write(tokens)
-        self._boundaries.starts.write(starts.astype("<i8"))
-        lookup = lookup_entries(starts, self.num_tokens, stop, self.num_documents)
-        self._boundaries.rest.write(lookup.astype("<i8"))
-        self.num_tokens = stop
+        self.num_tokens += tokens.size
         self.num_documents += lengths.size
 
     def _append_mask(self, output: Output, mask: np.ndarray) -> None:
@@ -250,6 +224,10 @@ class FileWriter:
         self._shard_start = (self.num_tokens, self.num_documents)
         self._tokens = self._output(shard_name(len(self._shards)))
 
+    def empty_columns(self) -> list[str]:
+        """The columns of metadata in which no document has a value."""
+        return self._columns.empty_columns()
+
     def add_file(self, name: str, data: bytes) -> None:
         """Add a side file. ValueError if the store already has a file of that name."""
         if name in self._files:
@@ -278,7 +256,7 @@ class FileWriter:
         if self._base is not None:
             fields = _continued(self._base.manifest, fields)
         inputs = self._inputs + inputs
-        if self._origins is not None:
+        if self._has_origins:
             for _ in decode_rows(BytesIO(inputs), self.num_documents, self._name(INPUTS_NAME)):
                 pass  # checks every row, and at the end their sum
         self._seal_all()
@@ -300,11 +278,7 @@ class FileWriter:
         self._tokens.discard()
         if self._mask is not None:
             self._mask.discard()
-        self._files[self._name(BOUNDARIES_NAME)] = self._boundaries.close(self.num_tokens)
-        if self._origins is not None:
-            self._files[self._name(ORIGINS_NAME)] = self._origins.close()
-        if self._ids is not None:
-            self._files[self._name(IDS_NAME)] = self._ids.close(self._num_id_bytes)
+        self._files.update(self._columns.close())
         if self._block_checksums is not None:
             self._files[self._name(BLOCK_CHECKSUMS_NAME)] = self._block_checksums.close()
 
@@ -312,38 +286,9 @@ class FileWriter:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for output in (self._tokens, self._boundaries, self._mask, self._origins, self._ids, self._block_checksums):
+        for output in (self._tokens, self._mask, self._columns, self._block_checksums):
             if output is not None:
                 output.abandon()
-
-
-def _check_origins(origins: np.ndarray | None, count: int, wanted: bool) -> None:
-    of_numbers = origins is not None and origins.shape == (count,) and origins.dtype.kind in "iu"
-    fits = of_numbers if wanted else origins is None
-    if not fits:
-        rule = f"int64[{count}]" if wanted else "none, because this store has no origins"
-        found = None if origins is None else f"{origins.dtype}{list(origins.shape)}"
-        raise ValueError(f"origins: expected {rule}, found {found}")
-    if origins is not None and not 1 <= int(origins.min()) <= int(origins.max()) < 1 << 63:
-        raise ValueError(f"origins: expected record numbers from 1, found {origins.min()}..{origins.max()}")
-
-
-def _encoded(ids: Sequence[str] | None, count: int, wanted: bool) -> list[bytes]:
-    """The ids as UTF-8; [] if the store has none."""
-    fits = not wanted if ids is None else wanted and not isinstance(ids, str) and len(ids) == count
-    if not fits:
-        rule = f"{count} strings" if wanted else "none, because this store has no ids"
-        raise ValueError(f"ids: expected {rule}, found {None if ids is None else len(ids)}")
-    try:
-        texts = [text.encode() for text in ids or ()]
-    except UnicodeEncodeError as error:
-        raise BuildError(f"id: cannot encode {ascii(error.object)[:120]} as UTF-8; change it") from None
-    if texts and len(longest := max(texts, key=len)) > MAX_ID_BYTES:
-        raise BuildError(
-            f"id: expected at most {MAX_ID_BYTES} bytes, found {len(longest)}"
-            f" ({longest[:60].decode(errors='ignore')!a}...); shorten it"
-        )
-    return texts
 
 
 def _shared_files(base: Manifest) -> dict[str, FileEntry]:

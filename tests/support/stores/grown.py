@@ -14,6 +14,7 @@ from tests.support.stores.forge import canonical, replace, seal, sha256
 from tests.support.stores.masked import REST
 from tokenstore.format.manifest import Manifest
 from tokenstore.store import Origin, Store, open_store
+from tokenstore.store.document_files import Columns
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.next_version import commit_append
 from tokenstore.store.writer import FileWriter
@@ -81,7 +82,7 @@ def write(
 ) -> Path:
     """A store by the real writer, given `at_once` documents a call."""
     path.mkdir(parents=True)
-    with FileWriter(path, 300, shard_bytes, kind.masks, kind.origins, kind.ids) as writer:
+    with FileWriter(path, 300, shard_bytes, kind.masks, Columns(kind.origins, kind.ids)) as writer:
         _fill(writer, documents, kind, at_once)
         writer.finish(**{**REST, "inputs": inputs_of(documents)})
     if kind.length_index:

@@ -127,8 +127,8 @@ class UnitBatches:
                 if self.num_bad > self.reader.options.max_bad:
                     return
                 continue
-            if found is None:
-                self._dropped[place]["filtered"] += 1
+            if isinstance(found, str):
+                self._dropped[place][found] += 1
                 continue
             batch = self._batch
             batch.documents.append(found)

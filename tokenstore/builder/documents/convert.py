@@ -1,9 +1,11 @@
 """Record -> document: applies the user's functions, then reads the record as a text, as tokens or as a conversation."""
 
 import dataclasses
+import re
 import reprlib
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +16,7 @@ from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.reading.records import Bad, Reading, Row, decoded
 from tokenstore.builder.split import content_hash
 from tokenstore.errors import BuildError
-from tokenstore.format.layout import MAX_ID_BYTES
+from tokenstore.format.layout import MAX_ID_BYTES, MAX_METADATA_BYTES
 from tokenstore.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 _SHOWN, _SHOWN_NAME, _MOST_NAMES = 200, 40, 8
 _IGNORED_LABEL = -100
+_INDEX, _IS_INDEX = re.compile(r"\[(-?[0-9]{1,9})\]"), re.compile(r"-?[0-9]{1,9}")
+FILTERED = "filtered"  # why the options drop a record
 _ABSENT = object()
 _NO_IDS = np.empty(0, np.int64)
 
@@ -36,7 +40,8 @@ class Document:
         token_ids: int64[n], each below the vocabulary's size; empty for a text.
         mask: bool[n], which of `token_ids` are in the loss; None for all.
         name: the record's own id; "" if it has none.
-        content: hash of the content, two uint64 words; zeros if the build neither splits nor removes duplicates.
+        content: hash of the content, two uint64 words; zeros if no option needs it.
+        metadata: the JSON list of the fields to keep; b"" if there are none.
     """
 
     text: str = ""
@@ -45,6 +50,7 @@ class Document:
     mask: np.ndarray | None = None
     name: str = ""
     content: tuple[int, int] = (0, 0)
+    metadata: bytes = b""
 
     @property
     def size(self) -> int:
@@ -74,8 +80,8 @@ class DocumentReader:
         if options.records == "chat":
             self.renderer = renderer_of(options, tokenizer)
 
-    def document(self, row: Row, of_table: bool = False) -> Document | Bad | None:
-        """The document of a row, Bad with the reason if there is none, None if the user's functions drop the row.
+    def document(self, row: Row, of_table: bool = False) -> Document | Bad | str:
+        """The document of a row, Bad if the row is wrong, or the reason why the options drop it: "filtered".
 
         With `of_table`, fields that are None count as missing, as every row of a table has every field.
 
@@ -84,11 +90,11 @@ class DocumentReader:
         """
         try:
             if self.keep is not None and not _called(self.keep, row, f"--filter {self.options.filter}"):
-                return None
+                return FILTERED
             if self.change is not None:
                 row = _called(self.change, row, f"--map {self.options.map}")
                 if row is None:
-                    return None
+                    return FILTERED
                 if not isinstance(row, dict):
                     return Bad(f"map: expected a dict or None, found {type(row).__name__}", "")
         except BuildError:
@@ -97,12 +103,21 @@ class DocumentReader:
             text = f"{type(error).__name__} in the filter or map: {error}"[:_SHOWN]
             return Bad(text.encode("utf-8", "replace").decode(), _start(row))  # a lone surrogate cannot be printed
         try:
-            name = self._name(row)
-            if self.options.records == "chat":
-                return self._chat(row, name, of_table)
-            return self._text(row, name) if self.options.records == "text" else self._tokens(row, name)
+            return self._kept(row, self._content(row, self._name(row), of_table))
         except ValueError as error:
             return Bad(str(error), _start(row))
+
+    def _content(self, row: Row, name: str, of_table: bool) -> Document:
+        if self.options.records == "chat":
+            return self._chat(row, name, of_table)
+        return self._text(row, name) if self.options.records == "text" else self._tokens(row, name)
+
+    def _kept(self, row: Row, document: Document) -> Document:
+        """The document with the fields to keep. A field that the record lacks is null."""
+        if not self.options.keep:
+            return document
+        values = [optional_field(row, name) for name in self.options.keep]
+        return replace(document, metadata=encoded_metadata(values))
 
     def _name(self, row: Row) -> str:
         if self.options.id_field is None:
@@ -180,7 +195,7 @@ def reading(options: BuildOptions) -> Reading:
     columns: tuple[str, ...] | None = None
     if options.records != "chat" and options.filter is None and options.map is None:
         wanted = [options.text_field] if options.records == "text" else [options.tokens_field, options.mask_field]
-        columns = tuple(dict.fromkeys(name for name in (*wanted, options.id_field) if name))
+        columns = tuple(dict.fromkeys(name for name in (*wanted, options.id_field, *options.keep) if name))
     return Reading(columns, options.text_field, options.max_record_bytes)
 
 
@@ -190,8 +205,41 @@ def find_mask_field(rows: Iterable[tuple[int, Row | Bad]]) -> str | None:
     return next((name for name in ("loss_mask", "labels") if row.get(name) is not None), None)
 
 
+def optional_field(row: Row, name: str) -> Any:
+    """Like `field`, but None if there is no such field."""
+    try:
+        return field(row, name)
+    except ValueError:
+        return None
+
+
+def encoded_metadata(values: Sequence[Any]) -> bytes:
+    """The JSON list of the fields to keep of a document. Times are ISO 8601 texts; other objects are their text.
+
+    Raises:
+        ValueError: it has more than MAX_METADATA_BYTES bytes, or holds text that is not Unicode or objects nested too deeply.
+    """
+    import orjson
+
+    try:
+        found = orjson.dumps(values, default=_text_of, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
+    except (orjson.JSONEncodeError, UnicodeError) as error:
+        raise ValueError(f"metadata: {error}") from error
+    if len(found) > MAX_METADATA_BYTES:
+        raise ValueError(
+            f"metadata: expected at most {MAX_METADATA_BYTES} bytes, found {len(found)}; keep shorter fields"
+        )
+    return found
+
+
+def _text_of(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
 def field(row: Row, name: str) -> Any:
-    """The value of a field: by its name or else its path, where `a.b` is field b inside field a.
+    """The value of a field: by its name or else its path.
+
+    `a.b` is field b inside field a; `a[0].b`, or `a.0.b`, is field b of the first item of the list a, and `a[-1]` its last item.
 
     Raises:
         ValueError: there is no such field; the message lists those there are.
@@ -200,13 +248,25 @@ def field(row: Row, name: str) -> Any:
     if value is not _ABSENT:
         return value
     value, above = row, "the record"
-    for part in name.split("."):
+    for part in path_of(name):
         if value is None:
             return None  # a field inside null is null
-        if not isinstance(value, dict) or part not in value:
+        if isinstance(value, list) and _IS_INDEX.fullmatch(part):
+            if not -len(value) <= int(part) < len(value):
+                raise ValueError(f"no field {name!r}; {above} has {len(value)} items")
+            value = value[int(part)]
+        elif isinstance(value, dict) and part in value:
+            value = value[part]
+        else:
             raise ValueError(f"no field {name!r}; {above} has {_fields_of(value)}")
-        value, above = value[part], repr(part)
+        above = repr(part)
     return value
+
+
+@cache
+def path_of(name: str) -> tuple[str, ...]:
+    """The parts of a path: a.b[0] is ("a", "b", "0")."""
+    return tuple(_INDEX.sub(r".\1", name).split("."))
 
 
 def _fields_of(value: Any) -> str:
@@ -238,7 +298,8 @@ def _checked_text(value: Any, name: str) -> str:
 def _numbers(value: Any, name: str) -> np.ndarray:
     """A list of integers as int64[n] or, with some above its range, uint64[n]."""
     found = _listed(value, name, "a list of integers")
-    if found.size and (found.dtype.kind not in "iu" or not {bool, np.bool_}.isdisjoint(map(type, value))):
+    is_list = isinstance(value, list)  # an array of integers holds no booleans
+    if found.size and (found.dtype.kind not in "iu" or (is_list and not {bool, np.bool_}.isdisjoint(map(type, value)))):
         raise ValueError(f"field {name!r}: expected a list of integers, found {_first_other(value, int, np.integer)}")
     return found if found.size else found.astype(np.int64)
 

@@ -14,6 +14,7 @@ from tokenstore.paths import entries_of, is_file, is_folder, is_there
 TABLES = (".parquet", ".arrow")  # compressed internally, so never with an ending of COMPRESSIONS
 FORMATS = (".jsonl", ".txt", ".csv", ".tsv", *TABLES)
 COMPRESSIONS = (".gz", ".zst")
+STANDARD_INPUT = "-"  # as an input
 _STATE = "state.json"
 _HINT = "; to read other files as text, name their ending, such as --text-endings .py"
 _MOST_SHOWN, _SHOWN = 5, 200
@@ -58,7 +59,21 @@ class Inputs:
     num_repeated: int = 0
 
 
-def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), written: Sequence[Path] = ()) -> Inputs:
+def known_formats(text_endings: Sequence[str] = ()) -> dict[str, str]:
+    """The format, one of FORMATS, of every ending that is known."""
+    return (
+        {ending: ending for ending in FORMATS}
+        | {".json": ".jsonl"}
+        | {ending.lower(): ".txt" for ending in text_endings}
+    )
+
+
+def find_inputs(
+    arguments: tuple[str, ...],
+    text_endings: tuple[str, ...] = (),
+    written: Sequence[Path] = (),
+    spooled: Path | None = None,
+) -> Inputs:
     """Find the input files, in the order of the arguments; within a folder or glob pattern, sorted by path.
 
     A folder stands for all files with known endings below it. Skipped there are hidden files, links to folders, .json files
@@ -69,16 +84,13 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
         arguments: files, folders and glob patterns.
         text_endings: other endings to read like .txt, such as ".py".
         written: absolute paths that the build itself writes; they and all below them are never inputs.
+        spooled: the file that holds what `-` stands for, standard input; None if it cannot be read here.
 
     Raises:
         ConfigError: an argument names nothing, a file has no known ending or is no regular file, a folder cannot be read, or
             a file that `save_to_disk` lists is missing; the first five of these, one per line.
     """
-    formats = (
-        {ending: ending for ending in FORMATS}
-        | {".json": ".jsonl"}
-        | {ending.lower(): ".txt" for ending in text_endings}
-    )
+    formats = known_formats(text_endings)
     known = f"{', '.join(formats)}, or one of these followed by {' or '.join(COMPRESSIONS)}"
     found: dict[Path, None] = {}
     skipped: Counter[str] = Counter()
@@ -86,6 +98,10 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
     wrong: list[str] = []
     try:
         for argument in arguments:
+            if argument == STANDARD_INPUT and spooled is not None:
+                found[spooled] = None
+                num_named += 1
+                continue
             paths = _named_by(argument, formats, written, skipped)
             wrong += [fault for path in paths if (fault := _fault(path, formats, known))]
             if not paths:
@@ -97,7 +113,7 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
             wrong.append(f"input: {', '.join(arguments)} holds only files that the build itself wrote; name others")
         if not wrong:
             num_hidden = skipped.pop(_HIDDEN, 0)
-            files = tuple(_describe(list(found), formats))
+            files = tuple(_describe(list(found), formats, spooled))
             return Inputs(files, dict(skipped), num_hidden, num_named - len(found))
     except OSError as error:
         place = str(error.filename or ", ".join(arguments))[:_SHOWN]
@@ -107,6 +123,8 @@ def find_inputs(arguments: tuple[str, ...], text_endings: tuple[str, ...] = (), 
 
 
 def _nothing(argument: str, known: str) -> str:
+    if argument == STANDARD_INPUT:
+        return "input: - is standard input, which this command cannot read, because it reads its inputs more than once; name files"
     if is_folder(Path(argument)):
         return f"input: {argument} holds no files with a known ending ({known}){_HINT}"
     if glob.has_magic(argument):
@@ -160,7 +178,7 @@ def _walk(folder: Path, written: Sequence[Path], skipped: Counter[str]) -> Itera
 def _fault(path: Path, formats: dict[str, str], known: str) -> str:
     """Why this path cannot be an input; "" if it can."""
     if is_file(path):
-        return "" if _format_of(path, formats) else f"input: {path} has no known ending ({known}){_HINT}"
+        return "" if format_of(path, formats) else f"input: {path} has no known ending ({known}){_HINT}"
     if is_there(path):
         return f"input: {path} is neither a file nor a folder; copy its content to a file"
     if path.is_symlink():
@@ -177,21 +195,23 @@ def _below(path: Path, folders: Sequence[Path]) -> bool:
     return any(path.parts[: len(folder.parts)] == folder.parts for folder in folders)
 
 
-def _describe(paths: list[Path], formats: dict[str, str]) -> list[InputFile]:
-    shared = min((p.parent.parts for p in paths), key=len)
-    while not all(p.parts[: len(shared)] == shared for p in paths):
+def _describe(paths: list[Path], formats: dict[str, str], spooled: Path | None) -> list[InputFile]:
+    named = [path for path in paths if path != spooled]  # by the user: the others are in the work folder
+    shared = min((p.parent.parts for p in named), key=len, default=())
+    while not all(p.parts[: len(shared)] == shared for p in named):
         shared = shared[:-1]
     files = []
     for path in paths:
         stat = path.stat()
-        fmt, compression = _format_of(path, formats)  # type: ignore[misc]  # only files of a known format come here
-        name = "/".join(path.parts[len(shared) :])
+        fmt, compression = format_of(path, formats)  # type: ignore[misc]  # only files of a known format come here
+        name = path.name if path == spooled else "/".join(path.parts[len(shared) :])
         files.append(InputFile(path, name, fmt, compression, stat.st_size, stat.st_mtime_ns))
     return files
 
 
-def _format_of(path: Path, formats: dict[str, str]) -> tuple[str, str] | None:
-    suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
+def format_of(name: str | Path, formats: dict[str, str]) -> tuple[str, str] | None:
+    """(format, compression) of a file by its name; None if its ending is not known."""
+    suffixes = [suffix.lower() for suffix in Path(name).suffixes[-2:]]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
     found = formats.get(suffixes[-1]) if suffixes else None
     return None if found is None or (compression and found in TABLES) else (found, compression)
@@ -199,7 +219,7 @@ def _format_of(path: Path, formats: dict[str, str]) -> tuple[str, str] | None:
 
 def _is_wanted(path: Path, formats: dict[str, str]) -> bool:
     """Whether a file found in a folder is an input."""
-    return _format_of(path, formats) is not None and path.suffix.lower() != ".json" and _is_listed(path)
+    return format_of(path, formats) is not None and path.suffix.lower() != ".json" and _is_listed(path)
 
 
 def _is_listed(path: Path) -> bool:
