@@ -41,6 +41,7 @@ _HOMES = {
     "verify": "store",
     "Store": "store",
     "StoreWriter": "builder",
+    "RemoteOptions": "store",
     "Finding": "store",
     "PlanConfig": "planning",
     "Plan": "planning",
@@ -61,6 +62,7 @@ __all__ = [
     "Piece",
     "Plan",
     "PlanConfig",
+    "RemoteOptions",
     "SequenceDataset",
     "Store",
     "StoreWriter",
@@ -78,7 +80,7 @@ if TYPE_CHECKING:
     from tokenstore.builder import StoreWriter, build, merge
     from tokenstore.errors import TokenStoreError
     from tokenstore.planning import Piece, Plan, PlanConfig
-    from tokenstore.store import Finding, Store, open_store, verify
+    from tokenstore.store import Finding, RemoteOptions, Store, open_store, verify
     from tokenstore.torch_data import Batch, BatchInfo, DataRank, SequenceDataset, TokenDataset, TokenLoader
 
 

@@ -18,6 +18,7 @@ MANIFEST_BYTES, MANIFEST_BYTES_PER_FILE = (
     1 << 20,
     1 << 10,
 )  # an entry for a file takes about 230 bytes, 400 with a long name
+MAX_REMOTE_MANIFEST_BYTES = 128 << 20  # of a store at a URL, where nobody counts the files: half a million shards
 
 ANYWHERE = Path("/")  # as `allow_links`: links may lead anywhere
 

@@ -79,6 +79,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
         "store/length_index.py",
         "store/pin.py",
         "store/verify_files.py",
+        "store/remote/downloads.py",
     },
     "yaml": {"planning/yaml_text.py"},
     "rich": {"commands"},

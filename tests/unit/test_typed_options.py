@@ -41,7 +41,7 @@ def test_typed_fields_are_those_of_the_model(fields: type, model: type) -> None:
 
 def test_the_short_form_of_a_plan_types_all_fields() -> None:
     """Plan.of takes every field of PlanConfig but the sources: by name, or among those typed."""
-    named = inspect.signature(Plan.of).parameters.keys() - {"stores", "weights", "allow_links", "fields"}
+    named = inspect.signature(Plan.of).parameters.keys() - {"stores", "weights", "allow_links", "remote", "fields"}
     assert named | RunFields.__annotations__.keys() == {field.name for field in dataclasses.fields(PlanConfig)} - {
         "sources"
     }

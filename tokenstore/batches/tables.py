@@ -138,11 +138,11 @@ class Tables:
             raise CorruptionError(
                 f"documents by length: expected equal lengths next to each other, found {found} in between"
                 f" ({store.file(LENGTH_INDEX_NAME)}, or {BOUNDARIES_NAME} next to it);"
-                f" run `tokenstore verify {store.path}`"
+                f" run `tokenstore verify {store.place}`"
             )
         raise CorruptionError(
             f"document of token {token}: expected rising boundaries around it, found {start}..{stop}"
-            f" ({store.file(BOUNDARIES_NAME)}); run `tokenstore verify {store.path}`"
+            f" ({store.file(BOUNDARIES_NAME)}); run `tokenstore verify {store.place}`"
         )
 
     def _refuse_id(self, number: int, token: int, vocab_size: int, found: int) -> None:
@@ -150,7 +150,7 @@ class Tables:
         shard = next(shard for shard in store.shards() if token < shard.first_token + shard.num_tokens)
         raise CorruptionError(
             f"tokens from {token - shard.first_token} on: expected token ids below {vocab_size}, found {found}"
-            f" ({store.path / shard.file}); run `tokenstore verify {store.path}`"
+            f" ({store.place}/{shard.file}); run `tokenstore verify {store.place}`"
         )
 
     def _make_room(self, clock: int) -> None:

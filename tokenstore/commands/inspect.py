@@ -128,7 +128,7 @@ def _show_document(
     decoder = Decoder.of(store)
     view = view_document(store, decoder, number, part.start, part.stop)
     if as_json:
-        write_json({"path": str(store.path), "version": store.version, "document": view, "no_text": decoder.problem})
+        write_json({"path": store.place, "version": store.version, "document": view, "no_text": decoder.problem})
         return
     _print_document(screen(), view, decoder, with_tokens)
 
@@ -159,7 +159,7 @@ def _show_hits(store: Store, decoder: Decoder, found: list[Hit], complete: bool,
     rows = [(hit, _around(store, decoder, hit)) for hit in found]
     if as_json:
         found_rows = [_found(store, hit, excerpt) for hit, excerpt in rows]
-        write_json({"path": str(store.path), "version": store.version, "found": found_rows, "complete": complete})
+        write_json({"path": store.place, "version": store.version, "found": found_rows, "complete": complete})
     else:
         _print_hits(screen(), store, rows, complete)
 

@@ -29,6 +29,7 @@ from tokenstore.planning.checks import (
 )
 from tokenstore.planning.contradictions import contradictions
 from tokenstore.planning.plan_file import read_yaml
+from tokenstore.store.remote import is_url
 
 MOST = 1 << 48  # upper limit of every count; ORD-10 limits their products, checked when the schedule is computed
 MOST_LENGTH, MOST_ROWS = (
@@ -238,7 +239,7 @@ class StageConfig(Checked):
 class PlanConfig(Checked):
     """The configuration of a run's data. It is immutable, and `Plan` works on its own copy.
 
-    Paths are relative to the working directory. In a file read by `load` they are relative to that file, and `~` is
+    A path may be the URL of a store. Other paths are relative to the working directory. In a file read by `load` they are relative to that file, and `~` is
     the home directory.
 
     Attributes:
@@ -327,6 +328,8 @@ class PlanConfig(Checked):
 def _moved(source: Any, folder: Path) -> Any:
     """A source read from a file in `folder`, with its path made relative to here. Invalid sources are left unchanged."""
     if not isinstance(source, dict) or not isinstance(source.get("path"), str):
+        return source
+    if is_url(source["path"]):
         return source
     path = Path(source["path"])
     with contextlib.suppress(RuntimeError):  # `~name` of an unknown user is an ordinary path, as in a shell

@@ -2,6 +2,8 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from pathlib import Path
 
 from tokenstore.batches.sources import Source, SourceMember
@@ -9,8 +11,10 @@ from tokenstore.errors import ConfigError, TokenStoreError
 from tokenstore.order.schedule import DROP, ERROR, MOST_SEQUENCES, STOP, Schedule, Stage, cursor_of, lay_out
 from tokenstore.planning.config import PlanConfig, SourceConfig
 from tokenstore.planning.stages import stages_of
-from tokenstore.store import Store, open_store
+from tokenstore.store import RemoteOptions, Store, open_store
+from tokenstore.store.remote import is_url
 
+_MOST_OPENED = 16  # stores at URLs that are opened at the same time
 _MOST_ROOM = 2  # positions per token of a source; above this the sequence length is too large for the source
 MANY_EPOCHS = 4  # beyond about four passes repeated text adds little (Muennighoff et al., 2023)
 
@@ -19,15 +23,37 @@ class ManyEpochsWarning(UserWarning):
     """A plan repeats a source more than MANY_EPOCHS times."""
 
 
-def open_stores(config: PlanConfig, allow_links: str | Path | None = None) -> dict[str, Store]:
-    """The stores of all sources that have a path, by name, in the requested versions."""
-    sources = sorted(config.sources.items())
-    return {name: _open(name, source, allow_links) for name, source in sources if source.path is not None}
+def open_stores(
+    config: PlanConfig, allow_links: str | Path | None = None, remote: RemoteOptions | None = None
+) -> dict[str, Store]:
+    """The stores of all sources that have a path, by name, in the requested versions. Those at URLs are opened side by side."""
+    sources = {name: source for name, source in sorted(config.sources.items()) if source.path is not None}
+    is_packed = config.packing != "concat"
+    if not any(is_url(source.path) for source in sources.values()):
+        return {name: _open(name, source, is_packed, allow_links, remote) for name, source in sources.items()}
+    context = copy_context()  # of who shows the progress of downloads
+    with ThreadPoolExecutor(_MOST_OPENED) as pool:
+        stores = {
+            name: pool.submit(context.copy().run, _open, name, source, is_packed, allow_links, remote)
+            for name, source in sources.items()
+        }
+        return {name: store.result() for name, store in stores.items()}
 
 
-def _open(name: str, source: SourceConfig, allow_links: str | Path | None) -> Store:
+def _open(
+    name: str,
+    source: SourceConfig,
+    is_packed: bool,
+    allow_links: str | Path | None,
+    remote: RemoteOptions | None,
+) -> Store:
     try:
-        return open_store(source.path or "", version=source.version, allow_links=allow_links)
+        store = open_store(source.path or "", version=source.version, allow_links=allow_links, remote=remote)
+        if store.url is not None:  # fetch what every batch needs
+            store.boundaries()
+            if is_packed and store.has_length_index:
+                store.length_index()
+        return store
     except TokenStoreError as error:
         raise type(error)(f"source {name}: {error}") from error
 

@@ -186,5 +186,5 @@ def _position(member: SourceMember, document: int) -> tuple[int, int | None]:
 def _misplaced(store: Store, document: int) -> CorruptionError:
     return CorruptionError(
         f"document {document}: the length index does not list it under its length"
-        f" ({store.file(LENGTH_INDEX_NAME)}, or {BOUNDARIES_NAME} next to it); run `tokenstore verify {store.path}`"
+        f" ({store.file(LENGTH_INDEX_NAME)}, or {BOUNDARIES_NAME} next to it); run `tokenstore verify {store.place}`"
     )

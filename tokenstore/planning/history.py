@@ -11,7 +11,7 @@ from tokenstore.format.differences import describe, differences, short
 from tokenstore.format.manifest import canonical_json
 from tokenstore.order import ORDER_VERSION
 from tokenstore.order.schedule import Schedule
-from tokenstore.store import Store, open_store, versions
+from tokenstore.store import Store, open_store
 
 STATE_VERSION = 1
 
@@ -138,7 +138,8 @@ def _growth(name: str, store: Store, saved: str) -> str | None:
     if store.digest in saved:
         return None
     with contextlib.suppress(TokenStoreError):
-        for version in reversed(versions(store.path, store.allow_links)):
-            if open_store(store.path, "lazy", version, store.allow_links).digest in saved:
+        for version in reversed(store.versions()):
+            options = None if store.remote is None else store.remote.given_options
+            if open_store(store.place, "lazy", version, store.allow_links, options).digest in saved:
                 return f"store {name} has grown since; set version: {version} on the source"
     return None

@@ -46,6 +46,5 @@ def _rows(plan: "Plan") -> Iterator[tuple[object, ...]]:
 def _stores(plan: "Plan", source: Source) -> str:
     slices = {member.name: plan.config.sources[member.name].slice_text for member in source.members}
     return ", ".join(
-        str(member.store.path) + (f" ({slices[member.name]})" if slices[member.name] else "")
-        for member in source.members
+        member.store.place + (f" ({slices[member.name]})" if slices[member.name] else "") for member in source.members
     )

@@ -35,6 +35,7 @@ from tokenstore.planning.notebook import plan_html
 from tokenstore.planning.progress import PieceLengths, SourceProgress, metrics_of, piece_lengths, progress_of
 from tokenstore.planning.resolve import resolve_sources
 from tokenstore.planning.timeline import Timeline
+from tokenstore.store import RemoteOptions
 from tokenstore.store.files import renew_after_fork
 from tokenstore.text import clip
 
@@ -61,6 +62,7 @@ class Plan(Timeline):
     Attributes:
         config: the configuration.
         allow_links: as in `open_store`, absolute.
+        remote: as in `open_store`.
         stores: the opened stores, by the names of their sources.
         sources: the sources that sequences are drawn from, sorted by name.
         num_sequences: sequences per epoch of each of them, by name.
@@ -73,12 +75,17 @@ class Plan(Timeline):
         (8, 2048)
     """
 
-    def __init__(self, config: PlanConfig | str | Path, allow_links: str | Path | None = None):
+    def __init__(
+        self,
+        config: PlanConfig | str | Path,
+        allow_links: str | Path | None = None,
+        remote: RemoteOptions | None = None,
+    ):
         """Open the stores of `config` and compute the schedule.
 
         Args:
             config: a configuration, or the path of a plan.yaml (or JSON) file.
-            allow_links: as in `open_store`. It is not part of the plan, its states or its fingerprint.
+            allow_links, remote: as in `open_store`. They are not part of the plan, its states or its fingerprint.
 
         Raises:
             ConfigError: the plan is infeasible: a source is too short or would run out, or stores have different tokenizers.
@@ -87,7 +94,8 @@ class Plan(Timeline):
         config = PlanConfig.load(config) if isinstance(config, str | Path) else config
         self.config = config = copy.deepcopy(config)  # the caller may change theirs
         self.allow_links = None if allow_links is None else Path(allow_links).absolute()
-        self.stores = open_stores(config, self.allow_links)
+        self.remote = remote
+        self.stores = open_stores(config, self.allow_links, remote)
         check_stores(self.stores)
         self.sources = resolve_sources(config, self.stores)
         self.num_sequences = {source.name: source.num_sequences for source in self.sources}
@@ -119,15 +127,16 @@ class Plan(Timeline):
         seed: int = 0,
         weights: Mapping[str, Number] | None = None,
         allow_links: str | Path | None = None,
+        remote: RemoteOptions | None = None,
         **fields: Unpack[RunFields],
     ) -> Self:
         """Create a plan without a configuration object.
 
         Args:
-            stores: the path of one store, or several by name.
+            stores: the path or URL of one store, or several by name.
             sequence_length, global_batch_size, seed: as in `PlanConfig`.
             weights: weights of the stores, by name. Default: in proportion to their sequences.
-            allow_links: as in `open_store`.
+            allow_links, remote: as in `open_store`.
             fields: any other fields of `PlanConfig`.
 
         Raises:
@@ -142,16 +151,16 @@ class Plan(Timeline):
         config = PlanConfig(
             sequence_length=sequence_length, global_batch_size=global_batch_size, seed=seed, sources=sources, **fields
         )
-        return cls(config, allow_links)
+        return cls(config, allow_links, remote)
 
     def __reduce__(self) -> tuple[Callable[[bytes], "Plan"], tuple[bytes]]:
         found: dict[str, dict[str, Any]] = {
-            name: {"path": str(store.path), "version": store.version} for name, store in self.stores.items()
+            name: {"path": store.place, "version": store.version} for name, store in self.stores.items()
         }
         sources = {name: replace(source, **found.get(name, {})) for name, source in self.config.sources.items()}
         digests = {name: store.digest for name, store in self.stores.items()}
-        config, links = replace(self.config, sources=sources), self.allow_links
-        packed = zlib.compress(pickle.dumps((config, digests, links)))
+        config = replace(self.config, sources=sources)
+        packed = zlib.compress(pickle.dumps((config, digests, self.allow_links, self.remote)))
         return _reopen, (packed,)  # compressed, because it is sent to every worker
 
     def __repr__(self) -> str:
@@ -278,14 +287,14 @@ def _piece(names: Sequence[str], span: Sequence[int]) -> Piece:
 
 def _reopen(packed: bytes) -> Plan:
     """Unpickle a plan: open its stores again. Their content must be the same."""
-    config, digests, allow_links = pickle.loads(zlib.decompress(packed))
+    config, digests, allow_links, remote = pickle.loads(zlib.decompress(packed))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they were shown where the plan was created
-        plan = Plan(config, allow_links)
+        plan = Plan(config, allow_links, remote)
     for name, store in plan.stores.items():
         if store.digest != digests[name]:
             raise CorruptionError(
-                f"source {name}: expected the store {digests[name]}, found {store.digest} ({store.path});"
+                f"source {name}: expected the store {digests[name]}, found {store.digest} ({store.place});"
                 " it was replaced while a run was using it; restart the run"
             )
     return plan

@@ -38,7 +38,7 @@ def _member(name: str, config: PlanConfig, store: Store, repeat: Fraction) -> So
     if not store.has_length_index:
         raise ConfigError(
             f"source {name}: expected a length index for packing {config.packing}, found none"
-            f" ({store.path}); run `tokenstore index {store.path}`, or use packing: concat"
+            f" ({store.place}); run `tokenstore index {store.place}`, or use packing: concat"
         )
     lengths, starts = store.runs().T.copy()
     chosen = _slice(name, config.sources[name], store, lengths, starts)
@@ -81,7 +81,7 @@ def _slice(name: str, source: SourceConfig, store: Store, lengths: np.ndarray, s
         raise ConfigError(
             f"source {name}: its slice ({source.slice_text}) has no documents: {chosen.count:,} of {len(store):,} documents"
             f" have these lengths ({lengths[0]:,} to {lengths[-1]:,} tokens in the store), and {chosen.num_taken:,} of them"
-            f" are taken ({store.path}); select more"
+            f" are taken ({store.place}); select more"
         )
     return chosen
 
@@ -91,7 +91,7 @@ def _concat_source(name: str, store: Store, length: int) -> Source:
     if count == 0:
         raise ConfigError(
             f"source {name}: expected at least one sequence of {length} tokens,"
-            f" found {store.num_tokens} tokens ({store.path}); use a shorter sequence_length or another packing, or remove it"
+            f" found {store.num_tokens} tokens ({store.place}); use a shorter sequence_length or another packing, or remove it"
         )
     members = (SourceMember(name, store, Fraction(1), Slice(0, len(store))),)
     return Source(name, "concat", members, count, Fraction(count * length), None)

@@ -113,9 +113,7 @@ def plan_report(
         row.source: f"{row.slice}: {row.num_documents:,} documents, {row.num_tokens:,} tokens" for row in summary.slices
     }
     stores = tuple(
-        StoreRow(
-            name, str(s.path), s.version, s.digest, s.num_tokens, len(s), summarize_lengths(s), slices.get(name, "")
-        )
+        StoreRow(name, s.place, s.version, s.digest, s.num_tokens, len(s), summarize_lengths(s), slices.get(name, ""))
         for name, s in plan.stores.items()
     )
     return PlanReport(
@@ -152,7 +150,7 @@ def _portable(plan: Plan) -> dict[str, Any]:
     """The configuration with versions, and without the folders that the stores are in."""
     config = plan.config.as_json()
     for name, store in plan.stores.items():
-        config["sources"][name].update(path=store.path.name, version=store.version)  # the store may grow
+        config["sources"][name].update(path=store.place.rpartition("/")[2], version=store.version)  # the store may grow
     return config
 
 

@@ -7,7 +7,8 @@ Only `files`, `writing`, `work` and `maps` call the operating system; `next_vers
 from tokenstore.format.input_lines import Origin
 from tokenstore.store.find_manifest import versions
 from tokenstore.store.reader import Store, open_store
+from tokenstore.store.remote.options import RemoteOptions
 from tokenstore.store.verify import verify
 from tokenstore.store.verify_documents import Finding
 
-__all__ = ["Finding", "Origin", "Store", "open_store", "verify", "versions"]
+__all__ = ["Finding", "Origin", "RemoteOptions", "Store", "open_store", "verify", "versions"]

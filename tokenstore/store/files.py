@@ -141,6 +141,22 @@ def read_blocks(
         return identity
 
 
+def file_size(path: Path) -> int:
+    """Size in bytes of the file at `path`, -1 if there is none. No link is followed."""
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return -1
+
+
+def modified(path: Path) -> int:
+    """Modification time of the file at `path` in nanoseconds, -1 if there is none."""
+    try:
+        return os.lstat(path).st_mtime_ns
+    except OSError:
+        return -1
+
+
 def major_faults() -> int:
     """How often this thread has waited so far for a page that was not in memory."""
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt

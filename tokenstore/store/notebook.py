@@ -1,16 +1,15 @@
 """A store as a notebook shows it. Only the manifest is used, so nothing is read from the disk."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from tokenstore.format.layout import LENGTH_INDEX_NAME
 from tokenstore.format.manifest import Manifest
 from tokenstore.text import html_table, size
 
 
-def store_html(path: Path, manifest: Manifest) -> str:
-    """An HTML table of what is in a store."""
-    return html_table(f"Store {path}", _rows(manifest))
+def store_html(place: str, manifest: Manifest) -> str:
+    """An HTML table of what is in the store at a path or URL."""
+    return html_table(f"Store {place}", _rows(manifest))
 
 
 def _rows(manifest: Manifest) -> Iterator[tuple[str, object]]:

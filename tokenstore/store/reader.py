@@ -23,6 +23,9 @@ from tokenstore.format.layout import (
 from tokenstore.outside import MAX_TOKENIZER_BYTES
 from tokenstore.store.files import read_bytes
 from tokenstore.store.notebook import store_html
+from tokenstore.store.remote.index_files import RemoteFiles
+from tokenstore.store.remote.location import Location, is_url, refuse_url_as_path
+from tokenstore.store.remote.options import RemoteOptions
 from tokenstore.store.store_files import StoreFiles
 
 if TYPE_CHECKING:
@@ -30,29 +33,41 @@ if TYPE_CHECKING:
 
 
 def open_store(
-    path: str | Path, check: str = "sizes", version: int | None = None, allow_links: str | Path | None = None
+    path: str | Path,
+    check: str = "sizes",
+    version: int | None = None,
+    allow_links: str | Path | None = None,
+    remote: RemoteOptions | None = None,
 ) -> "Store":
     """Open the store at `path` for reading.
 
     Args:
-        path: the store's directory.
+        path: the store's directory, or its URL: s3://bucket/path, gs://, az:// or http(s)://.
         check: "sizes" compares the size of every file with the manifest now; "lazy" does so when a file is first mapped.
         version: version of a store that has grown (FMT-13), from 1. Default: the newest.
         allow_links: a directory that symbolic links inside the store may lead to, for caches made of links. Default: links
             must stay inside the store.
+        remote: where to keep the index files of a store at a URL, and how its tokens travel. Default: from the environment.
 
     Raises:
         FormatError: `path` is not a store, is unfinished or of another format; or there is no such version.
         CorruptionError: a file is missing, has another size or is a link that leads elsewhere; or the manifest is damaged.
+        RemoteError: an object of a store at a URL cannot be read.
 
     Example:
         >>> store = open_store("stores/web")
         >>> store[0]                                # token ids of the first document
+        >>> store = open_store("s3://bucket/web")   # reads only what is used
     """
     if check not in ("sizes", "lazy"):
         raise ValueError(f"check: expected 'sizes' or 'lazy', found {check!r}")
     links = None if allow_links is None else Path(allow_links).absolute()
-    return Store(Path(path).absolute(), check, version if version is None else operator.index(version), links)
+    version = None if version is None else operator.index(version)
+    if is_url(path):
+        files = RemoteFiles(Location.of(str(path)), version, check, remote)
+        return Store(files.folder, check, None, None, files)
+    refuse_url_as_path(Path(path))
+    return Store(Path(path).absolute(), check, version, links)
 
 
 class Store(StoreFiles, Sequence[np.ndarray]):
@@ -63,29 +78,51 @@ class Store(StoreFiles, Sequence[np.ndarray]):
     append` and `tokenstore index` do not affect an open store.
 
     Attributes:
-        path: the store's directory.
+        path: the store's directory. Of a store at a URL, the directory in the cache that has its index files.
+        url: the URL of the store; None for a store on a disk.
+        place: the URL or the directory, for messages.
+        remote: the store's objects; None for a store on a disk.
         manifest: description of the contents (FMT-5).
         version: 1, plus one for every append (FMT-13).
         allow_links: as in `open_store`, absolute.
     """
 
-    def __init__(self, path: Path, check: str, version: int | None = None, allow_links: Path | None = None):
-        super().__init__(path, check, version, allow_links)
+    def __init__(
+        self,
+        path: Path,
+        check: str,
+        version: int | None = None,
+        allow_links: Path | None = None,
+        remote: RemoteFiles | None = None,
+    ):
+        super().__init__(path, check, version, allow_links, remote)
         self._first_documents = [shard.first_document for shard in self.manifest.shards]
         self._tokenizer: Tokenizer | None = None
         self._loading = threading.Lock()
-        starts = self.boundaries()[: len(self) + 1]
-        if starts[0] != 0 or starts[-1] != self.num_tokens:
-            self._corrupt(BOUNDARIES_NAME, "ends", f"0 and {self.num_tokens}", f"{starts[0]} and {starts[-1]}")
+        if remote is None:
+            self._check_ends(self.boundaries())
+
+    def _check_ends(self, boundaries: np.ndarray) -> None:
+        first, last = int(boundaries[0]), int(boundaries[len(self)])
+        if (first, last) != (0, self.num_tokens):
+            self._corrupt(BOUNDARIES_NAME, "ends", f"0 and {self.num_tokens}", f"{first} and {last}")
+
+    def map(self, number: int) -> np.ndarray:
+        """Like `array`, in a new map that is not cached. A shard or mask of a store at a URL is read into memory."""
+        array = super().map(number)
+        if self.remote is not None and number == self._boundaries:
+            self._check_ends(array)
+        return array
 
     def __reduce__(self) -> tuple[Callable[..., "Store"], tuple[Any, ...]]:
-        return _reopen, (str(self.path), self._check, self.version, self.allow_links, self.digest)
+        options = None if self.remote is None else self.remote.given_options
+        return _reopen, (self.place, self._check, self.version, self.allow_links, self.digest, options)
 
     def __repr__(self) -> str:
-        return f"Store({str(self.path)!r}, {len(self)} documents, {self.num_tokens} tokens, {self.dtype})"
+        return f"Store({self.place!r}, {len(self)} documents, {self.num_tokens} tokens, {self.dtype})"
 
     def _repr_html_(self) -> str:
-        return store_html(self.path, self.manifest)
+        return store_html(self.place, self.manifest)
 
     def __len__(self) -> int:
         return self.manifest.num_documents
@@ -99,7 +136,7 @@ class Store(StoreFiles, Sequence[np.ndarray]):
         """
         i = self._document(index)
         number, start, stop = self._place(i)
-        shard, tokens = self.manifest.shards[number], self.shard(number)[start:stop]
+        shard, tokens = self.manifest.shards[number], self.part(number)[start:stop]
         if int(tokens.max()) >= self.vocab_size:
             self._corrupt(shard.file, f"document {i}", f"token ids below {self.vocab_size}", f"{tokens.max()}")
         return tokens
@@ -110,12 +147,12 @@ class Store(StoreFiles, Sequence[np.ndarray]):
             raise TypeError(f"document: expected an integer, found {type(index).__name__}")
         i = int(index) + len(self) if index < 0 else int(index)
         if not 0 <= i < len(self):
-            raise IndexError(f"document: expected one of {len(self)}, found {index} ({self.path})")
+            raise IndexError(f"document: expected one of {len(self)}, found {index} ({self.place})")
         return i
 
     def _place(self, document: int) -> tuple[int, int, int]:
         """(shard, start, stop) of a document; start and stop are positions in the shard."""
-        start, stop = (int(x) for x in self.boundaries()[document : document + 2])
+        start, stop = (int(x) for x in self.part(self._boundaries)[document : document + 2])
         number = bisect_right(self._first_documents, document) - 1
         shard = self.manifest.shards[number]
         end = shard.first_token + shard.num_tokens
@@ -132,7 +169,8 @@ class Store(StoreFiles, Sequence[np.ndarray]):
         number, start, stop = self._place(self._document(index))
         if not self.manifest.has_masks:
             return np.ones(stop - start, np.bool_)
-        bits = np.unpackbits(self.mask(number)[start // 8 : mask_bytes(stop)], bitorder="little")
+        mask = self.part(self.mask_number(number))[start // 8 : mask_bytes(stop)]
+        bits = np.unpackbits(mask, bitorder="little")
         return bits[start % 8 :][: stop - start].astype(np.bool_)
 
     def origin(self, index: int) -> Origin | None:
@@ -140,7 +178,7 @@ class Store(StoreFiles, Sequence[np.ndarray]):
         i = self._document(index)
         if not self.has_origins:
             return None
-        record = int(self.origins()[i])
+        record = int(self.part(self.number_of(ORIGINS_NAME))[i : i + 1][0])
         if record < 1:
             self._corrupt(ORIGINS_NAME, f"document {i}", "the number of a record, from 1", f"{record}")
         inputs = self.inputs()
@@ -170,15 +208,14 @@ class Store(StoreFiles, Sequence[np.ndarray]):
         i = self._document(index)
         if not self.has_ids:
             return None
-        starts, text = self.ids()
-        start, stop = (int(x) for x in starts[i : i + 2])
-        if not 0 <= start <= stop <= min(text.size, start + MAX_ID_BYTES):
-            rule = f"at most {MAX_ID_BYTES} of bytes 0..{text.size}"
+        start, stop, num_bytes, text = self._id_bytes(i)
+        if not 0 <= start <= stop <= min(num_bytes, start + MAX_ID_BYTES):
+            rule = f"at most {MAX_ID_BYTES} of bytes 0..{num_bytes}"
             self._corrupt(IDS_NAME, f"id of document {i}", rule, f"{start}..{stop}")
         try:
-            return text[start:stop].tobytes().decode()
+            return text.tobytes().decode()
         except UnicodeDecodeError:
-            self._corrupt(IDS_NAME, f"id of document {i}", "UTF-8", ascii(text[start:stop][:60].tobytes()))
+            self._corrupt(IDS_NAME, f"id of document {i}", "UTF-8", ascii(text[:60].tobytes()))
 
     def decode(self, index: int) -> str:
         """Text of document `index`, including special tokens."""
@@ -213,6 +250,7 @@ class Store(StoreFiles, Sequence[np.ndarray]):
     def check_tokenizer(self) -> list[int]:
         """The numbers of the tokenizer's files. CorruptionError if a checksum, or the sha256 in the digest, differs."""
         kept = [self._pin.number_of(name) for name in self._pin.small_files]
+        self._fetch(kept)
         for number in kept:
             self._pin.check_content(number)
         entry = self.manifest.tokenizer
@@ -235,9 +273,16 @@ class Store(StoreFiles, Sequence[np.ndarray]):
         self.close()
 
 
-def _reopen(path: str, check: str, version: int, allow_links: Path | None, digest: str) -> Store:
+def _reopen(
+    path: str,
+    check: str,
+    version: int,
+    allow_links: Path | None,
+    digest: str,
+    remote: RemoteOptions | None,
+) -> Store:
     """Unpickle a store; its content must be the same."""
-    store = open_store(path, check, version, allow_links)
+    store = open_store(path, check, version, allow_links, remote)
     if store.digest != digest:
         raise CorruptionError(
             f"store: expected the digest {digest}, as when it was pickled, found {store.digest} ({path});"

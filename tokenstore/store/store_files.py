@@ -2,7 +2,8 @@
 
 import itertools
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn
@@ -18,6 +19,7 @@ from tokenstore.format.layout import (
     IDS_NAME,
     INPUTS_NAME,
     LENGTH_INDEX_NAME,
+    MAX_ID_BYTES,
     METADATA_NAME,
     ORIGINS_NAME,
     id_starts_bytes,
@@ -27,10 +29,13 @@ from tokenstore.format.layout import (
 )
 from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.format.runs import are_runs
+from tokenstore.store.find_manifest import versions
 from tokenstore.store.input_list import Inputs
 from tokenstore.store.maps import MapCache
 from tokenstore.store.metadata import MetadataReader
 from tokenstore.store.pin import Pace, Pin
+from tokenstore.store.remote.array import RemoteArray
+from tokenstore.store.remote.index_files import RemoteFiles
 
 _INT64 = np.dtype("<i8")
 _BYTE = np.dtype("u1")
@@ -43,16 +48,29 @@ class StoreFiles:
     """The files of one version of a store, as arrays. Files have numbers: the shards are 0, 1, ...; then their masks, then all others.
 
     Attributes:
-        path: the store's directory.
+        path: the store's directory. Of a store at a URL, the directory in the cache that has its index files.
+        url: the URL of the store; None for a store on a disk.
+        place: the URL or the directory, for messages.
+        remote: the store's objects; None for a store on a disk.
         manifest: description of the contents (FMT-5).
         version: 1, plus one for every append (FMT-13).
         allow_links: as in `open_store`, absolute.
     """
 
-    def __init__(self, path: Path, check: str, version: int | None = None, allow_links: Path | None = None):
+    def __init__(
+        self,
+        path: Path,
+        check: str,
+        version: int | None = None,
+        allow_links: Path | None = None,
+        remote: RemoteFiles | None = None,
+    ):
         self.path = path
         self.allow_links = allow_links
-        self._pin = Pin(path, version, check == "sizes", allow_links)
+        self.remote = remote
+        self.url = None if remote is None else remote.url
+        self.place = str(path) if remote is None else remote.url
+        self._pin = Pin(path, version, check == "sizes" and remote is None, allow_links)
         self.manifest = self._pin.manifest
         self.version = self.manifest.version
         self._check = check
@@ -110,6 +128,13 @@ class StoreFiles:
         data, starts = self.array(self.number_of(IDS_NAME)), id_starts_bytes(self.manifest.num_documents)
         return data[:starts].view(_INT64), data[starts:]
 
+    def _id_bytes(self, document: int) -> tuple[int, int, int, np.ndarray]:
+        """Start and end of a document's id, the size of all ids, and the bytes of the id if start and end are possible."""
+        data, first = self.part(self.number_of(IDS_NAME)), id_starts_bytes(self.manifest.num_documents)
+        start, stop = (int(x) for x in data[8 * document : 8 * document + 16].view(_INT64))
+        fits = 0 <= start <= stop <= min(data.size - first, start + MAX_ID_BYTES)
+        return start, stop, data.size - first, data[first + start : first + stop] if fits else data[:0]
+
     def length_index(self) -> np.ndarray:
         """uint32[D] (int64 above 2**32 documents), read-only: document numbers sorted by (tokens, number) (FMT-9). Not checked."""
         documents = self.manifest.num_documents
@@ -123,7 +148,8 @@ class StoreFiles:
             CorruptionError: they do not add up to the documents and tokens of the store.
         """
         documents = self.manifest.num_documents
-        runs = self._length_index_bytes()[length_index_numbers_bytes(documents) :].view(_INT64).reshape(-1, 2)
+        data = self.part(self.number_of(LENGTH_INDEX_NAME))
+        runs = data[length_index_numbers_bytes(documents) :].view(_INT64).reshape(-1, 2)
         if not are_runs(runs, documents, self.num_tokens):
             total = f"{documents} documents of {self.num_tokens} tokens"
             self._corrupt(LENGTH_INDEX_NAME, "runs", f"rising lengths of {total}", "others")
@@ -164,6 +190,10 @@ class StoreFiles:
         """Whether every document has an id."""
         return self.manifest.has_ids
 
+    def versions(self) -> list[int]:
+        """The versions of this store that can be opened, in rising order (FMT-13)."""
+        return versions(self.path, self.allow_links) if self.remote is None else self.remote.versions
+
     def file(self, name: str) -> Path:
         """Path in this version of a file that depends on all documents, by its name in version 1 (FMT-13)."""
         return self.path / self.manifest.name_of(name)
@@ -184,6 +214,7 @@ class StoreFiles:
         """The input files, read once. CorruptionError if their documents do not add up to those of the store."""
         if self._inputs is None:
             path, number = self.file(INPUTS_NAME), self.number_of(INPUTS_NAME)
+            self._fetch([number])
             self._pin.check([number])
             inputs = Inputs(
                 path, self.manifest.num_documents, self.allow_links, check=lambda: self._pin.check([number])
@@ -235,15 +266,52 @@ class StoreFiles:
             began = monotonic()
             self.check_files(_maps.files(self._owner))
             self._pace.checked(began)
+        if self.remote is not None and number < self._num_token_files:
+            return self.map(number)  # not cached: it is in memory
         array = _maps.get(self._owner, number)
         return _maps.put(self._owner, number, self.map(number)) if array is None else array
 
+    def part(self, number: int) -> "np.ndarray | RemoteArray":
+        """Like `array`, to take slices of: of a store at a URL only what a slice needs is fetched, if the file is not cached."""
+        if self.remote is None or (number >= self._num_token_files and self.remote.has(self._pin.entry(number)[0])):
+            return self.array(number)
+        read, dtype = partial(self._read, number), self._dtype_of(number)
+        first, stop = self._byte_range(number)
+        return RemoteArray(read, dtype, first, (stop - first) // dtype.itemsize)
+
+    def _read(self, number: int, start: int, stop: int) -> np.ndarray:
+        """uint8[stop - start], bytes of a file of a store at a URL."""
+        assert self.remote is not None
+        name = self._pin.entry(number)[0]
+        return self.remote.client.get(name, start, stop, self.remote.infos[name]).data
+
+    def _byte_range(self, number: int) -> tuple[int, int]:
+        """Where the array of a file begins and ends in it."""
+        entry = self._pin.entry(number)[1]
+        return (entry.first_byte if isinstance(entry, ShardEntry) else 0), entry.num_bytes
+
+    @property
+    def _num_token_files(self) -> int:
+        """Number of shards and masks."""
+        return len(self.manifest.shards) * (2 if self.manifest.has_masks else 1)
+
+    def _fetch(self, numbers: Iterable[int]) -> None:
+        """Make sure that index files of a store at a URL are in the cache."""
+        if self.remote is not None:
+            for number in numbers:
+                self.remote.fetch(self._pin.entry(number)[0])
+
     def map(self, number: int) -> np.ndarray:
-        """Like `array`, in a new map that is not cached."""
+        """Like `array`, in a new map that is not cached. A shard or mask of a store at a URL is read into memory."""
+        if self.remote is not None and number < self._num_token_files:
+            return self.part(number)[:]
+        self._fetch([number])
+        return self._pin.map(number, self._dtype_of(number))
+
+    def _dtype_of(self, number: int) -> np.dtype:
         name = self._pin.entry(number)[0]
         numbers = [self.file(each).name for each in (BOUNDARIES_NAME, ORIGINS_NAME, DOCUMENT_INPUTS_NAME)]
-        dtype = self.dtype if number < len(self.manifest.shards) else _INT64 if name in numbers else _BYTE
-        return self._pin.map(number, dtype)
+        return self.dtype if number < len(self.manifest.shards) else _INT64 if name in numbers else _BYTE
 
     def file_of(self, number: int) -> tuple[Path, FileEntry | ShardEntry]:
         """The path of a file by its number, and its size and checksum."""
@@ -252,7 +320,16 @@ class StoreFiles:
 
     def check_files(self, numbers: Sequence[int] = ()) -> None:
         """CorruptionError, naming the file, if the manifest or one of these files is no longer what was opened."""
-        self._pin.check([*numbers])
+        if self.remote is None:
+            self._pin.check([*numbers])
+            return
+        try:
+            self._pin.check([number for number in numbers if number >= self._num_token_files])
+        except CorruptionError as error:
+            raise CorruptionError(
+                f"cache: the index files of {self.place} were changed or removed while in use ({error}); start again, and do"
+                " not clear the cache of a run"
+            ) from error
 
     def check_content(self, number: int) -> None:
         """Read a file completely. TokenStoreError if it cannot be read or is not the file that was opened."""
@@ -263,7 +340,7 @@ class StoreFiles:
         _maps.forget(self._owner)
 
     def _corrupt(self, file: str, place: str, expected: str, found: str) -> NoReturn:
-        path = self.path / (file if version_of(file) is None else self.manifest.name_of(file))
+        path = f"{self.place}/{file if version_of(file) is None else self.manifest.name_of(file)}"
         raise CorruptionError(
-            f"{place}: expected {expected}, found {found} ({path}); run `tokenstore verify {self.path}`"
+            f"{place}: expected {expected}, found {found} ({path}); run `tokenstore verify {self.place}`"
         )

@@ -98,6 +98,41 @@ def write_atomically(path: Path, data: bytes, read_only: bool = False) -> None:
     sync_directory(path.parent)
 
 
+def unique_name(name: str) -> str:
+    """A name for a file that will be renamed to `name`. No other process or thread uses it."""
+    return f"{name}.{os.getpid()}-{os.urandom(6).hex()}{TEMPORARY_SUFFIX}"
+
+
+def write_shared(path: Path, data: bytes) -> None:
+    """Like `write_atomically`, for a file that several processes write at the same time with the same content."""
+    temporary = path.with_name(unique_name(path.name))
+    try:
+        with create(temporary) as file:
+            file.write(data)
+            make_read_only(file)
+            sync(file)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove(temporary)
+        raise
+
+
+def claim(path: Path) -> bool:
+    """Create an empty file. False if the name is in use."""
+    try:
+        create(path).close()
+    except FileExistsError:
+        return False
+    return True
+
+
+def touch(path: Path) -> None:
+    """Set the modification time of a file to now, if it exists."""
+    with contextlib.suppress(FileNotFoundError):
+        os.utime(path)
+
+
 def append_file(source: Path, target: BinaryIO, update: Callable[[bytes], None]) -> None:
     """Copy the contents of `source` to the end of `target`, passing each block to `update` (a checksum)."""
     with open(source, "rb") as file:

@@ -72,7 +72,7 @@ def view_document(store: Store, decoder: Decoder, number: int, start: int = 0, s
     """
     if not -len(store) <= number < len(store):
         raise ConfigError(
-            f"document: the store has {len(store):,} documents, found {number} ({store.path}); 0 is the first, -1 the last"
+            f"document: the store has {len(store):,} documents, found {number} ({store.place}); 0 is the first, -1 the last"
         )
     number %= len(store)
     mask = store.loss_mask(number)
@@ -102,11 +102,11 @@ def document_of_id(store: Store, id: str, progress: Callable[[int, int], None] =
     """
     if not store.has_ids:
         raise ConfigError(
-            f"id: the store has no ids ({store.path}); use the document's number, or build the store with --id-field"
+            f"id: the store has no ids ({store.place}); use the document's number, or build the store with --id-field"
         )
     number = next(_documents_of(store, id.encode("utf-8", "surrogatepass"), progress), None)
     if number is None:
-        raise ConfigError(f"id: no document has the id {id!a} ({store.path})")
+        raise ConfigError(f"id: no document has the id {id!a} ({store.place})")
     return number
 
 

@@ -86,6 +86,6 @@ def largest_documents(store: Store, count: int) -> list[int]:
     if wrong := [number for number in numbers if not 0 <= number < len(store)]:
         raise CorruptionError(
             f"length index: expected numbers of {len(store)} documents, found {wrong[0]} ({store.file(LENGTH_INDEX_NAME)});"
-            f" run `tokenstore verify {store.path}`"
+            f" run `tokenstore verify {store.place}`"
         )
     return numbers

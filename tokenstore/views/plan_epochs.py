@@ -65,4 +65,4 @@ def _endless(plan: Plan) -> Plan:
     changes: dict[str, Any] = {"num_steps": None, "on_exhausted": None, "skip_steps": (), "sources": sources}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Plan(replace(plan.config, **changes), plan.allow_links)
+        return Plan(replace(plan.config, **changes), plan.allow_links, plan.remote)

@@ -227,7 +227,7 @@ def _sources(
         target = sum(size * stage.weights.get(source.name, 0) for size, stage in zip(sizes, stages, strict=True))
         yield SourceRow(
             name=source.name,
-            stores=tuple(f"{member.store.path}@{member.store.version}" for member in source.members),
+            stores=tuple(f"{member.store.place}@{member.store.version}" for member in source.members),
             progress=row,
             weight_target=target / sum(sizes),
             token_share=row.tokens / tokens,

@@ -40,7 +40,7 @@ def parts_of(store: Store, documents: range | None) -> Parts:
     documents = range(len(store)) if documents is None else documents
     if not 0 <= documents.start < documents.stop <= len(store):
         raise ConfigError(
-            f"documents: expected a range within 0:{len(store)}, found {documents.start}:{documents.stop} ({store.path})"
+            f"documents: expected a range within 0:{len(store)}, found {documents.start}:{documents.stop} ({store.place})"
         )
     low, high = (int(store.boundaries()[n]) for n in (documents.start, documents.stop))
     shards = tuple(
@@ -71,7 +71,7 @@ def documents_with_tokens(
     """
     if not wanted or not all(0 <= id < store.vocab_size for id in wanted):
         raise ConfigError(
-            f"search: expected one or more token ids below {store.vocab_size}, found {list(wanted)[:20]} ({store.path})"
+            f"search: expected one or more token ids below {store.vocab_size}, found {list(wanted)[:20]} ({store.place})"
         )
     return _hits(store, np.array(wanted, store.dtype), parts_of(store, documents), progress)
 

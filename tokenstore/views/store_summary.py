@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenstore.format.input_lines import Origin
-from tokenstore.format.layout import INPUTS_NAME
+from tokenstore.format.layout import BOUNDARIES_NAME, INPUTS_NAME
 from tokenstore.format.manifest import Manifest
-from tokenstore.store import Store, versions
+from tokenstore.store import Store
 from tokenstore.store.input_list import Inputs
 from tokenstore.views.lengths import Lengths, largest_documents, summarize_lengths
 
@@ -86,9 +86,9 @@ def summarize_store(store: Store, most: int = 5) -> StoreSummary:
     """
     inputs = store.inputs() if store.has_file(INPUTS_NAME) and store.entry(INPUTS_NAME).num_bytes else None
     return StoreSummary(
-        path=str(store.path),
+        path=store.place,
         version=store.version,
-        versions=tuple(versions(store.path, store.allow_links)),
+        versions=tuple(store.versions()),
         digest=store.digest,
         num_bytes=store.manifest.num_bytes,
         manifest=store.manifest,
@@ -108,7 +108,7 @@ def _most(inputs: Inputs, most: int) -> tuple[InputRow, ...]:
 
 
 def _large(store: Store, number: int) -> LargeDocument:
-    start, stop = store.boundaries()[number : number + 2].tolist()
+    start, stop = store.part(store.number_of(BOUNDARIES_NAME))[number : number + 2].tolist()
     return LargeDocument(number, stop - start, store.id(number), store.origin(number))
 
 
@@ -119,7 +119,7 @@ def loss_share(store: Store) -> LossShare | None:
     in_loss = tokens = 0
     stride = max(1, -(-store.num_tokens // 8 // _MASK_BYTES))
     for number, shard in enumerate(store.shards()):
-        bits = store.mask(number)
+        bits = store.part(store.mask_number(number))
         size = max(bits.size // _MASK_BLOCKS, 1) if stride > 1 else bits.size
         for first in range(0, bits.size, size):
             block = bits[first : first + max(size // stride, 1)]

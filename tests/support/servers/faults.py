@@ -34,6 +34,7 @@ class Fault:
         method: only requests with this method; "" for all.
         key: only keys that contain this text.
         after: the first `after` matching requests succeed.
+        only_lists: only requests for lists, which have no key.
         share: share of the matching requests that fail, drawn with `seed`.
         location: where a redirect leads.
     """
@@ -43,6 +44,7 @@ class Fault:
     method: str = "GET"
     key: str = ""
     after: int = 0
+    only_lists: bool = False
     share: float = 1.0
     seed: int = 0
     location: str = ""
@@ -54,7 +56,7 @@ class Fault:
 
     def strikes(self, method: str, key: str) -> bool:
         """Whether this request fails; counts it if it matches."""
-        if self.method not in ("", method) or self.key not in key or self.times == 0:
+        if self.method not in ("", method) or self.key not in key or self.times == 0 or (self.only_lists and key):
             return False
         self._seen += 1
         if self._seen <= self.after or self._random.random() >= self.share:

@@ -170,6 +170,20 @@ class Objects:
         facts = f"<IsTruncated>{str(more).lower()}</IsTruncated><KeyCount>{len(rows) + len(groups)}</KeyCount>{token}"
         return f"<ListBucketResult><Name>{escape(bucket)}</Name>{facts}{contents}{prefixes}</ListBucketResult>".encode()
 
+    def list_for_azure(self, bucket: str, prefix: str) -> bytes:
+        """GET ?comp=list of Azure: the keys with a prefix that have no further "/"."""
+        with self._lock:
+            found = sorted((key, each) for key, each in self._keys(bucket).items() if key.startswith(prefix))
+        blobs = "".join(_blob(key, each) for key, each in found if "/" not in key[len(prefix) :])
+        return f"<EnumerationResults><Blobs>{blobs}</Blobs><NextMarker/></EnumerationResults>".encode()
+
+
+def _blob(key: str, each: Object) -> str:
+    facts = {**each.headers, "Content-Length": str(len(each.data)), "Etag": each.etag}
+    names = ("Last-Modified", "Content-Length", "Content-Type", "Etag")
+    properties = "".join(f"<{name}>{escape(facts[name])}</{name}>" for name in names)
+    return f"<Blob><Name>{escape(key)}</Name><Properties>{properties}</Properties></Blob>"
+
 
 def _listed(key: str, each: Object) -> str:
     stamp = "2026-01-01T00:00:00.000Z"

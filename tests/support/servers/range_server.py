@@ -225,6 +225,8 @@ class RangeServer:
         match request.method:
             case "GET" | "HEAD" if key:
                 return _part(objects.get(bucket, key), request.headers)
+            case "GET" if query.get("comp") == "list":
+                return Answer(200, {}, objects.list_for_azure(bucket, query.get("prefix", "")))
             case "GET":
                 after = unquote(query.get("continuation-token") or query.get("start-after", ""))
                 most = int(query.get("max-keys", 1000))

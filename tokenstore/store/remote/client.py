@@ -27,6 +27,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 8.0  # seconds between attempts: doubled eac
 _T = TypeVar("_T")
 
 
+class MissingObject(CorruptionError):
+    """There is no such object."""
+
+
 class ObjectInfo(NamedTuple):
     """What a server says about an object.
 
@@ -119,6 +123,33 @@ class Client:
         with self._lock:
             self.counters.bytes_fetched += stop - start
         return fetched
+
+    def read(self, name: str, max_bytes: int) -> bytes:
+        """All bytes of an object.
+
+        Raises:
+            MissingObject: there is no such object.
+            CorruptionError: it has more than `max_bytes`.
+            RemoteError: as in `get`.
+        """
+        place = self.location.object_url(name)
+
+        def attempt() -> bytes:
+            result = self._connected().get(name)
+            size = result.meta["size"]  # known before any of it is read
+            if size > max_bytes:
+                raise CorruptionError(
+                    f"object: expected at most {max_bytes} bytes, found {size} ({place}); is this a token store?"
+                )
+            data = bytes(result.bytes())
+            if len(data) != size:
+                raise _CutAnswer
+            return data
+
+        data = self._attempts(place, attempt)
+        with self._lock:
+            self.counters.bytes_fetched += len(data)
+        return data
 
     def head(self, name: str) -> ObjectInfo:
         """Size and ETag of an object. Raises the errors of `get`."""
@@ -227,9 +258,7 @@ class Client:
         """Raise the error of a failure that another attempt would not change."""
         place = what.partition(" ")[2]
         if failure.kind == GONE:
-            raise CorruptionError(
-                f"object storage: expected an object, found {failure.text} ({place}); {failure.advice}"
-            )
+            raise MissingObject(f"object storage: expected an object, found {failure.text} ({place}); {failure.advice}")
         if failure.kind == REPLACED:
             self._refuse_replaced(place, None if pinned is None else pinned.etag, failure.text)
         if failure.kind == DENIED and count == 1:

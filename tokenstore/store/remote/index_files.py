@@ -1,0 +1,153 @@
+"""A store at a URL: its manifest, what the server says about its objects, and its index files in the cache.
+
+The index files (boundaries, length index, and others when they are used) are in CACHE/index/<sha256 of the manifest>/, under
+their names in the store. So that folder is a part of the store, and is read like a store on a disk.
+"""
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from tokenstore.errors import CorruptionError, FormatError, RemoteError
+from tokenstore.format.layout import MANIFEST_NAME, manifest_name, manifest_version
+from tokenstore.format.manifest import FileEntry, Manifest
+from tokenstore.format.manifest_file import decode_manifest
+from tokenstore.outside import MAX_REMOTE_MANIFEST_BYTES
+from tokenstore.store.remote.client import Client, MissingObject, ObjectInfo
+from tokenstore.store.remote.downloads import download, has_whole, keep
+from tokenstore.store.remote.location import Location
+from tokenstore.store.remote.options import RemoteOptions, ResolvedOptions
+
+_Listed = dict[str, ObjectInfo]
+
+
+class Infos(Mapping[str, ObjectInfo]):
+    """Size and ETag of the objects of a store: as listed when it was opened, or asked for when they are first used."""
+
+    def __init__(self, client: Client, names: Iterable[str], listed: _Listed | None):
+        self._client, self._names, self._known = client, list(names), {} if listed is None else listed
+        self._is_listed = listed is not None
+
+    def __getitem__(self, name: str) -> ObjectInfo:
+        """The size and the ETag of an object.
+
+        Raises:
+            CorruptionError: there is no such object.
+            RemoteError: the server cannot be asked.
+        """
+        if name not in self._known:
+            self._known[name] = self._client.head(name)  # raises if there is none, also for a listed folder
+        return self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def check_sizes(self, sizes: Mapping[str, int], url: str) -> None:
+        """CorruptionError if a listed object has another size, or is missing. Without a list, nothing is checked now."""
+        for name, num_bytes in sizes.items() if self._is_listed else ():
+            found = self._known.get(name)
+            if found is None or found.num_bytes != num_bytes:
+                what = "none" if found is None else f"{found.num_bytes} bytes"
+                raise CorruptionError(
+                    f"object size: expected {num_bytes} bytes, found {what} ({url}/{name}); copy or build the store again"
+                )
+
+
+class RemoteFiles:
+    """The files of one version of a store at a URL.
+
+    Attributes:
+        url: of the store, without any secret.
+        client: reads its objects.
+        options: where the cache is, and how tokens travel.
+        folder: the part of the store that is in the cache.
+        infos: size and ETag of every object.
+        versions: the versions that can be opened; only the newest if the server cannot list.
+    """
+
+    def __init__(self, location: Location, version: int | None, check: str, options: RemoteOptions | None):
+        self.given_options = options
+        self.options: ResolvedOptions = (options or RemoteOptions()).resolved()
+        self.url, self.client = location.url, Client(location, self.options.deadline)
+        data, manifest, listed = self._read(version)
+        self._entries: dict[str, FileEntry] = {
+            **manifest.files,
+            **{shard.file: FileEntry(shard.num_bytes, shard.checksum) for shard in manifest.shards},
+        }
+        self.infos = Infos(self.client, self._entries, listed)
+        older = {version for name in listed or () if (version := manifest_version(name))}
+        self.versions = sorted({*(each for each in older if each < manifest.version), manifest.version} | older)
+        if check == "sizes":
+            self.infos.check_sizes({name: entry.num_bytes for name, entry in self._entries.items()}, self.url)
+        self.folder = self.options.cache / "index" / hashlib.sha256(data).hexdigest()[:32]
+        self._there: set[str] = set()
+        keep(self.folder / MANIFEST_NAME, data)
+
+    # ---- opening
+
+    def _read(self, version: int | None) -> tuple[bytes, Manifest, _Listed | None]:
+        """The manifest of a version as bytes and decoded, and all objects if the server lists them: two requests at once."""
+        with ThreadPoolExecutor(2) as pool:
+            newest, listing = pool.submit(self._manifest, MANIFEST_NAME), pool.submit(self._list)
+            data, manifest = self._newest(newest)
+            listed = listing.result()
+        if version in (None, manifest.version):
+            return data, manifest, listed
+        there = sorted({manifest.version, *(each for name in listed or () if (each := manifest_version(name)))})
+        if version not in there and listed is not None:
+            raise FormatError(
+                f"store version: expected one of {', '.join(map(str, there))}, found {version} ({self.url})"
+            )
+        data, manifest = self._manifest(manifest_name(version or 1))
+        if manifest.version != version:
+            raise CorruptionError(
+                f"manifest: expected version {version} of the store, found {manifest.version} ({self.url}); copy the"
+                " store again"
+            )
+        return data, manifest, listed
+
+    def _newest(self, newest: Future[tuple[bytes, Manifest]]) -> tuple[bytes, Manifest]:
+        try:
+            return newest.result()
+        except MissingObject as error:
+            raise FormatError(
+                f"no store at {self.url}: found no {MANIFEST_NAME}; give the URL of the folder that a build wrote, and check"
+                " bucket, path and endpoint"
+            ) from error
+
+    def _manifest(self, name: str) -> tuple[bytes, Manifest]:
+        place = self.client.location.object_url(name)
+        data = self.client.read(name, MAX_REMOTE_MANIFEST_BYTES)
+        return data, decode_manifest(data, place)
+
+    def _list(self) -> _Listed | None:
+        """All objects, or None if this server cannot list them or does not allow it: then each is asked for when used."""
+        try:
+            return self.client.list()
+        except RemoteError:
+            return None
+
+    # ---- index files
+
+    def has(self, name: str) -> bool:
+        """Whether a file is in the cache."""
+        if name not in self._there and has_whole(self.folder / name, self._entries[name].num_bytes):
+            self._there.add(name)
+        return name in self._there
+
+    def fetch(self, name: str) -> None:
+        """Make sure that a file is in the cache.
+
+        Raises:
+            CorruptionError: the object has another size or checksum than in the manifest.
+            RemoteError: it cannot be read.
+            TokenStoreError: the cache cannot be written.
+        """
+        if not self.has(name):
+            download(self.client, name, self.folder / name, self._entries[name], self.infos[name])
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError("remote files: cannot be pickled; pickle the store")
