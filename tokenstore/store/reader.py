@@ -184,7 +184,7 @@ class Store(StoreFiles, Sequence[np.ndarray]):
         inputs = self.inputs()
         if not self.manifest.has_document_inputs:
             return Origin(inputs.file_of(i), record)
-        number = int(self.document_inputs()[i])
+        number = int(self.part(self.number_of(DOCUMENT_INPUTS_NAME))[i : i + 1][0])
         if not 0 <= number < len(inputs):
             self._corrupt(DOCUMENT_INPUTS_NAME, f"document {i}", f"one of {len(inputs)} inputs", f"{number}")
         return Origin(inputs.name(number), record)
