@@ -10,6 +10,7 @@ under a claim of the same digest were written by it. Another store is refused, s
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,16 +69,20 @@ def upload_store(
     names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST_NAME)
     sizes = {name: regular_size(folder / name) for name in names}
     known = client.list() if resumes else {}
-    done = 0
+    done, total = 0, sum(sizes.values())
     for name, num_bytes in sizes.items():
         if name not in known or known[name].num_bytes != num_bytes:
-            _put_file(client, folder / name, lambda more, done=done: progress(done + more, sum(sizes.values())))
+            _put_file(client, folder / name, partial(_report, progress, done, total))
         done += num_bytes
-        progress(done, sum(sizes.values()))
+        progress(done, total)
     _check_sizes(client, client.list(), sizes)
     _commit(client, (folder / MANIFEST_NAME).read_bytes(), digest)
     _remove_claim(client, digest)
     return True
+
+
+def _report(progress: Progress, done: int, total: int, more: int) -> None:
+    progress(done + more, total)
 
 
 def _digest_there(client: Client) -> str | None:
