@@ -29,6 +29,7 @@ CONTENTS = {
         "guides/python-writer",
         "guides/plans",
         "guides/slices",
+        "guides/changing-a-run",
         "guides/packing",
         "guides/training",
         "guides/huggingface",

@@ -75,7 +75,7 @@ def kill_all(process: subprocess.Popen) -> None:
 def lines_of(text: str) -> Lines:
     """The complete lines of a run."""
     lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-    return {line["step"]: line for line in lines}
+    return {line["step"]: line for line in lines if "step" in line}
 
 
 def run(*arguments: object) -> str:

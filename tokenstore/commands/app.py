@@ -12,6 +12,7 @@ from rich.console import Console
 
 import tokenstore
 from tokenstore.commands.adopt import adopt
+from tokenstore.commands.amend import amend
 from tokenstore.commands.append import append
 from tokenstore.commands.build import build
 from tokenstore.commands.entry import INTERRUPTED
@@ -32,7 +33,19 @@ EXIT_CODES = (
     " 4 damage found (verify); 130 interrupted (run the same build or append again to resume)."
 )
 
-COMMANDS: tuple[Callable[..., int], ...] = (build, adopt, append, merge, index, verify, inspect, plan, trace, report)
+COMMANDS: tuple[Callable[..., int], ...] = (
+    build,
+    adopt,
+    append,
+    merge,
+    index,
+    verify,
+    inspect,
+    plan,
+    amend,
+    trace,
+    report,
+)
 GUIDES = {  # by command: its page in docs/
     "build": "guides/building.md",
     "adopt": "guides/tokens-you-have.md",
@@ -42,6 +55,7 @@ GUIDES = {  # by command: its page in docs/
     "verify": "guides/operating.md",
     "inspect": "guides/operating.md",
     "plan": "guides/plans.md",
+    "amend": "guides/changing-a-run.md",
     "trace": "guides/tracing.md",
     "report": "guides/plans.md#checking-a-plan",
 }

@@ -7,6 +7,7 @@ plan_file.py    reads the fields of plan.yaml; yaml_text.py parses the YAML
 resolve.py      configuration and stores -> the sources of a run, each with its sequences per epoch
 stages.py       the stages of the run: weights and batch sizes
 feasibility.py  sources -> the schedule of the run, or why it is not feasible
+amend.py        other steps after some step, with the same history before it
 timeline.py     Timeline: the steps of a plan, states and histories of its runs
 plan.py         Plan: the pure function batch = f(step, rank), and everything that can be computed about a run
 history.py      history, fingerprint and state of a run (P10)

@@ -259,20 +259,31 @@ class Checked:
             if name not in known:
                 mistakes.add(f"{prefix}{name}", partial(_unknown_field, name, known))
 
-    def as_json(self) -> dict[str, Any]:
-        """The fields that differ from their defaults, as values of JSON: a Decimal is a string."""
+    def changed_fields(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, in dicts and lists. Numbers stay as they are, a Take is text."""
         found = {name: (getattr(self, name), default) for name, (_, default) in self._declared().items()}
-        return {name: _as_json(value) for name, (value, default) in found.items() if value != default}
+        return {name: _plain(value) for name, (value, default) in found.items() if value != default}
+
+    def as_json(self) -> dict[str, Any]:
+        """`changed_fields` as values of JSON: an exact number that is not an integer is a string."""
+        found: dict[str, Any] = _as_json(self.changed_fields())
+        return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Checked):
+        return value.changed_fields()
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, Take):
+        return str(value)
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value
 
 
 def _as_json(value: Any) -> Any:
-    if isinstance(value, Checked):
-        return value.as_json()
     if isinstance(value, dict):
         return {name: _as_json(each) for name, each in value.items()}
-    if isinstance(value, Take):
-        return str(value)
-    if isinstance(value, tuple):
+    if isinstance(value, list):
         return [_as_json(each) for each in value]
     return str(value) if isinstance(value, Decimal | Fraction) else value
 

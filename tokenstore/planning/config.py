@@ -28,7 +28,7 @@ from tokenstore.planning.checks import (
     text,
 )
 from tokenstore.planning.contradictions import contradictions
-from tokenstore.planning.plan_file import read_yaml
+from tokenstore.planning.plan_file import read_yaml, write_yaml
 from tokenstore.store.remote import is_url
 
 MOST = 1 << 48  # upper limit of every count; ORD-10 limits their products, checked when the schedule is computed
@@ -312,6 +312,18 @@ class PlanConfig(Checked):
             return cls(**fields)
         except ConfigError as error:
             raise ConfigError(f"{error} ({path})") from None
+
+    def save(self, path: str | Path, comment: str = "") -> None:
+        """Write the configuration to a YAML file that `load` reads, replacing the file atomically.
+
+        Args:
+            path: the file. Paths of stores inside its folder are written relative to it.
+            comment: text of a comment in its first line.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        write_yaml(Path(path), self.changed_fields(), comment)
 
     @property
     def drawn_sources(self) -> tuple[str, ...]:

@@ -121,6 +121,16 @@ def check_same_history(saved: str, mine: str, step: int, stores: Mapping[str, St
     )
 
 
+def check_unchanged(what: str, before: str, after: str, step: int) -> None:
+    """StateMismatchError if the histories of steps [0, step) of two plans differ. `what` begins the message."""
+    if before != after:
+        fields = describe(differences(json.loads(before), json.loads(after)))
+        raise StateMismatchError(
+            f"{what}: the steps before {step} would change: {fields}; a plan may only change later steps, as"
+            f" plan.amended({step}, ...) does"
+        )
+
+
 def _parsed(history: str) -> Any:
     """Parse the history in a state, which may be forged."""
     try:

@@ -20,6 +20,7 @@ from tokenstore.batches.spans import DOCUMENT, DOCUMENT_START, LENGTH, SPAN_STOR
 from tokenstore.batches.tables import Tables
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.order.rank_rows import check_split, first_row
+from tokenstore.planning.amend import Changes, amended_config
 from tokenstore.planning.config import Number, PlanConfig, RunFields, SourceConfig, SourceFields
 from tokenstore.planning.feasibility import (
     check_stores,
@@ -31,6 +32,7 @@ from tokenstore.planning.feasibility import (
     warn_of_shared_documents,
 )
 from tokenstore.planning.find import Finder, Occurrence
+from tokenstore.planning.history import check_unchanged
 from tokenstore.planning.notebook import plan_html
 from tokenstore.planning.progress import PieceLengths, SourceProgress, metrics_of, piece_lengths, progress_of
 from tokenstore.planning.resolve import resolve_sources
@@ -162,6 +164,38 @@ class Plan(Timeline):
         config = replace(self.config, sources=sources)
         packed = zlib.compress(pickle.dumps((config, digests, self.allow_links, self.remote)))
         return _reopen, (packed,)  # compressed, because it is sent to every worker
+
+    def amended(self, from_step: int, **changes: Unpack[Changes]) -> "Plan":
+        """A plan with the same steps [0, from_step) and other steps after them.
+
+        A state that was saved at or before `from_step` resumes in it. Stages after `from_step` stay. The versions of the
+        stores are set in the new configuration, so that it keeps its history when they grow. `config.save` writes it to a file.
+
+        Args:
+            from_step: the first step that may change: 1 or more.
+            changes: one or more of `weights` (of all sources that take part from then on), `global_batch_size`,
+                `batch_ramp`, `sources` (new ones by name, with a weight in `weights`), `skip_steps` (ranges to skip too) and
+                `num_steps` (a number, `first_exhausted`, `all_exhausted` or `endless`).
+
+        Raises:
+            ConfigError: a change is invalid, or the new plan is infeasible.
+            StateMismatchError: steps before `from_step` would change too.
+            ValueError: the plan has no such step.
+
+        Example:
+            >>> plan = plan.amended(5000, weights={"web": 0.5, "code": 0.5})
+            >>> plan.config.save("plan.yaml")
+        """
+        from_step = self.check_start(from_step)
+        versions = {name: store.version for name, store in self.stores.items()}
+        sources = {
+            name: replace(source, version=versions[name]) if name in versions else source
+            for name, source in self.config.sources.items()
+        }
+        config = amended_config(replace(self.config, sources=sources), self.num_sequences, from_step, changes)
+        plan = Plan(config, self.allow_links)
+        check_unchanged("amend", self.history(from_step), plan.history(from_step), from_step)
+        return plan
 
     def __repr__(self) -> str:
         steps = "endless" if self.num_steps is None else f"{self.num_steps} steps"

@@ -1,10 +1,12 @@
-"""Reads the fields of a plan file."""
+"""Reads and writes the fields of a plan file."""
 
 from pathlib import Path
 from typing import Any
 
 from tokenstore.errors import ConfigError
 from tokenstore.outside import MAX_PLAN_BYTES, read_file
+from tokenstore.store.remote import is_url
+from tokenstore.store.writing import write_atomically
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -37,3 +39,30 @@ def read_yaml(path: Path) -> dict[str, Any]:
         kind = type(fields).__name__
         raise ConfigError(f"plan: expected fields such as sequence_length and sources, found {kind} ({path})")
     return fields
+
+
+def write_yaml(path: Path, fields: dict[str, Any], comment: str = "") -> None:
+    """Write fields to a YAML file, which is replaced atomically. `comment`: its first line.
+
+    Paths of sources are relative to the file if they are inside its folder, and absolute otherwise.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+    from tokenstore.planning.yaml_text import dump
+
+    sources = {name: _moved(source, path.parent) for name, source in fields["sources"].items()}
+    text = dump({**fields, "sources": sources})
+    first = f"# {' '.join(comment.split())}\n" if comment else ""
+    try:
+        write_atomically(path, f"{first}{text}".encode())
+    except OSError as error:
+        raise ConfigError(f"plan: cannot write {path}: {error.strerror}; choose another file") from error
+
+
+def _moved(source: dict[str, Any], folder: Path) -> dict[str, Any]:
+    given = source.get("path")
+    if given is None or is_url(given):
+        return source
+    path, folder = Path(given).absolute(), folder.absolute()
+    return {**source, "path": str(path.relative_to(folder) if path.is_relative_to(folder) else path)}

@@ -1,6 +1,8 @@
-"""Parses YAML with limits: a short text can be nested deeply, refer to itself, or expand without end."""
+"""Parses YAML with limits, because a short text can be nested deeply, refer to itself, or expand without end; writes YAML."""
 
 from collections import Counter
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any, NoReturn
 
 import yaml
@@ -67,6 +69,32 @@ class _Loader(yaml.SafeLoader):
 
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
 _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_number)
+
+
+def dump(fields: dict[str, Any]) -> str:
+    """Fields as YAML: a line per field, with inner lists and mappings in one line each. Numbers are written exactly."""
+    text: str = yaml.dump(
+        fields, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=120
+    )
+    return text
+
+
+class _Dumper(yaml.SafeDumper):
+    """The safe dumper, which also writes a Decimal as a number and a Fraction as p/q."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_exact(self, value: Decimal) -> yaml.Node:
+        text = f"{value:f}"
+        return self.represent_scalar(f"tag:yaml.org,2002:{'float' if '.' in text else 'int'}", text)
+
+    def represent_ratio(self, value: Fraction) -> yaml.Node:
+        return self.represent_str(str(value))
+
+
+_Dumper.add_representer(Decimal, _Dumper.represent_exact)
+_Dumper.add_representer(Fraction, _Dumper.represent_ratio)
 
 
 def _parts(node: yaml.Node) -> list[yaml.Node]:

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any, Generic, Literal, Self, Unpack, overload
 
 import torch
+from torch.utils.data import get_worker_info
 
 from tokenstore.batches.sampler import Place
-from tokenstore.errors import StateMismatchError
+from tokenstore.errors import ConfigError, StateMismatchError
+from tokenstore.planning.history import check_unchanged
 from tokenstore.planning.plan import Plan, as_plan
 from tokenstore.torch_data.devices import check_device, check_pinned, on_device, use_device
 from tokenstore.torch_data.formats import DictFormat, TupleFormat
@@ -303,6 +305,42 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         given = rest_of_step(self.plan, step, given, self._inside_step)
         self._go_to(step, given)
         self._loaded = True
+
+    def switch_plan(self, plan: Plan | str | Path) -> None:
+        """Continue with another plan, whose steps up to `step` are the same; usually made by `plan.amended(loader.step, ...)`.
+
+        Call it between steps, on all ranks at the same step and with equal plans. It may be called in the middle of a loop.
+        Batches that were made ahead are discarded. A later state is one of the new plan.
+
+        Args:
+            plan: a Plan, or the path of a plan file.
+
+        Raises:
+            StateMismatchError: the steps before `step` would change; the message names the fields that differ.
+            ConfigError: the loader is inside a step, or in a worker process of a DataLoader; or a step of the plan does not divide
+                evenly among the ranks.
+
+        Example:
+            >>> if loader.step_ended and loader.step == 1000:
+            ...     loader.switch_plan(loader.plan.amended(1000, weights={"web": 0.5, "code": 0.5}))
+        """
+        if get_worker_info() is not None:
+            raise ConfigError(
+                "switch_plan: a worker process of a DataLoader cannot change the plan of the others; use TokenLoader in the"
+                " training process, or a new DataLoader over TokenDataset(plan, step=...)"
+            )
+        if self._given:
+            raise ConfigError(
+                f"switch_plan: expected a call between steps, found the loader inside step {self._step}, after"
+                f" {self._given} of its {self.plan.global_batch_size(self._step)} sequences; wait until loader.step_ended"
+            )
+        plan = as_plan(plan)
+        step = plan.check_start(self._step)
+        check_unchanged("switch_plan", self.plan.history(step), plan.history(step), step)
+        split = self._process_split.of_plan(plan)
+        self.close()
+        self.plan, self._process_split, self._end = plan, split, _last_given(plan)
+        self._go_to(step, 0)
 
     def metrics(self) -> dict[str, int | float]:
         """The progress of the run at `step`, for its log. The same on every rank; see `tokenstore.planning.progress`."""

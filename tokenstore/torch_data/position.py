@@ -3,6 +3,7 @@
 A position is a step and the number of its rows, over all ranks, that were already returned (`given`).
 """
 
+import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -235,6 +236,12 @@ class ProcessSplit:
         if (place := self.rank.now()) != self._split.place:
             self._split = replace(self._split, place=place)
         return self._split
+
+    def of_plan(self, plan: Plan) -> "ProcessSplit":
+        """The same split of another plan. Raises: ConfigError: a step of it does not divide evenly among the ranks."""
+        made = copy.copy(self)
+        made._split = replace(self.now(), plan=plan)
+        return made
 
     def fix(self) -> Split:
         """The Split of this process, which is constant from now on."""

@@ -8,6 +8,7 @@
     plan_epochs.steps_of_epochs        how many steps a number of epochs takes
     plan_curves.mixture_over_steps     shares and epochs of every source at points of a run
     plan_diff.compare_plans            the first step at which two plans differ, and what differs
+    plan_amendment.compare_amended     the mixture, the end and the batch size before and after an amendment
     trace.trace_rows, appearances      every sequence of a step; every step in which a document appears
 
 `--json` prints these dataclasses: their attributes are its keys.
@@ -18,6 +19,7 @@
     plan                               {plan: PlanSummary, ranks: PlanRanks}
     plan --epochs                      {epoch_steps: [EpochSteps]}
     plan --diff, trace --diff          PlanDifference
+    amend                              {amendment: PlanAmendment, plan: fields of the new plan, output}
     trace --step                       {step: TracedStep, rank, rows: [TracedRow], no_text}
     trace --document                   {source, document, appearances: [Appearance], complete}
     report                             report.StoreReport or report.PlanReport
