@@ -41,6 +41,8 @@ LIBRARIES = {  # the only folders and modules that may import a library
         "store/writing.py",
         "store/work.py",
         "store/remote/library.py",  # a file in memory, for the copy of a library
+        "store/remote/mirror_file.py",  # descriptors of cache files, and locks on them
+        "store/remote/mirrors.py",
         "store/private.py",  # process numbers, to know whose a folder is
         "outside.py",
         "paths.py",
@@ -50,7 +52,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
     "mmap": {"store/writing.py", "store/maps.py", "batches/sigbus.py"},  # sigbus.py only reads the page size
     "ctypes": {"store/maps.py"},
     "obstore": {"store/remote/library.py"},
-    "fcntl": {"store/work.py"},
+    "fcntl": {"store/work.py", "store/remote/mirror_file.py", "store/remote/mirrors.py"},
     "resource": {"store/files.py"},
     "tokenizers": {"tokenizer"},
     "tiktoken": {"tokenizer"},
@@ -80,6 +82,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
         "store/pin.py",
         "store/verify_files.py",
         "store/remote/downloads.py",
+        "store/remote/token_files.py",
     },
     "yaml": {"planning/yaml_text.py"},
     "rich": {"commands"},
@@ -304,6 +307,7 @@ def test_files_are_created_exclusively() -> None:
         for node in ast.walk(function)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("open", "os.open")
     }
-    assert opens == {"opened_folder", "create", "create_descriptor", "append_file"}  # append_file only reads
+    # `append_file` only reads; `open_to_fill` opens files of a cache, which hold what a checksum or an ETag has confirmed
+    assert opens == {"opened_folder", "create", "create_descriptor", "append_file", "open_to_fill"}
     for name in ("store/writing.py", "store/work.py"):
         assert not re.search(r"os\.chmod|O_TRUNC|ftruncate", source_of(name))

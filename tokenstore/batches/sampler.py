@@ -21,6 +21,7 @@ from tokenstore.batches.gather import IGNORE, gather
 from tokenstore.batches.masks import MASK_WORDS
 from tokenstore.batches.packings import Packings
 from tokenstore.batches.planner import plan_spans
+from tokenstore.batches.remote_rows import Coming, RemoteRows
 from tokenstore.batches.sigbus import Guard
 from tokenstore.batches.spans import CONTINUES, LENGTH, MEMORY, SPAN_COLUMNS
 from tokenstore.batches.tables import NOT_PACKED, OK, REPORT_SIZE, TOKEN_BYTES, VOCAB_SIZE, Tables
@@ -80,18 +81,26 @@ class PlannedRows:
             address.
         spans_at: address of `spans`.
         clock: number of the call that planned it. Maps that its spans use may have been released since then.
+        coming: what must arrive from a URL before it is copied; None if nothing must.
     """
 
-    __slots__ = ("_first", "_plan", "clock", "num_rows", "spans_at", "starts_at")
+    __slots__ = ("_first", "_plan", "clock", "coming", "num_rows", "spans_at", "starts_at")
 
     def __init__(self, plan: _Plan, first: int, num_rows: int, starts_at: int, spans_at: int, clock: int):
         self._plan, self._first, self.num_rows = plan, first, num_rows
         self.starts_at, self.spans_at, self.clock = starts_at, spans_at, clock
+        self.coming: Coming | None = None
 
     @property
     def rows(self) -> np.ndarray:
         """int64[num_rows, 2], source and sequence number of each row; source -1 is a row of padding."""
         return self._plan.rows[self._first : self._first + self.num_rows]
+
+    @property
+    def spans(self) -> np.ndarray:
+        """The spans of all rows, int64[n, SPAN_COLUMNS]."""
+        first, stop = self._plan.starts[[self._first, self._first + self.num_rows]].tolist()
+        return self._plan.spans[first:stop]
 
     def row_spans(self) -> list[np.ndarray]:
         """The spans of each row, int64[n, SPAN_COLUMNS]; see `spans` for the columns."""
@@ -107,7 +116,11 @@ class PlannedRows:
 
 
 class Sampler:
-    """Locates, plans and copies rows. It owns the argument block, the scratch arrays and the maps of its tables."""
+    """Locates, plans and copies rows. It owns the argument block, the scratch arrays and the maps of its tables.
+
+    Attributes:
+        remote: fetches what is at URLs; None if no store is.
+    """
 
     def __init__(self, order: Order, tables: Tables, packings: Packings):
         self._order = order
@@ -120,6 +133,7 @@ class Sampler:
         self._report = self._block[REPORT : REPORT + REPORT_SIZE]
         self._mask_scratch = np.empty(MASK_WORDS, np.uint64)
         self._token_bytes = int(tables.stores[0, TOKEN_BYTES])  # all stores of a plan have one tokenizer, so one dtype
+        self.remote = RemoteRows(tables.open_stores, order.sequence_length) if tables.has_remote else None
         self._borders = np.empty(0, np.int32)
         self._set_constants()
         self._room = 0
@@ -192,9 +206,18 @@ class Sampler:
     # ---- rows -> spans
 
     def plan(self, rows: np.ndarray, sizes: Iterable[int] | None = None) -> list[PlannedRows]:
-        """Find the tokens of located rows without reading them. sizes: rows per microbatch, in total all rows; None:
-        one microbatch.
+        """Find the tokens of located rows without reading them. Those at a URL are requested.
+
+        sizes: rows per microbatch, in total all rows; None: one microbatch.
         """
+        planned = self._plan(rows, sizes)
+        if self.remote is not None:
+            for each in planned:
+                each.coming = self.remote.request(each.spans)
+        return planned
+
+    def _plan(self, rows: np.ndarray, sizes: Iterable[int] | None = None) -> list[PlannedRows]:
+        """Like `plan`, without requests."""
         self._clock += 1
         if len(rows) > self._room:
             self._make_scratch(len(rows))
@@ -272,6 +295,9 @@ class Sampler:
         while True:
             if planned.clock <= self._tables.lost:  # its maps may be released
                 (planned,) = self.plan(planned.rows)
+            if planned.coming is not None and not planned.coming.wait():  # the cache is full or was removed
+                (planned,) = self.plan(planned.rows)
+                continue
             block[words.NUM_ROWS] = planned.num_rows
             block[words.STARTS], block[words.SPANS] = planned.starts_at, planned.spans_at
             if coming is None:
@@ -294,7 +320,7 @@ class Sampler:
         block = self._words
         block[words.CROSS] = False
         try:
-            return self.plan(rows)[0].row_spans()
+            return self._plan(rows)[0].row_spans()
         finally:
             block[words.CROSS] = self._order.cross_document_targets
 

@@ -36,6 +36,9 @@ FILE_COLUMNS = 5
 # its tokens found (0: no such document); NOT_PACKED: source, epoch
 OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY, BAD_INDEX, NOT_PACKED = range(6)
 REPORT_SIZE = 5
+# ADDRESS of a file at a URL that is not mapped; `remote_rows` replaces addresses from there on. No memory is there, and 8
+# times such an address fits int64
+VIRTUAL = 1 << 57
 
 
 class Tables:
@@ -47,10 +50,13 @@ class Tables:
         files: int64[num_files, FILE_COLUMNS]; ADDRESS is 0 for a file that is not mapped.
         lost: clock of the latest use of any map that has been released.
         pace: decides when `check_files` is due.
+        open_stores: the stores.
+        has_remote: whether a store has its tokens at a URL.
     """
 
     def __init__(self, stores: Mapping[str, Store], sources: Sequence[Source], seed: int):
-        self._stores = list(stores.values())
+        self.open_stores = self._stores = list(stores.values())
+        self.has_remote = any(store.token_files is not None for store in self._stores)
         self._owners: list[tuple[int, int]] = []  # for each file: its store, and its number there
         self.stores = np.zeros((len(stores), STORE_COLUMNS), np.int64)
         files: list[tuple[int, ...]] = []
@@ -92,7 +98,8 @@ class Tables:
         began = monotonic()
         held: list[list[int]] = [[] for _ in self._stores]
         for number, file in map(self._owners.__getitem__, self._held):
-            held[number].append(file)
+            if not self._is_remote(number, file):  # of those, the manifest and the ETag of every answer are checked
+                held[number].append(file)
         for store, files in zip(self._stores, held, strict=True):
             store.check_files(files)
         self.pace.checked(began)
@@ -108,7 +115,24 @@ class Tables:
         starts[:] = 0
         self._held.clear()
         number, file_in_store = self._owners[int(file)]
+        remote = self._stores[number].token_files
+        if remote is not None and self._is_remote(number, file_in_store):
+            remote.refuse_cut(file_in_store)
         self._stores[number].check_content(file_in_store)
+
+    def _is_remote(self, number: int, file_in_store: int) -> bool:
+        """Whether a file has its tokens or masks at a URL."""
+        files = self._stores[number].token_files
+        return files is not None and file_in_store < len(files.num_bytes)
+
+    def _map(self, number: int, file_in_store: int) -> np.ndarray | None:
+        """A file in a map of our own, because a `Guard` may put zeros into it. None if it is at a URL and has no mirror."""
+        store = self._stores[number]
+        if store.token_files is None or not self._is_remote(number, file_in_store):
+            return store.map(file_in_store)
+        array = store.token_files.map(file_in_store)
+        shards = store.shards()
+        return array if array is None or file_in_store >= len(shards) else array[shards[file_in_store].first_byte :]
 
     def resolve(self, report: np.ndarray, clock: int) -> None:
         """Map the file that a kernel requested in `report`, or raise an error for the damage that it found.
@@ -126,7 +150,9 @@ class Tables:
         store = self._stores[number]
         if report[0] == NOT_MAPPED:
             self._make_room(clock)
-            array = store.map(file_in_store)  # a map of our own: a `Guard` may put zeros into it
+            if (array := self._map(number, file_in_store)) is None:
+                self.files[file, ADDRESS] = VIRTUAL
+                return
             self._held[file] = array
             self.files[file, NUM_BYTES] = array.nbytes
             self.files[file, ADDRESS] = array.ctypes.data

@@ -35,17 +35,35 @@ def map_array(path: Path, dtype: np.dtype, count: int, allow_links: Path | None 
             raise TokenStoreError(f"file: cannot map {path.name}: {error} ({path}); {advice}") from error
 
 
+def map_shared(descriptor: int, dtype: np.dtype, count: int, offset: int = 0, writable: bool = False) -> np.ndarray:
+    """Map dtype[count] of an open file from `offset` (a multiple of the page size) on, in memory shared with its other users.
+
+    Raises:
+        OSError: it cannot be mapped.
+    """
+    return np.asarray(_Map(descriptor, dtype, count, offset, mmap.MAP_SHARED, writable))
+
+
 class _Map:
-    """A read-only memory map that exists as long as an array of it.
+    """A memory map that exists as long as an array of it.
 
     It does not use Python's mmap, which before 3.13 keeps a descriptor per map: a corpus can have more shards than a process may
-    open files. The map is private because some network file systems support no other kind; pages that are only read are shared all
-    the same.
+    open files. A map of a store is private because some network file systems support no other kind; pages that are only read are
+    shared all the same.
     """
 
-    def __init__(self, descriptor: int, dtype: np.dtype, count: int):
+    def __init__(
+        self,
+        descriptor: int,
+        dtype: np.dtype,
+        count: int,
+        offset: int = 0,
+        kind: int = mmap.MAP_PRIVATE,
+        writable: bool = False,
+    ):
         self._num_bytes, self._unmap = count * dtype.itemsize, _library().munmap
-        self._address = _library().mmap(None, self._num_bytes, mmap.PROT_READ, mmap.MAP_PRIVATE, descriptor, 0)
+        access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+        self._address = _library().mmap(None, self._num_bytes, access, kind, descriptor, offset)
         if self._address == _MAP_FAILED:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
@@ -53,7 +71,7 @@ class _Map:
             "version": 3,
             "typestr": dtype.str,
             "shape": (count,),
-            "data": (self._address, True),  # read-only
+            "data": (self._address, not writable),
         }
 
     def __del__(self) -> None:

@@ -36,6 +36,7 @@ from tokenstore.store.metadata import MetadataReader
 from tokenstore.store.pin import Pace, Pin
 from tokenstore.store.remote.array import RemoteArray
 from tokenstore.store.remote.index_files import RemoteFiles
+from tokenstore.store.remote.token_files import TokenFiles
 
 _INT64 = np.dtype("<i8")
 _BYTE = np.dtype("u1")
@@ -55,6 +56,7 @@ class StoreFiles:
         manifest: description of the contents (FMT-5).
         version: 1, plus one for every append (FMT-13).
         allow_links: as in `open_store`, absolute.
+        token_files: the shards and masks of a store at a URL; None if they are files in the store's directory.
     """
 
     def __init__(
@@ -73,6 +75,10 @@ class StoreFiles:
         self._pin = Pin(path, version, check == "sizes" and remote is None, allow_links)
         self.manifest = self._pin.manifest
         self.version = self.manifest.version
+        self.token_files: TokenFiles | None = None
+        if remote is not None:
+            known, options = remote.infos.known, remote.options
+            self.token_files = TokenFiles(remote.client, self.manifest, known, options, self.block_checksums)
         self._check = check
         self._boundaries = self.number_of(BOUNDARIES_NAME)
         self._inputs: Inputs | None = None
@@ -282,6 +288,8 @@ class StoreFiles:
     def _read(self, number: int, start: int, stop: int) -> np.ndarray:
         """uint8[stop - start], bytes of a file of a store at a URL."""
         assert self.remote is not None
+        if self.token_files is not None and number < self._num_token_files:
+            return self.token_files.read(number, start, stop)
         name = self._pin.entry(number)[0]
         return self.remote.client.get(name, start, stop, self.remote.infos[name]).data
 

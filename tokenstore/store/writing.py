@@ -13,6 +13,7 @@ import errno
 import mmap
 import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -181,6 +182,46 @@ def new_mapped_file(path: Path, num_bytes: int) -> Iterator[np.ndarray]:
         sync(file)
 
 
+def create_sparse(path: Path, num_bytes: int, offset: int, data: bytes) -> None:
+    """Create a file of `num_bytes` zeros that takes no space, with `data` at `offset`; visible only when it is complete.
+
+    If the name is in use, nothing is changed: another process was faster.
+    """
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{TEMPORARY_SUFFIX}")
+    try:
+        with create_again(temporary, buffering=0) as file:
+            os.pwrite(file.fileno(), b"\0", num_bytes - 1)
+            os.pwrite(file.fileno(), data, offset)
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path, follow_symlinks=False)
+    finally:
+        remove(temporary)
+
+
+def create_if_missing(path: Path) -> Path:
+    """Create an empty file, unless the name is in use. Returns `path`."""
+    with contextlib.suppress(FileExistsError):
+        create(path).close()
+    return path
+
+
+def open_to_fill(path: Path) -> int:
+    """A descriptor of an existing regular file that this package made, for reading and writing. OSError if it is a link."""
+    return os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+
+
+def write_at(descriptor: int, data: memoryview, offset: int) -> None:
+    """Write all of `data` at `offset` of an open file."""
+    while data:
+        done = os.pwrite(descriptor, data, offset)
+        data, offset = data[done:], offset + done
+
+
+def sync_data(descriptor: int) -> None:
+    """Flush what was written to an open file, by any process, to the disk."""
+    os.fdatasync(descriptor)
+
+
 def remove(path: Path) -> None:
     """Remove a file or link by its name, if it exists. OSError for a folder."""
     with contextlib.suppress(FileNotFoundError):
@@ -201,6 +242,12 @@ def remove_tree(path: Path) -> None:
         return
     with contextlib.suppress(FileNotFoundError):
         shutil.rmtree(path)
+
+
+def remove_empty_folder(path: Path) -> None:
+    """Remove a folder if it is empty."""
+    with contextlib.suppress(OSError):
+        os.rmdir(path)
 
 
 def new_folder(path: Path) -> None:

@@ -101,8 +101,7 @@ class BatchMaker:
         bursts = Bursts(readahead)
         while True:
             reach = bursts.reach()  # `readahead` during a burst, otherwise 0
-            if len(waiting) <= max(reach, 1):
-                ahead.plan(waiting, reach)
+            self._plan_ahead(ahead, waiting, reach)
             if not waiting:
                 return
             if reach:
@@ -110,6 +109,19 @@ class BatchMaker:
                     prefetch_pages(self.sampler.ranges(planned, first_row))
             place, planned = waiting.popleft()
             yield place, self._make(planned, waiting[0][1] if waiting else None)
+
+    def _plan_ahead(self, ahead: "_Planning", waiting: deque[tuple[Place, PlannedRows]], reach: int) -> None:
+        """Plan until the next microbatch is known; with stores at URLs, until there are enough requests to hide their latency."""
+        remote = self.sampler.remote
+        if remote is None:
+            if len(waiting) <= max(reach, 1):
+                ahead.plan(waiting, reach)
+            return
+        while len(waiting) <= max(reach, 1) or len(waiting) * waiting[-1][1].num_rows < remote.ahead_rows:
+            count = len(waiting)
+            ahead.plan(waiting, 0)
+            if len(waiting) == count:
+                return
 
     def _make(self, planned: PlannedRows, coming: PlannedRows | None) -> Any:
         """The batch of planned rows. The tokens of the next batch, `coming`, are prefetched meanwhile."""

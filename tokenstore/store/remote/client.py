@@ -1,6 +1,6 @@
 """Reads and writes objects of a folder on object storage: exact ranges, checked, with retries until a deadline.
 
-obstore's blocking calls release the GIL, so requests are made side by side by threads of `Requests`. Each process has its own
+obstore's blocking calls release the GIL, so requests are made side by side by the threads of `workers`. Each process has its own
 obstore object: a client can be pickled, copied and used after a fork.
 """
 
@@ -25,6 +25,14 @@ DEADLINE = 120.0  # seconds
 _STALLED, _WHOLE = 1 / 8, 1 / 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 8.0  # seconds between attempts: doubled each time, with jitter
 _T = TypeVar("_T")
+
+
+_stopping = threading.Event()
+
+
+def stop_retrying() -> None:
+    """Let requests that fail from now on end without another attempt, because the process ends."""
+    _stopping.set()
 
 
 class MissingObject(CorruptionError):
@@ -83,7 +91,6 @@ class Client:
     def _renew(self) -> None:
         self._lock = threading.Lock()
         self._store: Any = None
-        self._closing = threading.Event()
 
     def __reduce__(self) -> tuple[type["Client"], tuple[Location, float]]:
         return Client, (self.location, self.deadline)
@@ -213,11 +220,6 @@ class Client:
 
         self.write(name, request)
 
-    def close(self) -> None:
-        """Let requests that fail from now on end without another attempt. The client can be used again."""
-        self._closing.set()
-        self._closing = threading.Event()
-
     # ---- attempts
 
     def _connected(self) -> Any:
@@ -231,7 +233,7 @@ class Client:
         self, place: str, attempt: Callable[[], _T], pinned: ObjectInfo | None = None, verb: str = "read"
     ) -> _T:
         """The result of `attempt`, called again while that may help and the deadline allows."""
-        began, pause, count, closing = monotonic(), _FIRST_PAUSE, 0, self._closing
+        began, pause, count = monotonic(), _FIRST_PAUSE, 0
         while True:
             with self._lock:
                 self.counters.requests += 1
@@ -250,7 +252,7 @@ class Client:
             self._refuse_if_final(f"{verb} {place}", failure, count, pinned)
             jitter = monotonic_ns() // 1000 % 1000 / 1000
             wait = pause * (0.5 + jitter / 2)
-            if monotonic() + wait - began > self.deadline * (1 - _WHOLE) or closing.wait(wait):
+            if monotonic() + wait - began > self.deadline * (1 - _WHOLE) or _stopping.wait(wait):
                 self._refuse(f"{verb} {place}", failure, count, monotonic() - began)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

@@ -22,10 +22,15 @@ _Listed = dict[str, ObjectInfo]
 
 
 class Infos(Mapping[str, ObjectInfo]):
-    """Size and ETag of the objects of a store: as listed when it was opened, or asked for when they are first used."""
+    """Size and ETag of the objects of a store: as listed when it was opened, or asked for when they are first used.
+
+    Attributes:
+        known: those that are known. Whoever reads an object of which nothing is known adds it.
+    """
 
     def __init__(self, client: Client, names: Iterable[str], listed: _Listed | None):
-        self._client, self._names, self._known = client, list(names), {} if listed is None else listed
+        self._client, self._names = client, list(names)
+        self.known = {} if listed is None else listed
         self._is_listed = listed is not None
 
     def __getitem__(self, name: str) -> ObjectInfo:
@@ -35,9 +40,9 @@ class Infos(Mapping[str, ObjectInfo]):
             CorruptionError: there is no such object.
             RemoteError: the server cannot be asked.
         """
-        if name not in self._known:
-            self._known[name] = self._client.head(name)  # raises if there is none, also for a listed folder
-        return self._known[name]
+        if name not in self.known:
+            self.known[name] = self._client.head(name)  # raises if there is none, also for a listed folder
+        return self.known[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -48,7 +53,7 @@ class Infos(Mapping[str, ObjectInfo]):
     def check_sizes(self, sizes: Mapping[str, int], url: str) -> None:
         """CorruptionError if a listed object has another size, or is missing. Without a list, nothing is checked now."""
         for name, num_bytes in sizes.items() if self._is_listed else ():
-            found = self._known.get(name)
+            found = self.known.get(name)
             if found is None or found.num_bytes != num_bytes:
                 what = "none" if found is None else f"{found.num_bytes} bytes"
                 raise CorruptionError(

@@ -1,0 +1,229 @@
+"""Rows of stores at URLs: fetches what planned spans need, while earlier batches are copied and trained on.
+
+The planner writes addresses as if every file were mapped. Those of a remote file are VIRTUAL, unless the file has a mirror,
+which is mapped like a local file. Before a microbatch is copied, its spans point to memory that has the bytes:
+
+- without a mirror, to a buffer of the microbatch, which threads fill with exact ranges;
+- with a mirror, to the map, after the blocks that were absent have been fetched; or to such a buffer, for the first rows and
+  where blocks would come too late, as long as this adds little to what the mirror takes.
+"""
+
+from collections.abc import Sequence
+from time import monotonic
+from typing import NamedTuple
+
+import numpy as np
+
+from tokenstore.batches.spans import CONTINUES, LENGTH, MASK, MEMORY, SPAN_STORE, START
+from tokenstore.batches.tables import VIRTUAL
+from tokenstore.store import Store
+from tokenstore.store.remote.mirror import Mirror
+from tokenstore.store.remote.token_files import PART_BYTES, TokenFiles
+from tokenstore.store.remote.workers import MOST_THREADS, Group, generation
+
+AHEAD_ROWS, AHEAD_BYTES = (
+    256,
+    32 << 20,
+)  # to plan ahead, so that threads have requests to make: at least two microbatches
+_SPAN_SHARE = 0.02  # of the bytes of a mirror that exact ranges may add
+_MANY_BLOCKS = MOST_THREADS  # coming blocks from which on another one would come too late
+_ALIGNMENT = 8
+
+
+class RemoteRows:
+    """Fetches the tokens and masks of planned rows, for one sampler."""
+
+    def __init__(self, stores: Sequence[Store], sequence_length: int):
+        self._stores = [_RemoteStore(store) if store.token_files is not None else None for store in stores]
+        self._has_started = False
+        row_bytes = max(store.dtype.itemsize for store in stores) * (sequence_length + 1)
+        self.ahead_rows = max(min(AHEAD_ROWS, AHEAD_BYTES // row_bytes), 1)
+
+    def request(self, spans: np.ndarray) -> "Coming | None":
+        """Request what the spans of a microbatch need, and let them point to where it will be.
+
+        Args:
+            spans: int64[n, SPAN_COLUMNS]. MEMORY and MASK of spans in remote stores are changed.
+
+        Returns:
+            What to wait for; None if everything is there.
+        """
+        coming = Coming()
+        for number, store in enumerate(self._stores):
+            if store is not None and len(mine := np.flatnonzero(spans[:, SPAN_STORE] == number)):
+                store.request(spans, mine, coming, urgent=not self._has_started)
+        self._has_started = True
+        return coming if coming.is_needed else None
+
+    def files_of(self, store: int) -> TokenFiles | None:
+        """The files of a store, if it is remote."""
+        found = self._stores[store]
+        return None if found is None else found.files
+
+
+class Coming:
+    """What a microbatch waits for. Its buffers exist as long as it does."""
+
+    def __init__(self) -> None:
+        self.group, self._generation = Group(), generation()
+        self.is_needed = False
+        self._buffers: list[np.ndarray] = []
+        self._blocks: list[tuple[Mirror, int, int]] = []
+        self._files: list[TokenFiles] = []
+
+    def buffer(self, files: TokenFiles, num_bytes: int) -> np.ndarray:
+        """A new buffer, uint8[num_bytes]."""
+        self.is_needed = True
+        self._files.append(files)
+        self._buffers.append(np.empty(num_bytes, np.uint8))
+        return self._buffers[-1]
+
+    def want(self, files: TokenFiles, mirror: Mirror, number: int, block: int) -> None:
+        """Wait for a block of a mirror too."""
+        self.is_needed = True
+        self._files.append(files)
+        self._blocks.append((mirror, number, block))
+        mirror.want(number, block, self.group)
+
+    def wait(self) -> bool:
+        """Wait until everything is there. False if the rows must be requested again: a block could not be kept, or this process
+        was forked since.
+
+        Raises:
+            TokenStoreError: something cannot be read, or is damaged.
+        """
+        if self._generation != generation():
+            return False
+        if not self.group.is_ready:
+            files, began = self._files[0], monotonic()
+            files.traffic.waits += 1
+            try:
+                self.group.wait(2 * max(each.client.deadline for each in self._files))
+            finally:
+                files.traffic.wait_seconds += monotonic() - began
+        else:
+            self.group.wait(0)  # raises an error of a job
+        is_whole = all(mirror.file(number).marks[block] for mirror, number, block in self._blocks)
+        if not is_whole:
+            for mirror in {mirror for mirror, _, _ in self._blocks}:
+                mirror.warn()
+        return is_whole
+
+
+class _RemoteStore:
+    """A store whose tokens are at a URL."""
+
+    def __init__(self, store: Store):
+        if store.token_files is None:
+            raise ValueError(f"store: expected one at a URL, found {store.path}")
+        self.files: TokenFiles = store.token_files
+        shards = store.shards()
+        self._first_tokens = np.array([shard.first_token for shard in shards], np.int64)
+        self._first_bytes = np.array([shard.first_byte for shard in shards], np.int64)
+        self._token_bytes, self._has_masks = store.dtype.itemsize, store.manifest.has_masks
+        self._num_shards = len(shards)
+
+    def request(self, spans: np.ndarray, mine: np.ndarray, coming: Coming, urgent: bool) -> None:
+        """Request the spans `mine` (int64[n], indices). urgent: the microbatch is needed at once."""
+        ranges, mirror = self._ranges_of(spans, mine), self.files.mirror
+        if mirror is not None:
+            if mirror.is_complete and not ranges.virtual.any():
+                self.files.traffic.cache_hits += len(mine)
+                return
+            ranges = self._from_mirror(mirror, ranges, coming, urgent)
+        if len(ranges.spans):
+            self._fetch(spans, ranges, coming)
+
+    def _ranges_of(self, spans: np.ndarray, mine: np.ndarray) -> "_Ranges":
+        """The bytes of files that spans consist of, and those of their masks."""
+        starts, counts = spans[mine, START], spans[mine, LENGTH] + spans[mine, CONTINUES]
+        shards = np.searchsorted(self._first_tokens, starts, side="right") - 1
+        at = starts - self._first_tokens[shards]
+        first = self._first_bytes[shards] + at * self._token_bytes
+        virtual = spans[mine, MEMORY] >= VIRTUAL
+        tokens = _Ranges(mine, shards, first, first + counts * self._token_bytes, np.full(len(mine), -1), virtual)
+        if not self._has_masks:
+            return tokens
+        virtual = spans[mine, MASK] >> 3 >= VIRTUAL
+        masks = _Ranges(mine, shards + self._num_shards, at >> 3, (at + counts + 7) >> 3, at & 7, virtual)
+        return tokens.joined(masks)
+
+    def _from_mirror(self, mirror: Mirror, ranges: "_Ranges", coming: Coming, urgent: bool) -> "_Ranges":
+        """Want the blocks of ranges that are absent; returns the ranges to fetch exactly instead."""
+        mapped = ranges.only(~ranges.virtual)
+        present, blocks = mirror.blocks_of(mapped.files, mapped.starts, mapped.stops)
+        absent = ranges.only(ranges.virtual).joined(mapped.only(~present))
+        self.files.traffic.cache_hits += int(present.sum())
+        self.files.traffic.cache_misses += len(absent.spans)
+        if not len(blocks) or not mirror.is_usable or self._may_be_exact(mirror, absent, urgent):
+            return absent
+        for number, block in blocks:
+            coming.want(self.files, mirror, number, block)
+        return ranges.only(ranges.virtual)
+
+    def _may_be_exact(self, mirror: Mirror, absent: "_Ranges", urgent: bool) -> bool:
+        """Whether to fetch exact ranges although there is a mirror: blocks would come too late, and it adds little."""
+        if not urgent and mirror.num_coming < _MANY_BLOCKS:
+            return False
+        return mirror.spend(int((absent.stops - absent.starts).sum()), int(self.files.num_bytes.sum() * _SPAN_SHARE))
+
+    def _fetch(self, spans: np.ndarray, ranges: "_Ranges", coming: Coming) -> None:
+        """Fetch exact ranges into a buffer, and let their spans point there. Ranges that touch are one request."""
+        merged, places = ranges.merged()
+        buffer = coming.buffer(self.files, sum(_room(stop - start) for _, start, stop in merged))
+        at, bases = 0, []
+        for number, start, stop in merged:
+            for first in range(start, stop, PART_BYTES):
+                part = buffer[at + first - start : at + min(first + PART_BYTES, stop) - start]
+                self.files.fetch_into(number, first, part, coming.group)
+            bases.append(buffer.ctypes.data + at - start)
+            at += _room(stop - start)
+        addresses = np.array(bases, np.int64)[places] + ranges.starts
+        is_mask = ranges.bits >= 0
+        spans[ranges.spans[~is_mask], MEMORY] = addresses[~is_mask]
+        spans[ranges.spans[is_mask], MASK] = 8 * addresses[is_mask] + ranges.bits[is_mask]
+
+
+def _room(num_bytes: int) -> int:
+    """Bytes of a buffer for a range: what follows it is aligned."""
+    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
+
+
+class _Ranges(NamedTuple):
+    """Ranges of bytes that spans consist of. A span with a mask has two.
+
+    Attributes:
+        spans: int64[n], index of the span.
+        files: int64[n], number of the file in the store.
+        starts, stops: int64[n], offsets, starts < stops.
+        bits: int64[n], for a mask the first token's bit in its first byte, otherwise -1.
+        virtual: bool[n], whether the file is not mapped.
+    """
+
+    spans: np.ndarray
+    files: np.ndarray
+    starts: np.ndarray
+    stops: np.ndarray
+    bits: np.ndarray
+    virtual: np.ndarray
+
+    def only(self, chosen: np.ndarray) -> "_Ranges":
+        """The ranges where bool[n] is True."""
+        return _Ranges(*(each[chosen] for each in self))
+
+    def joined(self, other: "_Ranges") -> "_Ranges":
+        """These ranges and others."""
+        return _Ranges(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
+
+    def merged(self) -> tuple[list[tuple[int, int, int]], np.ndarray]:
+        """(file, start, stop) of all ranges, those that touch or overlap joined; and int64[n], which of these each one is in."""
+        merged: list[tuple[int, int, int]] = []
+        places = np.empty(len(self.spans), np.int64)
+        for i in np.lexsort((self.starts, self.files)).tolist():
+            number, start, stop = int(self.files[i]), int(self.starts[i]), int(self.stops[i])
+            if merged and merged[-1][0] == number and start <= merged[-1][2]:
+                merged[-1] = number, merged[-1][1], max(stop, merged[-1][2])
+            else:
+                merged.append((number, start, stop))
+            places[i] = len(merged) - 1
+        return merged, places

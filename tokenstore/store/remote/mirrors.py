@@ -1,0 +1,204 @@
+"""The mirrors of a cache folder: one folder for each store, and the rule that decides whether a store may have one.
+
+    CACHE/mirror/<start of the digest>-<block size>/tokens-00000.bin.blocks ...    and `in-use`, which its users lock
+
+Only files of these names are ever removed, and only in folders that no process uses. The lock of a process ends with it.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from time import sleep
+
+from tokenstore.errors import ConfigError, counted
+from tokenstore.paths import is_folder, is_there
+from tokenstore.store.files import free_bytes
+from tokenstore.store.remote.mirror_file import UnusableMirror
+from tokenstore.store.remote.options import ResolvedOptions
+from tokenstore.store.writing import create_if_missing, make_folders, remove, remove_empty_folder
+
+BLOCK_BYTES = 1 << 20  # a multiple of the blocks that checksums are for (FMT-15)
+_SUFFIX, _IN_USE = ".blocks", "in-use"
+_ATTEMPTS, _PAUSE = 100, 0.02  # to use a folder that another process is removing
+_FOLDER = re.compile(r"[0-9a-f]{32}-[0-9]+")
+_FILE = re.compile(r"(?:tokens|mask)-[0-9]{5,}\.bin\.blocks(?:\.[0-9.-]+\.tokenstore-tmp)?")
+_NETWORK = re.compile(
+    r"nfs\d?|cifs|smb\d?|smbfs|lustre|gpfs|beegfs|ceph|afs|9p|glusterfs|fuse\.(?:s3fs|gcsfuse|sshfs|goofys|juicefs|rclone|"
+    r"mount-s3|mountpoint-s3|blobfuse2?|glusterfs|ceph|wekafs)|wekafs|panfs|orangefs"
+)
+
+
+class MirrorFolder:
+    """The folder of the mirror of a store, marked as used as long as this object exists.
+
+    Attributes:
+        path: the folder.
+    """
+
+    def __init__(self, path: Path):
+        """Create the folder if it is missing, and mark it as used.
+
+        Raises:
+            UnusableMirror: it cannot be created.
+        """
+        self.path = path
+        self._mark = -1
+        try:
+            self._use()
+        except OSError as error:
+            raise UnusableMirror(f"cannot use {self.path}: {error.strerror}") from error
+
+    def _use(self) -> None:
+        """Hold a shared lock on `in-use`. A process that cleans up may be removing the file."""
+        mark = self.path / _IN_USE
+        for _ in range(_ATTEMPTS):
+            make_folders(self.path)
+            create_if_missing(mark)
+            descriptor = os.open(mark, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            if _locked(descriptor, fcntl.LOCK_SH) is not False and os.fstat(descriptor).st_nlink:
+                self._mark = descriptor
+                break
+            os.close(descriptor)
+            sleep(_PAUSE)
+        else:
+            raise UnusableMirror(f"cannot use {self.path}: another process is removing it")
+        with contextlib.suppress(OSError):
+            os.utime(mark)  # the time of the last use
+
+    def __del__(self) -> None:
+        if getattr(self, "_mark", -1) >= 0:
+            os.close(self._mark)
+
+    def file(self, name: str) -> Path:
+        """The path of a mirrored file."""
+        return self.path / (name + _SUFFIX)
+
+
+def folder_of(cache: Path, digest: str, block_bytes: int) -> Path:
+    """The folder of the mirror of the store with this digest."""
+    return cache / "mirror" / f"{digest[:32]}-{block_bytes}"
+
+
+def choose_transport(options: ResolvedOptions, folder: Path, num_bytes: int, where: str) -> str:
+    """Decide how the tokens of a store travel: "mirror" if that was demanded or the store fits into the cache, or "spans".
+
+    Mirrors of other stores that no process uses are removed, the least recently used first, as far as the limit requires.
+
+    Args:
+        options: what was requested.
+        folder: of the store's mirror.
+        num_bytes: size of its token and mask files.
+        where: the store's URL, for messages.
+
+    Raises:
+        ConfigError: a mirror was demanded, and the store does not fit.
+    """
+    if options.transport == "spans":
+        return "spans"
+    try:
+        problem = _make_room(options, folder, num_bytes)
+    except OSError as error:
+        problem = f"the cache cannot be used: {error.strerror} ({options.cache})"
+    if problem and options.transport == "mirror":
+        raise ConfigError(
+            f"transport mirror: the tokens of this store take {num_bytes:,} bytes, and {problem} ({where}); use another cache or"
+            f" a cache_limit of {num_bytes:,} bytes or more, or the transport auto or spans"
+        )
+    return "spans" if problem else "mirror"
+
+
+def _make_room(options: ResolvedOptions, own: Path, num_bytes: int) -> str:
+    """Remove unused mirrors until the store fits; returns why it does not fit, or an empty text."""
+    root = own.parent
+    first = next(path for path in (root, *root.parents) if is_folder(path))
+    if kind := _network(first):
+        return f"its folder {options.cache} is on a network file system ({kind}); a mirror needs a local disk"
+    sizes = {path: _allocated(path) for path in _folders(root)}
+    mine = sizes.pop(own, 0)
+    if mine < num_bytes and not os.access(first, os.W_OK):
+        return f"the cache is read-only ({options.cache})"
+    free, used = free_bytes(first), sum(sizes.values())
+    limit = (free + used + mine) // 2 if options.cache_limit is None else options.cache_limit
+    wanted = num_bytes if num_bytes <= limit else 0
+    for path in sorted(sizes, key=_last_use):
+        if used + wanted <= limit and wanted - mine <= free:
+            break
+        if _remove_unused(path):
+            used, free = used - sizes[path], free + sizes[path]
+    if num_bytes + used > limit:
+        if mine:
+            _remove_unused(own)  # what an earlier run with a larger limit has left
+        others = f", of which other stores in use take {used:,}" if used else ""
+        return f"the cache may hold {limit:,}{others} ({options.cache})"
+    if num_bytes - mine > free:
+        return f"its disk has {counted(free, 'byte')} left ({options.cache})"
+    return ""
+
+
+def _folders(root: Path) -> Iterator[Path]:
+    """The folders of mirrors in a cache."""
+    if is_folder(root):
+        yield from (path for path in root.iterdir() if _FOLDER.fullmatch(path.name) and not os.path.islink(path))
+
+
+def _own_files(folder: Path) -> list[Path]:
+    return [path for path in folder.iterdir() if _FILE.fullmatch(path.name)]
+
+
+def _allocated(folder: Path) -> int:
+    """Bytes of disk that a mirror takes now."""
+    return sum(512 * os.lstat(path).st_blocks for path in _own_files(folder))
+
+
+def _last_use(folder: Path) -> float:
+    mark = folder / _IN_USE
+    return os.lstat(mark).st_mtime if is_there(mark) else 0.0
+
+
+def _remove_unused(folder: Path) -> bool:
+    """Remove a mirror that no process uses. False if one does, or it cannot be removed."""
+    mark = folder / _IN_USE
+    try:
+        descriptor = os.open(create_if_missing(mark), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if not _locked(descriptor, fcntl.LOCK_EX):
+                return False
+            for path in _own_files(folder):
+                remove(path)
+            remove(mark)
+            remove_empty_folder(folder)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def _locked(descriptor: int, how: int) -> bool | None:
+    """Try to lock an open file, without waiting. None if the file system has no locks."""
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _network(path: Path) -> str:
+    """The type of the network file system that `path` is on; empty for a local disk."""
+    place, kind = "", ""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    full = os.path.realpath(path)
+    for line in lines:
+        fields, _, rest = line.partition(" - ")
+        mount = fields.split(" ")[4].replace("\\040", " ")
+        if (full == mount or full.startswith(mount.rstrip("/") + "/")) and len(mount) >= len(place):
+            place, kind = mount, rest.split(" ")[0]
+    return kind if _NETWORK.fullmatch(kind) else ""

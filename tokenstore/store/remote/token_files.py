@@ -1,0 +1,239 @@
+"""The token and mask files of a store at a URL: exact ranges of them, checked, and the mirror if the store has one."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+import xxhash
+
+from tokenstore.errors import CorruptionError, TokenStoreError
+from tokenstore.format.layout import CHECKSUM_BLOCK, mask_name
+from tokenstore.format.manifest import Manifest
+from tokenstore.store.files import renew_after_fork
+from tokenstore.store.remote.client import Client, ObjectInfo
+from tokenstore.store.remote.mirror import Mirror
+from tokenstore.store.remote.mirror_file import UnusableMirror
+from tokenstore.store.remote.mirrors import BLOCK_BYTES, MirrorFolder, choose_transport, folder_of
+from tokenstore.store.remote.options import ResolvedOptions
+from tokenstore.store.remote.workers import Group, workers
+
+PART_BYTES = 4 << 20  # larger ranges are fetched in parts, side by side
+_DAMAGED_ATTEMPTS = 3  # how often a block with a wrong checksum is fetched before it is an error
+Checksums = Callable[[int], np.ndarray | None]
+
+
+@dataclass
+class Traffic:
+    """What this process has fetched from a store, or found in its cache.
+
+    Attributes:
+        cache_hits: rows' spans that were found in the mirror.
+        cache_misses: those that were not.
+        waits: microbatches that were not there when they were needed.
+        wait_seconds: time spent waiting for them.
+    """
+
+    cache_hits: int = 0
+    cache_misses: int = 0
+    waits: int = 0
+    wait_seconds: float = 0.0
+
+
+class TokenFiles:
+    """The token and mask files of one version of a store at a URL. Can be shared among threads, and used after a fork.
+
+    Files have the numbers that they have in the store: the shards are 0, 1, ...; then their masks.
+
+    Attributes:
+        client: the folder that the store is in.
+        num_bytes: int64[files], size of each file.
+        traffic: what was done in this process.
+        block_bytes: size of a block of a mirror.
+    """
+
+    block_bytes = BLOCK_BYTES
+
+    def __init__(
+        self,
+        client: Client,
+        manifest: Manifest,
+        infos: dict[str, ObjectInfo],
+        options: ResolvedOptions,
+        checksums: Checksums,
+    ):
+        """Describe the files. Nothing is requested.
+
+        Args:
+            client: the folder that the store is in.
+            manifest: of the version.
+            infos: objects that were seen when the store was opened. The ETag of any other is that of its first answer.
+            options: how tokens travel.
+            checksums: checksums(file) returns the block checksums of a file (FMT-15), or None.
+        """
+        self.client, self._manifest, self._options, self._checksums = client, manifest, options, checksums
+        shards = [(shard.file, shard.num_bytes, shard.checksum) for shard in manifest.shards]
+        masks = [mask_name(number) for number in range(len(shards))] if manifest.has_masks else []
+        entries = [(name, manifest.files[name].num_bytes, manifest.files[name].checksum) for name in masks]
+        self._files: Sequence[tuple[str, int, str]] = shards + entries
+        self.num_bytes = np.array([num_bytes for _, num_bytes, _ in self._files], np.int64)
+        self._infos = infos
+        self.traffic = Traffic()
+        self._transport: str | None = None
+        self._mirror: Mirror | None = None
+        self._renew()
+        renew_after_fork(self, TokenFiles._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.RLock()
+
+    def name(self, number: int) -> str:
+        """Name of a file."""
+        return self._files[number][0]
+
+    def url(self, number: int) -> str:
+        """URL of a file."""
+        return self.client.location.object_url(self.name(number))
+
+    # ---- transport
+
+    @property
+    def transport(self) -> str:
+        """How tokens travel: "spans" or "mirror". Decided when it is first asked for.
+
+        Raises:
+            ConfigError: a mirror was demanded, and the store does not fit into the cache.
+        """
+        with self._lock:
+            if self._transport is None:
+                where, total = self.client.location.url, int(self.num_bytes.sum())
+                folder = folder_of(self._options.cache, self._manifest.digest, self.block_bytes)
+                self._transport = choose_transport(self._options, folder, total, where)
+            return self._transport
+
+    @property
+    def mirror(self) -> Mirror | None:
+        """The mirror, or None if tokens travel as spans. Raises: ConfigError: as in `transport`."""
+        with self._lock:
+            if self._mirror is None and self.transport == "mirror":
+                try:
+                    folder = MirrorFolder(folder_of(self._options.cache, self._manifest.digest, self.block_bytes))
+                except UnusableMirror as error:
+                    if self._options.transport == "mirror":
+                        raise TokenStoreError(f"cache: {error}; use another cache, or the transport spans") from error
+                    self._transport = "spans"
+                    return None
+                self._mirror = Mirror(folder, self._files, self.block_bytes, self.fetch_verified)
+            return self._mirror
+
+    def map(self, number: int) -> np.ndarray | None:
+        """uint8[num_bytes], read-only: a file of the mirror in a map of its own, with zeros where blocks are absent.
+
+        None if there is no mirror, or it cannot hold this file.
+        """
+        if self.mirror is None:
+            return None
+        try:
+            return self.mirror.file(number).map()
+        except UnusableMirror as error:
+            self.mirror.give_up(error)
+            self.mirror.warn()
+            return None
+
+    def refuse_cut(self, number: int) -> NoReturn:
+        """Raise the error for a file of the mirror that was cut while it was mapped, or whose disk fails."""
+        where = self._mirror.file(number).path if self._mirror else self._options.cache
+        raise TokenStoreError(
+            f"cache: expected {self.num_bytes[number]} readable bytes, found fewer ({where}); check its disk, remove this file,"
+            " and start again from the last state"
+        )
+
+    # ---- ranges
+
+    def fetch(self, number: int, start: int, stop: int) -> np.ndarray:
+        """Bytes [start, stop) of a file from the bucket, uint8[stop - start], read-only. One request.
+
+        Raises:
+            CorruptionError: the object is missing, too short or was replaced.
+            RemoteError: it cannot be read.
+        """
+        name, num_bytes, _ = self._files[number]
+        pinned = self._infos.get(name) or ObjectInfo(num_bytes, None)
+        if pinned.num_bytes != num_bytes:
+            raise CorruptionError(
+                f"file size: expected {num_bytes} bytes, found {pinned.num_bytes} ({self.url(number)});"
+                " copy or build the store again"
+            )
+        data, info = self.client.get(name, start, stop, pinned)
+        if name not in self._infos:
+            with self._lock:  # the first answer decides; a later answer of another object is an error
+                first = self._infos.setdefault(name, info)
+            if first != info:
+                return self.fetch(number, start, stop)
+        return data
+
+    def fetch_verified(self, number: int, start: int, stop: int) -> np.ndarray:
+        """Like `fetch`, for whole blocks of FMT-15, which are compared with their checksums if the store has them.
+
+        Raises:
+            CorruptionError: a block has another checksum, each time it is fetched; or as in `fetch`.
+        """
+        checksums = self._checksums(number)
+        place, expected, found = start, 0, 0
+        for _ in range(_DAMAGED_ATTEMPTS):
+            data = self.fetch(number, start, stop)
+            if checksums is None:
+                return data
+            for place in range(start, stop, CHECKSUM_BLOCK):
+                expected = int(checksums[place // CHECKSUM_BLOCK])
+                found = xxhash.xxh3_64_intdigest(data[place - start : place - start + CHECKSUM_BLOCK].data)
+                if found != expected:
+                    break
+            else:
+                return data
+        raise CorruptionError(
+            f"bytes {place}..{min(place + CHECKSUM_BLOCK, stop)}: expected the checksum {expected:016x}, found {found:016x}"
+            f" ({self.url(number)}); run `tokenstore verify {self.client.location.url}`, and copy or build the store again"
+        )
+
+    def read(self, number: int, start: int, stop: int) -> np.ndarray:
+        """Bytes [start, stop) of a file, uint8[stop - start]: from the mirror if it has all of them, otherwise fetched.
+
+        Raises:
+            CorruptionError, RemoteError: as in `fetch`.
+        """
+        if start >= stop:
+            return np.empty(0, np.uint8)
+        if (found := self._from_mirror(number, start, stop)) is not None:
+            return found
+        data, group = np.empty(stop - start, np.uint8), Group()
+        for first in range(start, stop, PART_BYTES):
+            self.fetch_into(number, first, data[first - start : first - start + PART_BYTES], group)
+        group.wait(2 * self.client.deadline * (1 + len(data) // PART_BYTES // 8))
+        return data
+
+    def _from_mirror(self, number: int, start: int, stop: int) -> np.ndarray | None:
+        if self._mirror is None:
+            return None
+        try:
+            file = self._mirror.file(number)
+            if not file.marks[start // self.block_bytes : -(-stop // self.block_bytes)].all():
+                return None
+            return file.map()[start:stop]
+        except UnusableMirror:
+            return None
+
+    def fetch_into(self, number: int, start: int, out: np.ndarray, group: Group) -> None:
+        """Fetch bytes from `start` on into uint8[n] in a thread; `group` gets a job that ends when they are there."""
+        group.add()
+
+        def job() -> None:
+            error: BaseException | None = None
+            try:
+                out[:] = self.fetch(number, start, start + len(out))
+            except BaseException as problem:  # raised where the bytes are waited for
+                error = problem
+            group.finish(error)
+
+        workers().submit(job)
