@@ -25,6 +25,7 @@ DEADLINE = 120.0  # seconds
 _STALLED, _WHOLE = 1 / 8, 1 / 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 8.0  # seconds between attempts: doubled each time, with jitter
 _T = TypeVar("_T")
+Wanted = Callable[[], bool]
 
 
 _stopping = threading.Event()
@@ -98,13 +99,16 @@ class Client:
     def __repr__(self) -> str:
         return f"Client({self.location.url!r})"
 
-    def get(self, name: str, start: int, stop: int, pinned: ObjectInfo | None = None) -> Fetched:
+    def get(
+        self, name: str, start: int, stop: int, pinned: ObjectInfo | None = None, is_wanted: Wanted = lambda: True
+    ) -> Fetched:
         """Bytes [start, stop) of an object, start < stop.
 
         Args:
             name: the object's name in this folder.
             start, stop: offsets. The range must be inside the object.
             pinned: the object that is expected. Default: any.
+            is_wanted: asked before another attempt; if it returns False, the failure of the last one is raised.
 
         Raises:
             CorruptionError: there is no such object, it is another one than `pinned`, or it is shorter than `stop`.
@@ -126,7 +130,7 @@ class Client:
                 raise _CutAnswer
             return Fetched(data, info)
 
-        fetched = self._attempts(place, attempt, pinned)
+        fetched = self._attempts(place, attempt, pinned, is_wanted=is_wanted)
         with self._lock:
             self.counters.bytes_fetched += stop - start
         return fetched
@@ -230,7 +234,12 @@ class Client:
             return self._store
 
     def _attempts(
-        self, place: str, attempt: Callable[[], _T], pinned: ObjectInfo | None = None, verb: str = "read"
+        self,
+        place: str,
+        attempt: Callable[[], _T],
+        pinned: ObjectInfo | None = None,
+        verb: str = "read",
+        is_wanted: Wanted = lambda: True,
     ) -> _T:
         """The result of `attempt`, called again while that may help and the deadline allows."""
         began, pause, count = monotonic(), _FIRST_PAUSE, 0
@@ -252,7 +261,8 @@ class Client:
             self._refuse_if_final(f"{verb} {place}", failure, count, pinned)
             jitter = monotonic_ns() // 1000 % 1000 / 1000
             wait = pause * (0.5 + jitter / 2)
-            if monotonic() + wait - began > self.deadline * (1 - _WHOLE) or _stopping.wait(wait):
+            is_late = monotonic() + wait - began > self.deadline * (1 - _WHOLE)
+            if is_late or _stopping.wait(wait) or not is_wanted():
                 self._refuse(f"{verb} {place}", failure, count, monotonic() - began)
             pause = min(2 * pause, _LONGEST_PAUSE)
 

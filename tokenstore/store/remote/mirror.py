@@ -6,19 +6,21 @@ for a limited time, and then fetch it themselves. So nobody depends on a process
 
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
 
 import numpy as np
 
 from tokenstore.store.files import renew_after_fork
+from tokenstore.store.remote.client import Wanted
 from tokenstore.store.remote.mirror_file import MirrorFile, UnusableMirror
 from tokenstore.store.remote.mirrors import MirrorFolder
 from tokenstore.store.remote.workers import Group, workers
 
 _PATIENCE = 10.0  # seconds to wait for a block that another process has claimed
 _LOOK_EVERY = 0.01  # seconds
-Fetch = Callable[[int, int, int], np.ndarray]
+Fetch = Callable[[int, int, int, Wanted], np.ndarray]
 
 
 class MirrorWarning(UserWarning):
@@ -39,7 +41,7 @@ class Mirror:
             folder: where it is.
             files: (name, size in bytes, checksum) of each file.
             block_bytes: size of a block.
-            fetch: fetch(file, start, stop) returns these bytes of a file, verified, as uint8[stop - start].
+            fetch: fetch(file, start, stop, is_wanted) returns these bytes of a file, verified, as uint8[stop - start].
         """
         self._folder, self._files, self._block_bytes, self._fetch = folder, files, block_bytes, fetch
         self._opened: dict[int, MirrorFile] = {}
@@ -50,7 +52,8 @@ class Mirror:
 
     def _renew(self) -> None:
         self._lock = threading.RLock()
-        self._coming: dict[tuple[int, int], list[Group]] = {}  # blocks that are being fetched, and who waits for them
+        # Blocks that are being fetched, and who waits for them. A group that nobody holds any more does not wait
+        self._coming: dict[tuple[int, int], list[weakref.ref[Group]]] = {}
 
     def file(self, number: int) -> MirrorFile:
         """A file of the mirror. Raises: UnusableMirror: it cannot be opened or created."""
@@ -108,7 +111,7 @@ class Mirror:
         group.add()
         with self._lock:
             waiting = self._coming.setdefault((number, block), [])
-            waiting.append(group)
+            waiting.append(weakref.ref(group))
             if len(waiting) > 1:
                 return
         workers().submit(lambda: self._bring(number, block))
@@ -116,6 +119,10 @@ class Mirror:
     def _bring(self, number: int, block: int) -> None:
         """Make a block present, and report it to all who wait."""
         error: BaseException | None = None
+        with self._lock:
+            if not self._is_wanted(number, block):
+                self._coming.pop((number, block), None)
+                return
         try:
             if self.is_usable:
                 self._fill(number, block)
@@ -125,21 +132,26 @@ class Mirror:
             error = problem
         with self._lock:
             waiting = self._coming.pop((number, block), [])
-        for group in waiting:
-            group.finish(error)
+        for holder in waiting:
+            if (group := holder()) is not None:
+                group.finish(error)
+
+    def _is_wanted(self, number: int, block: int) -> bool:
+        """Whether anybody still waits for a block."""
+        return any(holder() is not None for holder in self._coming.get((number, block), ()))
 
     def _fill(self, number: int, block: int) -> None:
         file = self.file(number)
         with file.claimed(block) as is_mine:
             end = monotonic() + (0 if is_mine else _PATIENCE)
-            while not file.marks[block] and monotonic() < end:
+            while not file.marks[block] and monotonic() < end and self._is_wanted(number, block):
                 sleep(_LOOK_EVERY)
             if file.marks[block]:
                 return
             if not file.writable:
                 raise UnusableMirror(f"cannot write {file.path}: it is read-only")
             start, stop = file.range_of(block)
-            file.write(block, self._fetch(number, start, stop).data)
+            file.write(block, self._fetch(number, start, stop, lambda: self._is_wanted(number, block)).data)
 
     def give_up(self, problem: UnusableMirror) -> None:
         """Add no more blocks. Those that are present stay in use."""

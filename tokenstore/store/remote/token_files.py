@@ -1,6 +1,7 @@
 """The token and mask files of a store at a URL: exact ranges of them, checked, and the mirror if the store has one."""
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
@@ -12,7 +13,7 @@ from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.format.layout import CHECKSUM_BLOCK, mask_name
 from tokenstore.format.manifest import Manifest
 from tokenstore.store.files import renew_after_fork
-from tokenstore.store.remote.client import Client, ObjectInfo
+from tokenstore.store.remote.client import Client, ObjectInfo, Wanted
 from tokenstore.store.remote.mirror import Mirror
 from tokenstore.store.remote.mirror_file import UnusableMirror
 from tokenstore.store.remote.mirrors import BLOCK_BYTES, MirrorFolder, choose_transport, folder_of
@@ -151,8 +152,10 @@ class TokenFiles:
 
     # ---- ranges
 
-    def fetch(self, number: int, start: int, stop: int) -> np.ndarray:
+    def fetch(self, number: int, start: int, stop: int, is_wanted: Wanted = lambda: True) -> np.ndarray:
         """Bytes [start, stop) of a file from the bucket, uint8[stop - start], read-only. One request.
+
+        is_wanted: as in `Client.get`.
 
         Raises:
             CorruptionError: the object is missing, too short or was replaced.
@@ -165,15 +168,15 @@ class TokenFiles:
                 f"file size: expected {num_bytes} bytes, found {pinned.num_bytes} ({self.url(number)});"
                 " copy or build the store again"
             )
-        data, info = self.client.get(name, start, stop, pinned)
+        data, info = self.client.get(name, start, stop, pinned, is_wanted)
         if name not in self._infos:
             with self._lock:  # the first answer decides; a later answer of another object is an error
                 first = self._infos.setdefault(name, info)
             if first != info:
-                return self.fetch(number, start, stop)
+                return self.fetch(number, start, stop, is_wanted)
         return data
 
-    def fetch_verified(self, number: int, start: int, stop: int) -> np.ndarray:
+    def fetch_verified(self, number: int, start: int, stop: int, is_wanted: Wanted = lambda: True) -> np.ndarray:
         """Like `fetch`, for whole blocks of FMT-15, which are compared with their checksums if the store has them.
 
         Raises:
@@ -182,7 +185,7 @@ class TokenFiles:
         checksums = self._checksums(number)
         place, expected, found = start, 0, 0
         for _ in range(_DAMAGED_ATTEMPTS):
-            data = self.fetch(number, start, stop)
+            data = self.fetch(number, start, stop, is_wanted)
             if checksums is None:
                 return data
             for place in range(start, stop, CHECKSUM_BLOCK):
@@ -225,15 +228,22 @@ class TokenFiles:
             return None
 
     def fetch_into(self, number: int, start: int, out: np.ndarray, group: Group) -> None:
-        """Fetch bytes from `start` on into uint8[n] in a thread; `group` gets a job that ends when they are there."""
+        """Fetch bytes from `start` on into uint8[n] in a thread; `group` gets a job that ends when they are there.
+
+        Nothing is fetched any more once nobody holds the group.
+        """
         group.add()
+        holder = weakref.ref(group)
 
         def job() -> None:
+            if holder() is None:
+                return
             error: BaseException | None = None
             try:
-                out[:] = self.fetch(number, start, start + len(out))
+                out[:] = self.fetch(number, start, start + len(out), lambda: holder() is not None)
             except BaseException as problem:  # raised where the bytes are waited for
                 error = problem
-            group.finish(error)
+            if (waiting := holder()) is not None:
+                waiting.finish(error)
 
         workers().submit(job)
