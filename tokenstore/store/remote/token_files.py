@@ -81,6 +81,7 @@ class TokenFiles:
         self.num_bytes = np.array([num_bytes for _, num_bytes, _ in self._files], np.int64)
         self._infos = infos
         self.traffic = Traffic()
+        self._known_checksums: dict[int, np.ndarray | None] = {}
         self._transport: str | None = None
         self._mirror: Mirror | None = None
         self._renew()
@@ -182,7 +183,10 @@ class TokenFiles:
         Raises:
             CorruptionError: a block has another checksum, each time it is fetched; or as in `fetch`.
         """
-        checksums = self._checksums(number)
+        with self._lock:  # the first call may download the file of checksums
+            if number not in self._known_checksums:
+                self._known_checksums[number] = self._checksums(number)
+            checksums = self._known_checksums[number]
         place, expected, found = start, 0, 0
         for _ in range(_DAMAGED_ATTEMPTS):
             data = self.fetch(number, start, stop, is_wanted)
