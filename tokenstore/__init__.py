@@ -48,6 +48,8 @@ _HOMES = {
     "Piece": "planning",
     "Batch": "torch_data",
     "BatchInfo": "torch_data",
+    "Evaluation": "torch_data",
+    "EvaluationResult": "torch_data",
     "TokenLoader": "torch_data",
     "TokenDataset": "torch_data",
     "SequenceDataset": "torch_data",
@@ -58,6 +60,8 @@ __all__ = [
     "Batch",
     "BatchInfo",
     "DataRank",
+    "Evaluation",
+    "EvaluationResult",
     "Finding",
     "Piece",
     "Plan",
@@ -81,7 +85,16 @@ if TYPE_CHECKING:
     from tokenstore.errors import TokenStoreError
     from tokenstore.planning import Piece, Plan, PlanConfig
     from tokenstore.store import Finding, RemoteOptions, Store, open_store, verify
-    from tokenstore.torch_data import Batch, BatchInfo, DataRank, SequenceDataset, TokenDataset, TokenLoader
+    from tokenstore.torch_data import (
+        Batch,
+        BatchInfo,
+        DataRank,
+        Evaluation,
+        EvaluationResult,
+        SequenceDataset,
+        TokenDataset,
+        TokenLoader,
+    )
 
 
 def __getattr__(name: str) -> Any:

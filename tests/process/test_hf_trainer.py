@@ -190,6 +190,18 @@ def test_evaluation_covers_the_whole_plan(plan: Plan, train: Train, make_store: 
         assert np.isclose(trainer.evaluate(other)["eval_loss"], loss_by_hand(trainer.model, other))
 
 
+def test_each_source_has_a_loss(make_store: Callable[..., Path], tmp_path: Path) -> None:
+    """A plan of several sources: the loss of all, and of each, which equal those by hand."""
+    other = make_store("w", random_documents(4, 20, 9, vocab_size=64), vocab_size=64, length_index=True)
+    paths = {"v": small_store(make_store, "v"), "w": other}
+    plans = [Plan.of(path, 8, 4, packing="none", num_steps="all_exhausted") for path in (paths, *paths.values())]
+    model = tiny_model()
+    arguments = quiet_arguments(tmp_path, 4, 1, per_device_eval_batch_size=3)
+    metrics = TokenTrainer(model, arguments, train_plan=plans[0], eval_plan=plans[0]).evaluate()
+    for name, plan in zip(("eval_loss", "eval_v_loss", "eval_w_loss"), plans, strict=True):
+        assert np.isclose(metrics[name], loss_by_hand(model, plan), rtol=1e-5)
+
+
 def loss_by_hand(model: Any, plan: Plan) -> float:
     """The mean loss over all targets of a plan."""
     batches = [plan.batch(step) for step in range(plan.num_steps or 0)]

@@ -165,6 +165,30 @@ def test_validation_covers_the_whole_plan(plan: Plan, fit: Callable, make_store:
     assert same(model.ids, microbatches(plan, GIVEN[2:]))
 
 
+class Validated(Recorder):
+    """Sums a loss of its own in the validation: each target is its own loss."""
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
+        super().validation_step(batch, batch_idx)
+        self.trainer.datamodule.evaluation.add(batch, batch["targets"].double())
+
+    def on_validation_epoch_end(self) -> None:
+        self.log("val_loss", self.trainer.datamodule.evaluation.result().loss)
+
+
+def test_the_loss_of_a_validation_is_a_mean_over_targets(
+    plan: Plan, fit: Callable, make_store: Callable[..., Path]
+) -> None:
+    """After a sanity check, whose sums do not count."""
+    val = Plan.of(small_store(make_store, "v"), 8, 4, num_steps="all_exhausted", packing="none")
+    data = TokenDataModule(plan, val_plan=val, eval_microbatch_size=3)
+    model = fit(data, num_sanity_val_steps=2, model=Validated())
+    targets = np.concatenate([val.batch(step)["targets"] for step in range(val.num_steps or 0)])
+    assert model.trainer.callback_metrics["val_loss"].item() == pytest.approx(targets[targets != -100].mean())
+    with pytest.raises(ConfigError, match="evaluation: the Trainer has not begun one"):
+        _ = TokenDataModule(plan).evaluation
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [

@@ -63,6 +63,8 @@ def _find_starts(block: np.ndarray, rows: np.ndarray) -> bool:
         if not is_mapped(block, row[FIRST_FILE]):
             return False
         epoch, window = rows[r, 1] // source[NUM_SEQUENCES], np.int64(keys[NUMBERS, r])
+        if rows[r, 1] < 0:  # the rest of the epoch
+            epoch, window = -1 - rows[r, 1], source[NUM_SEQUENCES]
         offset_key = np.uint64(source[OFFSET_KEY])
         token = window_start(epoch, window, row[NUM_TOKENS], block[SEQUENCE_LENGTH], offset_key, block[SHUFFLE] != 0)
         work[_TOKEN, r], work[_ENTRY, r] = token, row[NUM_DOCUMENTS] + 1 + token // LOOKUP_STRIDE
@@ -139,7 +141,9 @@ def concat_spans(block: np.ndarray, rows: np.ndarray, starts: np.ndarray, spans:
 
     Args:
         block: the argument block.
-        rows: int64[n, 2], source and sequence number; source -1 is a row of padding and has no spans.
+        rows: int64[n, 2], source and sequence number; source -1 is a row of padding and has no spans. Sequence number -1 - e
+            is the rest of epoch e: the tokens that no window of the epoch has. They are fewer than a window, and at least
+            one, which the caller checks.
         starts: int64[n + 1], output: index of each row's first span, and the number of spans.
         spans: int64[room, SPAN_COLUMNS], output.
     """
@@ -151,6 +155,8 @@ def concat_spans(block: np.ndarray, rows: np.ndarray, starts: np.ndarray, spans:
         starts[r] = count
         if rows[r, 0] >= 0:
             store, left = sources[rows[r, 0], STORE], block[SEQUENCE_LENGTH] + block[CROSS]
+            if rows[r, 1] < 0:
+                left = stores_of(block)[store][NUM_TOKENS] % block[SEQUENCE_LENGTH]
             more = _spans_from(block, store, work[_TOKEN, r], left, spans[count:])
             if more < 0:
                 return False

@@ -15,14 +15,15 @@ NUMBERS, SIZES, KEYS = range(3)
 
 @inline_kernel
 def shuffle_numbers(block: np.ndarray, rows: np.ndarray) -> None:
-    """Write the permuted number of each row's sequence in its epoch to keys[NUMBERS, :n]; 0 for a row of padding.
+    """Write the permuted number of each row's sequence in its epoch to keys[NUMBERS, :n]; 0 for a row of padding,
+    and for the rest of an epoch, see `concat_spans`.
 
     rows: int64[n, 2], source and sequence number. Without shuffle the numbers are not permuted.
     """
     keys, sources = keys_of(block), sources_of(block)
     for r in range(rows.shape[0]):
         keys[SIZES, r], keys[NUMBERS, r], keys[KEYS, r] = 1, 0, 0
-        if rows[r, 0] >= 0:
+        if rows[r, 0] >= 0 and rows[r, 1] >= 0:
             source = sources[rows[r, 0]]
             epoch = rows[r, 1] // source[NUM_SEQUENCES]
             keys[SIZES, r] = np.uint64(source[NUM_SEQUENCES])

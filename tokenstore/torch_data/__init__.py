@@ -9,15 +9,28 @@ devices.py     batches on a device, copied while the batch before is in use
 prefetch.py    pages read ahead, and batches made ahead in a thread
 loader.py      TokenLoader: the iterator for training loops, with its state
 dataset.py     TokenDataset: the same batches through a DataLoader
+evaluation.py  Evaluation: every token of a plan once, on any number of ranks
+losses.py      sums of losses and targets, per source
 sequences.py   SequenceDataset: sequences by number, for custom samplers
 resharding.py  errors for datasets that Accelerate would split or shuffle again
 """
 
 from tokenstore.torch_data.dataset import TokenDataset
+from tokenstore.torch_data.evaluation import Evaluation
 from tokenstore.torch_data.loader import TokenLoader
+from tokenstore.torch_data.losses import EvaluationResult
 from tokenstore.torch_data.position import BatchInfo
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.torch_data.sequences import SequenceDataset
 from tokenstore.torch_data.tensors import Batch
 
-__all__ = ["Batch", "BatchInfo", "DataRank", "SequenceDataset", "TokenDataset", "TokenLoader"]
+__all__ = [
+    "Batch",
+    "BatchInfo",
+    "DataRank",
+    "Evaluation",
+    "EvaluationResult",
+    "SequenceDataset",
+    "TokenDataset",
+    "TokenLoader",
+]

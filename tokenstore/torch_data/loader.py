@@ -122,7 +122,8 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
             max_documents: pieces of documents that `cu_seqlens` has room for, which makes its shape constant. Default: no
                 fixed size.
             ignore_index: the target of a token that is not in the loss, where it would be -100 (or 0 in the formats
-                "megatron" and "nanotron"). A token id is accepted only if the batch has a loss mask. Default: that of the
+                "megatron" and "nanotron"). A number that is not negative requires a loss mask in the
+                batch. Default: that of the
                 format.
             dtype: type of the token ids: torch.int64, int32, uint32 or uint16, a name such as "int32", or "stored", which
                 is the type in the store's files. Labels, targets and positions stay int64. Embeddings take int64 and

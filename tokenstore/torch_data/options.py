@@ -93,19 +93,19 @@ def check_contents(
     """
     names = check_fields(fields, format, by_row)
     chosen = FORMATS[format]
-    ignored = chosen.ignored if ignore_index is None else _check_ignored(plan, ignore_index, names)
+    ignored = chosen.ignored if ignore_index is None else _check_ignored(ignore_index, names)
     return Contents(chosen, names, _check_dtype(plan, dtype), ignored, max_documents)
 
 
-def _check_ignored(plan: Plan, ignore_index: int, fields: Sequence[str]) -> int:
+def _check_ignored(ignore_index: int, fields: Sequence[str]) -> int:
     """`ignore_index`, if no target can have the same value or a mask says which targets count."""
     ignored = index(ignore_index)
     if not -(1 << 31) <= ignored < 1 << 31:
         raise ValueError(f"ignore_index: expected a number of 32 bits, found {ignored}; losses use -100, -1 or 0")
-    if 0 <= ignored < _vocab_size(plan) and not MASKS & set(fields):
+    if ignored >= 0 and not MASKS & set(fields):
         raise ValueError(
-            f"ignore_index: expected a negative number, found {ignored}, which is also a token id; choose -100 or -1, or a"
-            f' format with a loss mask, such as "megatron"'
+            f"ignore_index: expected a negative number, which is no token id, found {ignored}; choose -100 or -1, or a format"
+            ' with a loss mask, such as "megatron"'
         )
     return ignored
 

@@ -5,7 +5,7 @@ twice, they train the wrong thing with a plausible loss. `format="hf"` has the `
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, TypedDict, TypeVar
@@ -86,7 +86,9 @@ class BatchMaker:
         (planned,) = self.sampler.plan(located)
         return self._make(planned, None)
 
-    def batches(self, places: Iterable[Place], readahead: int = 0) -> Iterator[tuple[Place, Any]]:
+    def batches(
+        self, places: Iterable[Place], readahead: int = 0, locate: Callable[[Sequence[Place]], np.ndarray] | None = None
+    ) -> Iterator[tuple[Place, Any]]:
         """Iterate over places, each with its batch.
 
         Several microbatches are planned by one call, and always at least one more than the one that is copied: while it is
@@ -95,9 +97,11 @@ class BatchMaker:
         Args:
             places: (step, first row, number of rows, ...) of each batch.
             readahead: how many more microbatches to plan and to read ahead, while batches have to wait for the disk.
+            locate: returns the located rows of several places. Default: `locate_places` of the sampler.
         """
         waiting: deque[tuple[Place, PlannedRows]] = deque()
-        ahead = _Planning(self.sampler, iter(places), MOST_TOKENS // self._length)
+        locate = locate or self.sampler.locate_places
+        ahead = _Planning(self.sampler, locate, iter(places), MOST_TOKENS // self._length)
         bursts = Bursts(readahead)
         while True:
             reach = bursts.reach()  # `readahead` during a burst, otherwise 0
@@ -176,8 +180,14 @@ class BatchMaker:
 class _Planning:
     """Plans the microbatches of `places` in order, several by one call of the sampler."""
 
-    def __init__(self, sampler: Sampler, places: Iterator[Place], most_rows: int):
-        self._sampler, self._places = sampler, places
+    def __init__(
+        self,
+        sampler: Sampler,
+        locate: Callable[[Sequence[Place]], np.ndarray],
+        places: Iterator[Place],
+        most_rows: int,
+    ):
+        self._sampler, self._locate, self._places = sampler, locate, places
         self._most_rows = min(most_rows, MOST_ROWS)
         self._count = 1  # microbatches per call. It starts at 1, so that the first batch does not wait for others
 
@@ -190,7 +200,7 @@ class _Planning:
         if not places:
             return
         try:
-            rows = self._sampler.locate_places(places)
+            rows = self._locate(places)
             planned = self._sampler.plan(rows, [place[2] for place in places])
         except TokenStoreError:
             self._places = chain(places, self._places)

@@ -10,6 +10,7 @@ from typing import Any, Unpack
 
 from tokenstore.errors import ConfigError
 from tokenstore.planning.plan import Plan
+from tokenstore.torch_data.evaluation import Evaluation
 from tokenstore.torch_data.loader import TokenLoader
 from tokenstore.torch_data.options import AllOptions
 
@@ -60,20 +61,18 @@ class PlacedLoader:
         """Do nothing: every source counts its own epochs. Some trainers call this method."""
 
 
-def evaluation_loader(plan: Plan, **options: Unpack[AllOptions]) -> PlacedLoader:
-    """A loader that yields the whole plan in each iteration, even if the previous iteration stopped early.
-
-    Microbatches without a token on any rank are skipped, because their mean loss is NaN. `options` are those of TokenLoader.
+def evaluation_loader(plan: Plan, **options: Unpack[AllOptions]) -> Evaluation:
+    """The Evaluation of a plan, with the options of a TokenLoader that trains. Those that only save time are left out.
 
     Raises: ConfigError: the plan is endless.
 
     Example:
-        >>> losses = [model(**batch).loss for batch in evaluation_loader(plan, format="hf")]
+        >>> evaluation_loader(plan, format="hf").run(lambda batch: model(**batch).loss, reduction="mean").loss
     """
-    if plan.num_steps is None:
-        raise ConfigError("evaluation plan: the plan is endless; set num_steps, for example to all_exhausted")
-    options.setdefault("skip_empty", True)
-    return PlacedLoader(plan, lambda: 0, **options)
+    own: dict[str, Any] = {
+        name: value for name, value in options.items() if name not in ("reuse", "restart", "skip_empty")
+    }
+    return Evaluation(plan, **own)
 
 
 def updates_per_pass(plan: Plan) -> int | None:

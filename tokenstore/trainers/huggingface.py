@@ -10,15 +10,13 @@ The Trainer counts its updates, and this number determines where the plan contin
 Accelerate does not divide the data of a rank among the ranks again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from tokenstore.batches.gather import IGNORE
 from tokenstore.errors import ConfigError
 from tokenstore.planning.plan import Plan
+from tokenstore.torch_data.evaluation import Evaluation
 from tokenstore.torch_data.formats import check_fields
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.trainers.common import (
@@ -109,7 +107,8 @@ class TokenTrainerMixin(_Trainer):
     equal its global_batch_size. An epoch is a pass over the plan: set num_train_epochs=1, or max_steps for an endless plan.
     To resume, set `ignore_data_skip=True`.
 
-    The loss of an evaluation is the mean over all targets of the plan. The Trainer calls models without a cache, so
+    The loss of an evaluation is the mean over all targets of the plan; a plan with several sources also gives that of each, as
+    `eval_<source>_loss`. The Trainer calls models without a cache, so
     documents of a row are isolated if `loader_options` include position_ids. SFTTrainer of TRL requires position_ids, so
     they are its default. It also requires a `train_dataset`, which may be any dataset and is not read.
 
@@ -145,9 +144,7 @@ class TokenTrainerMixin(_Trainer):
         """
         self.train_plan, self._rank = train_plan, rank
         self._loader_options = {**_default_options(type(self), dict(loader_options or {})), **(loader_options or {})}
-        self._evaluated: list[tuple[Any, int]] | None = (
-            None  # during an evaluation: (mean loss, number of targets) of each microbatch
-        )
+        self._evaluation: Evaluation | None = None  # while a plan is evaluated
         if eval_plan is not None:
             kwargs["eval_dataset"] = eval_plan
         super().__init__(*args, **kwargs)
@@ -218,41 +215,36 @@ class TokenTrainerMixin(_Trainer):
         loop: Callable[[str], Any] = partial(
             super().evaluation_loop, dataloader, description, prediction_loss_only, ignore_keys
         )
-        if not isinstance(dataloader, PlacedLoader):
+        if not isinstance(dataloader, Evaluation):
             return loop(metric_key_prefix)
-        self._evaluated = []
+        self._evaluation = dataloader
         try:
             output = loop(metric_key_prefix)
-            loss, targets = self._sums_of_all_ranks(self._evaluated)
         finally:
-            self._evaluated = None
-        if targets:
-            output.metrics[f"{metric_key_prefix}_loss"] = loss / targets
-        return output
-
-    def _sums_of_all_ranks(self, evaluated: Sequence[tuple[Any, int]]) -> tuple[float, int]:
-        """(sum of the losses, number of targets) over all ranks. Skips microbatches without targets: their mean loss is NaN."""
-        loss = sum(loss.item() * targets for loss, targets in evaluated if targets)
-        sums = torch.tensor([loss, sum(targets for _, targets in evaluated)], dtype=torch.float64)
+            self._evaluation = None
+        sums = dataloader.sums
         if self.args.world_size > 1:
             sums = self.accelerator.reduce(sums.to(self.args.device))
-        return sums[0].item(), int(sums[1])
+        result = dataloader.result(sums=sums)
+        if result.targets:
+            output.metrics[f"{metric_key_prefix}_loss"] = result.loss
+            if len(result.sources) > 1:
+                losses = {name: each.loss for name, each in result.sources.items() if each.targets}
+                output.metrics.update({f"{metric_key_prefix}_{name}_loss": loss for name, loss in losses.items()})
+        return output
 
     def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        """Evaluate a microbatch and record its loss and its number of targets."""
-        if self._evaluated is None:
-            return super().prediction_step(model, inputs, *args, **kwargs)
-        targets = num_targets(inputs)
+        """Evaluate a microbatch and add its loss."""
         step = super().prediction_step(model, inputs, *args, **kwargs)
-        if step[0] is not None:
-            self._evaluated.append((step[0], targets))
+        if self._evaluation is not None and step[0] is not None:
+            self._evaluation.add(inputs, step[0], "mean")
         return step
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None, **kwargs: Any
     ) -> Any:
         """The Trainer's loss; in an evaluation, the mean over the targets of this rank's microbatch."""
-        if self._evaluated is not None:
+        if self._evaluation is not None:
             num_items_in_batch = None
         before, size = getattr(self, _TRL_COUNT, None), inputs["input_ids"].numel() if "input_ids" in inputs else 0
         loss = super().compute_loss(model, inputs, return_outputs, num_items_in_batch=num_items_in_batch, **kwargs)
@@ -272,18 +264,6 @@ class TokenTrainerMixin(_Trainer):
         setattr(self, _TRL_COUNT, tokens)
         trl: Any = self
         trl._metrics["train"]["num_tokens"] = [tokens]
-
-
-def num_targets(inputs: Mapping[str, Any]) -> int:
-    """Number of targets from which a causal model of transformers computes the loss of a microbatch.
-
-    Args:
-        inputs: a batch with int64[rows, length] shift_labels, or else labels.
-    """
-    shifted = inputs.get("shift_labels")
-    if shifted is None:
-        shifted = inputs["labels"][..., 1:]
-    return int((shifted != IGNORE).sum())
 
 
 def _default_options(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any, TypedDict, Unpack
 
 from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.planning.plan import Plan
+from tokenstore.torch_data.evaluation import Evaluation
 from tokenstore.torch_data.options import AllOptions
 from tokenstore.torch_data.ranks import DataRank, data_rank
 from tokenstore.trainers.common import (
@@ -47,7 +48,7 @@ class TokenDataModule(LightningDataModule):
 
     An update is a step of the plan, so `accumulate_grad_batches` must be `microbatches_per_step`. An epoch of Lightning is a
     pass over the plan, or `limit_train_batches` of it; the next epoch continues where it ended. The state is that of the
-    plan and is checked when it is loaded. A step that was interrupted is trained again, as checkpoints have no gradients.
+    plan and is checked when it is loaded. `evaluation` sums the losses of a validation; see the guide. A step that was interrupted is trained again, as checkpoints have no gradients.
 
     Attributes:
         plan: the plan to train.
@@ -91,6 +92,7 @@ class TokenDataModule(LightningDataModule):
         self._microbatch_size, self._eval_microbatch_size = microbatch_size, eval_microbatch_size
         self._place = None if rank is None and world_size is None else data_rank(rank, world_size)
         self._options = options
+        self._current: Evaluation | None = None
 
     # ---- called by Lightning
 
@@ -149,9 +151,17 @@ class TokenDataModule(LightningDataModule):
     def _arguments(self, microbatch_size: int | None) -> AllOptions:
         return {**self._options, "rank": self.data_rank, "microbatch_size": microbatch_size}
 
-    def _evaluation(self, plan: Plan) -> PlacedLoader:
+    def _evaluation(self, plan: Plan) -> Evaluation:
         """The microbatches of this rank for a whole plan, equally many on every rank."""
-        return evaluation_loader(plan, **self._arguments(self._eval_microbatch_size))
+        self._current = evaluation_loader(plan, **self._arguments(self._eval_microbatch_size))
+        return self._current
+
+    @property
+    def evaluation(self) -> Evaluation:
+        """The Evaluation of the plan that is validated or tested. Raises: ConfigError: the Trainer has not begun one."""
+        if self._current is None:
+            raise ConfigError("evaluation: the Trainer has not begun one; pass val_plan or test_plan")
+        return self._current
 
     def _num_updates(self) -> int:
         trained: int = self._trainer.fit_loop.epoch_loop.batch_progress.total.processed

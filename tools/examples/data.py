@@ -27,7 +27,7 @@ EVALUATION = {
     "sequence_length": 128,
     "global_batch_size": 8,
     "packing": "none",  # one document per row; a long one takes several rows
-    "num_steps": "all_exhausted",  # every source once; the last step is filled with empty rows
+    "num_steps": "all_exhausted",  # every source once
     "sources": {"prose": {"path": "stores/prose/validation"}},
 }
 

@@ -3,9 +3,8 @@
     python -m tools.examples.evaluate RUN
     torchrun --nproc-per-node 2 -m tools.examples.evaluate RUN --microbatch 4
 
-With `packing: none` a row is one document or a part of a long one, and the last step is filled with empty rows. So all ranks
-have equally many batches, and no rank waits for another. Empty rows have no targets. The loss equals that of a loop over
-single documents, for any number of processes.
+With `packing: none` a row is one document or a part of a long one. All ranks have equally many batches, so no rank waits for
+another. The loss equals that of a loop over single documents, for any number of processes.
 """
 
 import json
@@ -16,7 +15,7 @@ import torch.distributed as dist
 
 import tokenstore
 from tools.examples.model import GPT
-from tools.examples.steps import FIELDS, StepSums, loss_sum, main, make_model
+from tools.examples.steps import FIELDS, loss_sum, main, make_model
 
 
 def load_model(checkpoint: Path, plan: tokenstore.Plan) -> GPT:
@@ -29,12 +28,9 @@ def load_model(checkpoint: Path, plan: tokenstore.Plan) -> GPT:
 @torch.inference_mode()
 def evaluate(model: GPT, plan: tokenstore.Plan, device: torch.device, microbatch: int | None) -> dict[str, float]:
     """Mean loss per target and number of targets over the plan and all ranks; number of batches of this rank."""
-    loader = tokenstore.TokenLoader(plan, microbatch_size=microbatch, fields=FIELDS)
-    sums = StepSums(device)
-    for batch in loader:
-        sums.add(loss_sum(model, {name: tensor.to(device) for name, tensor in batch.items()}), batch)
-    loss, num_targets, _ = sums.finish()
-    return {"loss": loss, "targets": num_targets, "batches": len(loader)}
+    evaluation = tokenstore.Evaluation(plan, microbatch_size=microbatch, fields=FIELDS, device=device)
+    result = evaluation.run(lambda batch: loss_sum(model, batch), reduction="sum")
+    return {"loss": result.loss, "targets": result.targets, "batches": len(evaluation)}
 
 
 def work(folder: Path, device: torch.device, microbatch: int | None) -> None:

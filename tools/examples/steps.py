@@ -66,7 +66,7 @@ def loss_sum(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 def checksum(batch: Batch) -> int:
     """A checksum of the rows of a batch in any order. Its sum over a step does not depend on the world size."""
-    return sum(zlib.crc32(row.numpy()) for row in batch["input_ids"])
+    return sum(zlib.crc32(row.numpy()) for row in batch["input_ids"].cpu())
 
 
 class StepSums:
@@ -76,9 +76,9 @@ class StepSums:
         self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # exact for integers below 2**53
 
     def add(self, loss: torch.Tensor, batch: Batch) -> None:
-        """Add a microbatch, whose tensors are on the CPU."""
-        counts = torch.tensor([(batch["targets"] != -100).sum(), checksum(batch)], dtype=torch.float64)
-        self._sums += torch.cat([loss.detach().double().reshape(1), counts.to(loss.device)])
+        """Add a microbatch."""
+        rows = torch.tensor(checksum(batch), device=loss.device)
+        self._sums += torch.stack([loss.detach().double(), (batch["targets"] != -100).sum().double(), rows.double()])
 
     def finish(self) -> tuple[float, int, int]:
         """Over all ranks: mean loss per target, number of targets, checksum. Resets the sums."""

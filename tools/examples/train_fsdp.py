@@ -59,7 +59,7 @@ def train(folder: Path, device: torch.device, microbatch: int | None) -> None:
     mesh = init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("dp_shard",))
     plan = tokenstore.Plan(tokenstore.PlanConfig.load(folder / "plan.yaml"))
     place = tokenstore.DataRank.from_mesh(mesh)
-    loader = tokenstore.TokenLoader(plan, rank=place, microbatch_size=microbatch, fields=FIELDS)
+    loader = tokenstore.TokenLoader(plan, rank=place, microbatch_size=microbatch, fields=FIELDS, device=device)
     model = make_model(plan).to(device)
     sharded = shard(model, mesh)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -72,7 +72,7 @@ def train(folder: Path, device: torch.device, microbatch: int | None) -> None:
         sharded.set_requires_gradient_sync(
             loader.step_ended
         )  # exchange gradients only at the last microbatch of a step
-        loss = loss_sum(model, {name: tensor.to(device) for name, tensor in batch.items()})
+        loss = loss_sum(model, batch)
         loss.backward()
         sums.add(loss, batch)
         if loader.step_ended:

@@ -44,7 +44,7 @@ def load(path: Path, model: nn.Module, optimizer: torch.optim.Optimizer, loader:
 def train(folder: Path, device: torch.device, microbatch: int | None) -> None:
     """Train to the end of the plan, from the checkpoint if there is one."""
     plan = tokenstore.Plan(tokenstore.PlanConfig.load(folder / "plan.yaml"))
-    loader = tokenstore.TokenLoader(plan, microbatch_size=microbatch, fields=FIELDS, pin_memory=device.type == "cuda")
+    loader = tokenstore.TokenLoader(plan, microbatch_size=microbatch, fields=FIELDS, device=device)
     model = DistributedDataParallel(make_model(plan).to(device))
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     checkpoint = folder / "checkpoint.pt"
@@ -55,7 +55,7 @@ def train(folder: Path, device: torch.device, microbatch: int | None) -> None:
     for batch in loader:
         # Ranks exchange gradients at the last microbatch of a step only
         with nullcontext() if loader.step_ended else model.no_sync():
-            loss = loss_sum(model, {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()})
+            loss = loss_sum(model, batch)
             loss.backward()
         sums.add(loss, batch)
         if loader.step_ended:
