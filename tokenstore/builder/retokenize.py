@@ -22,6 +22,7 @@ from tokenstore.format.input_lines import InputRow
 from tokenstore.format.layout import INPUTS_NAME
 from tokenstore.store.input_list import checked_rows
 from tokenstore.store.reader import Store, open_store
+from tokenstore.store.remote.options import RemoteOptions
 from tokenstore.store.verify_documents import Finding
 from tokenstore.tokenizer import Tokenizer
 
@@ -39,18 +40,19 @@ def retokenize(
     filter: str | None = None,
     map: str | None = None,
     allow_links: str | Path | None = None,
+    remote: RemoteOptions | None = None,
 ) -> list[Finding]:
     """Compare evenly spread documents of a store with the documents that its inputs give now.
 
     Args:
-        path: the store's folder; it must have origins.
+        path: the store's folder or URL; it must have origins.
         inputs: files, folders and glob patterns of the build, wherever they are now.
         share: fraction of the documents to compare, above 0 and at most 1; at least one per input.
         version: version of the store; None for the newest.
         progress: called with (bytes of inputs read since the last call, bytes of all inputs).
         filter: the filter the store was built with, if any. A function that only the store names does not run.
         map: the map the store was built with, if any.
-        allow_links: as in `open_store`.
+        allow_links, remote: as in `open_store`.
 
     Returns:
         What differs; [] if nothing does.
@@ -62,7 +64,7 @@ def retokenize(
     """
     if not 0 < share <= 1:
         raise ConfigError(f"retokenize: expected more than 0 and at most 100 %, found {100 * share:g} %")
-    with open_store(path, version=version, allow_links=allow_links) as store:
+    with open_store(path, version=version, allow_links=allow_links, remote=remote) as store:
         if not store.has_origins:
             raise ConfigError(
                 f"retokenize: {path} has no origins, so its documents cannot be found in the inputs; build it without"

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tokenstore.commands.entry import INTERRUPTED
 from tokenstore.commands.progress_bar import meter
+from tokenstore.commands.remote import remote_options
 from tokenstore.commands.screen import (
     facts,
     masked_runs,
@@ -38,7 +39,7 @@ AROUND = 16  # tokens shown before and after a match
 
 
 def inspect(
-    store: Path,
+    store: str,
     /,
     *,
     document: Annotated[int | None, Parameter(group=DOCUMENT)] = None,
@@ -52,6 +53,7 @@ def inspect(
     limit: Annotated[int, Parameter(group=SEARCH)] = 10,
     version: int | None = None,
     allow_links: Path | None = None,
+    cache: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Summarize a store, show one of its documents, or search for documents.
@@ -67,13 +69,14 @@ def inspect(
     tokenstore inspect stores/web --document -1 --head 50 --tokens
     tokenstore inspect stores/web --id https://example.org/a
     tokenstore inspect stores/web --search "grace period" --limit 3
+    tokenstore inspect s3://bucket/web --document 17
     tokenstore inspect stores/web --search-tokens 464,2068 --documents 0:100000
     ```
 
     Parameters
     ----------
     store
-        The store's directory.
+        The store's directory or URL. Of a store at a URL only what is shown is read.
     document
         Show the document with this number, from 0; -1 is the last.
     id
@@ -96,13 +99,18 @@ def inspect(
         Open this version of a store that documents were appended to. Default: the newest.
     allow_links
         A folder that symbolic links inside the store may lead to. Without it, links must stay inside the store.
+    cache
+        Folder for the index files of stores at URLs. Default: TOKENSTORE_CACHE, otherwise ~/.cache/tokenstore.
     as_json
         Print one JSON object. Its keys are the attributes of the dataclasses in tokenstore.views.
     """
     _check_questions({"--document": document, "--id": id, "--search": search, "--search-tokens": search_tokens})
     if min(start, max_tokens, limit) < 0:
         raise ConfigError("inspect: --start, --max-tokens and --limit must be 0 or more")
-    with open_store(store, version=version, allow_links=allow_links) as opened:
+    with (
+        remote_options(cache, as_json) as remote,
+        open_store(store, version=version, allow_links=allow_links, remote=remote) as opened,
+    ):
         if document is not None or id is not None:
             _show_document(opened, document, id, range(start, start + max_tokens), tokens, as_json)
         elif search is not None or search_tokens is not None:

@@ -10,6 +10,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.text import Text
 
+from tokenstore.commands.remote import loaded_plan
 from tokenstore.commands.screen import bar, colour, facts, heading, listed, screen, table, write_json
 from tokenstore.errors import ConfigError
 from tokenstore.text import clip, percentage, safe, span
@@ -35,6 +36,7 @@ def plan(
     source: Annotated[str | None, Parameter(group=QUESTION)] = None,
     diff: Annotated[Path | None, Parameter(group=QUESTION)] = None,
     allow_links: Path | None = None,
+    cache: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Summarize a plan: weights, sequences, tokens, epochs and padding per source, stages, and likely mistakes.
@@ -68,6 +70,8 @@ def plan(
         Show the first step at which another plan differs, and what differs.
     allow_links
         A folder that symbolic links inside the stores may lead to. Without it, links must stay inside their store.
+    cache
+        Folder for the index files of stores at URLs. Default: TOKENSTORE_CACHE, otherwise ~/.cache/tokenstore.
     as_json
         Print one JSON object. Its keys are the attributes of the dataclasses in tokenstore.views.
     """
@@ -76,11 +80,9 @@ def plan(
     if source is not None and epochs is None:
         raise ConfigError("plan: --source is only valid with --epochs; add --epochs or omit --source")
     if diff is not None:
-        show_difference(plan, diff, as_json, allow_links)
+        show_difference(plan, diff, as_json, allow_links, cache)
         return 0
-    from tokenstore.views.plan_summary import load_plan
-
-    loaded, warned = load_plan(plan, allow_links)
+    loaded, warned = loaded_plan(plan, allow_links, cache, as_json)
     if epochs is not None:
         from tokenstore.views.plan_epochs import steps_of_epochs
 
@@ -101,12 +103,14 @@ def plan(
     return 0
 
 
-def show_difference(first: Path, second: Path, as_json: bool, allow_links: Path | None = None) -> None:
+def show_difference(
+    first: Path, second: Path, as_json: bool, allow_links: Path | None = None, cache: Path | None = None
+) -> None:
     """Print the first step at which two plans differ, and what differs."""
     from tokenstore.views.plan_diff import compare_plans
-    from tokenstore.views.plan_summary import load_plan
 
-    difference = compare_plans(load_plan(first, allow_links)[0], load_plan(second, allow_links)[0])
+    plans = [loaded_plan(path, allow_links, cache, as_json)[0] for path in (first, second)]
+    difference = compare_plans(*plans)
     write_json(difference) if as_json else _show_difference(screen(), difference, first, second)
 
 

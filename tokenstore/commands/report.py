@@ -7,11 +7,13 @@ from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
+from tokenstore.commands.remote import loaded_plan, remote_options
 from tokenstore.commands.screen import screen, write_json
 from tokenstore.errors import BuildError, ConfigError
 from tokenstore.paths import is_folder, is_there, mode_of
 from tokenstore.report.page import BEGINS
 from tokenstore.store import open_store
+from tokenstore.store.remote import Location, is_url
 from tokenstore.store.writing import write_atomically
 from tokenstore.text import safe, size
 
@@ -19,7 +21,7 @@ PLAN = Group("Plans only", sort_key=1)
 
 
 def report(
-    path: Path,
+    path: str,
     /,
     *,
     output: Annotated[Path | None, Parameter(alias="-o")] = None,
@@ -33,6 +35,7 @@ def report(
     microbatch_size: Annotated[int | None, Parameter(group=PLAN)] = None,
     overwrite: Annotated[bool, Parameter(negative=())] = False,
     allow_links: Path | None = None,
+    cache: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Write a report of a store or a plan as one HTML file: charts, tables, and samples token by token.
@@ -50,7 +53,7 @@ def report(
     Parameters
     ----------
     path
-        A store's directory, or a plan file.
+        A store's directory or URL, or a plan file.
     output
         The HTML file. Default: NAME.report.html in the current directory. An earlier report is replaced.
     samples
@@ -73,6 +76,8 @@ def report(
         Replace the output even if it is another kind of file.
     allow_links
         A folder that symbolic links inside the stores may lead to. Without it, links must stay inside their store.
+    cache
+        Folder for the index files of stores at URLs. Default: TOKENSTORE_CACHE, otherwise ~/.cache/tokenstore.
     as_json
         Print the content of the report as one JSON object and write no file.
     """
@@ -87,13 +92,13 @@ def report(
         microbatch_size=microbatch_size,
     )
     of_store = _is_store(path)
-    output = output or Path(f"{path.resolve().name if of_store else path.stem}.report.html")
+    output = output or Path(f"{_name(path, of_store)}.report.html")
     if not as_json:
         _check_output(output, overwrite)
     made = (
-        _of_store(path, version, allow_links, limits, of_plan)
+        _of_store(path, version, allow_links, cache, limits, of_plan)
         if of_store
-        else _of_plan(path, version, allow_links, limits | of_plan)
+        else _of_plan(Path(path), version, allow_links, cache, limits | of_plan)
     )
     shown, page = made
     if as_json:
@@ -105,10 +110,16 @@ def report(
     return 0
 
 
-def _is_store(path: Path) -> bool:
-    """Whether `path` is a folder, so a store and not a plan."""
+def _name(path: str, of_store: bool) -> str:
+    if is_url(path):
+        return Location.of(path).name
+    return Path(path).resolve().name if of_store else Path(path).stem
+
+
+def _is_store(path: str) -> bool:
+    """Whether `path` is a folder or a URL, so a store and not a plan."""
     try:
-        return is_folder(path)
+        return is_url(path) or is_folder(Path(path))
     except OSError as error:
         raise ConfigError(
             f"report: cannot read {path}: {error.strerror}; give a store's folder or a plan file"
@@ -120,7 +131,12 @@ def _given(**options: Any) -> dict[str, Any]:
 
 
 def _of_store(
-    path: Path, version: int | None, allow_links: Path | None, limits: dict[str, int], of_plan: dict[str, Any]
+    path: str,
+    version: int | None,
+    allow_links: Path | None,
+    cache: Path | None,
+    limits: dict[str, int],
+    of_plan: dict[str, Any],
 ) -> tuple[Any, Callable[[Any], str]]:
     if of_plan:
         raise ConfigError(
@@ -128,20 +144,22 @@ def _of_store(
         )
     from tokenstore.report.store_report import store_page, store_report
 
-    with open_store(path, version=version, allow_links=allow_links) as store:
+    with (
+        remote_options(cache) as remote,
+        open_store(path, version=version, allow_links=allow_links, remote=remote) as store,
+    ):
         return store_report(store, **limits), store_page
 
 
 def _of_plan(
-    path: Path, version: int | None, allow_links: Path | None, options: dict[str, Any]
+    path: Path, version: int | None, allow_links: Path | None, cache: Path | None, options: dict[str, Any]
 ) -> tuple[Any, Callable[[Any], str]]:
     if version is not None and is_there(path):
         raise ConfigError(f"report: {path} is a plan; --version is only valid for a store")
     from tokenstore.report.plan_page import plan_page
     from tokenstore.report.plan_report import plan_report
-    from tokenstore.views.plan_summary import load_plan
 
-    plan, warned = load_plan(path, allow_links)
+    plan, warned = loaded_plan(path, allow_links, cache)
     return plan_report(plan, warned=warned, file=path.name, **options), plan_page
 
 

@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from tokenstore.commands.plan import show_difference
+from tokenstore.commands.remote import loaded_plan
 from tokenstore.commands.screen import (
     colour,
     facts,
@@ -51,6 +52,7 @@ def trace(
     world_size: int = 1,
     microbatch_size: int | None = None,
     allow_links: Path | None = None,
+    cache: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Show what the model sees in a step, or the steps in which a document appears. No step is replayed.
@@ -101,6 +103,8 @@ def trace(
         Sequences per microbatch. Default: a rank's whole share of the step.
     allow_links
         A folder that symbolic links inside the stores may lead to. Without it, links must stay inside their store.
+    cache
+        Folder for the index files of stores at URLs. Default: TOKENSTORE_CACHE, otherwise ~/.cache/tokenstore.
     as_json
         Print one JSON object. Its keys are the attributes of the dataclasses in tokenstore.views.
     """
@@ -109,11 +113,9 @@ def trace(
     if min(max_tokens, limit) < 0:
         raise ConfigError("trace: --max-tokens and --limit must be 0 or more")
     if diff is not None:
-        show_difference(plan, diff, as_json, allow_links)
+        show_difference(plan, diff, as_json, allow_links, cache)
         return 0
-    from tokenstore.views.plan_summary import load_plan
-
-    loaded, _ = load_plan(plan, allow_links)
+    loaded, _ = loaded_plan(plan, allow_links, cache, as_json)
     sizes = (world_size, microbatch_size)
     if step is not None:
         _show_step(loaded, step, rank, sizes, row, None if whole else max_tokens, tokens, as_json)

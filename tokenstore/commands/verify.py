@@ -12,16 +12,18 @@ from rich.console import Console
 
 from tokenstore.builder import retokenize as tokenize_again
 from tokenstore.commands.progress_bar import meter
+from tokenstore.commands.remote import remote_options
 from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError
 from tokenstore.foreign import verify_adopted
 from tokenstore.store import open_store
 from tokenstore.store import verify as verify_store
+from tokenstore.store.remote import is_url
 from tokenstore.store.verify import unlisted_files
 from tokenstore.text import safe
 
 
 def verify(
-    store: Path,
+    store: str,
     /,
     *,
     version: int | None = None,
@@ -30,6 +32,7 @@ def verify(
     filter: str | None = None,
     map: str | None = None,
     allow_links: Path | None = None,
+    cache: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Check a store completely: file sizes, checksums, index, ids, document ends, loss masks. Exit code 4 if it is damaged.
@@ -44,6 +47,7 @@ def verify(
     ```text
     tokenstore verify stores/web
     tokenstore verify stores/web --version 1
+    tokenstore verify s3://bucket/web
     tokenstore verify stores/web --retokenize 1% --inputs data/
     tokenstore verify stores/clean --retokenize 1% --inputs data/ --filter mine:keep
     ```
@@ -51,7 +55,7 @@ def verify(
     Parameters
     ----------
     store
-        The store's directory.
+        The store's directory or URL. A store at a URL is downloaded completely; tokens are not kept.
     version
         Check this version of a store that documents were appended to. Default: the newest.
     retokenize
@@ -65,38 +69,41 @@ def verify(
         With --retokenize, the --map that the store was built with. The same rule applies.
     allow_links
         A folder that symbolic links inside the store may lead to. Without it, links must stay inside the store.
+    cache
+        Folder for the index files of stores at URLs. Default: TOKENSTORE_CACHE, otherwise ~/.cache/tokenstore.
     as_json
         Print one JSON object: path, findings, unlisted.
     """
     share = _share(retokenize, inputs)
     if share is None and (filter, map) != (None, None):
         raise ConfigError("verify: --filter and --map are only valid with --retokenize; add it, or omit them")
-    done = total = 0
-    with contextlib.suppress(CorruptionError):  # damage becomes a finding below; other errors end the command
-        total = open_store(store, "lazy", version, allow_links).manifest.num_bytes
-    with meter("verifying", quiet=as_json) as shown:
+    with remote_options(cache, as_json) as remote:
+        done = total = 0
+        with contextlib.suppress(CorruptionError):  # damage becomes a finding below; other errors end the command
+            total = open_store(store, "lazy", version, allow_links, remote).manifest.num_bytes
+        with meter("verifying", quiet=as_json) as shown:
 
-        def progress(num_bytes: int) -> None:
-            nonlocal done
-            done += num_bytes
-            shown.show(done, total, (done, "B"))
+            def progress(num_bytes: int) -> None:
+                nonlocal done
+                done += num_bytes
+                shown.show(done, total, (done, "B"))
 
-        findings = verify_store(store, progress, version, allow_links)
-        if not findings:  # a damaged store cannot be compared
-            findings = verify_adopted(store, version, allow_links)
-    if share is not None and not findings:  # a damaged store cannot be compared
-        with meter("tokenizing again", quiet=as_json) as shown:
-            read = 0
+            findings = verify_store(store, progress, version, allow_links, remote)
+            if not findings and not is_url(store):  # a damaged store cannot be compared; links are a matter of one disk
+                findings = verify_adopted(store, version, allow_links)
+        if share is not None and not findings:  # a damaged store cannot be compared
+            with meter("tokenizing again", quiet=as_json) as shown:
+                read = 0
 
-            def count(num_bytes: int, num_total: int) -> None:
-                nonlocal read
-                read += num_bytes
-                shown.show(read, num_total, (read, "B of input"))
+                def count(num_bytes: int, num_total: int) -> None:
+                    nonlocal read
+                    read += num_bytes
+                    shown.show(read, num_total, (read, "B of input"))
 
-            findings = tokenize_again(store, inputs, share, version, count, filter, map, allow_links)
-    unlisted: list[str] = []
-    with contextlib.suppress(TokenStoreError, OSError):  # the damage is already reported
-        unlisted = unlisted_files(store, allow_links)
+                findings = tokenize_again(store, inputs, share, version, count, filter, map, allow_links, remote)
+        unlisted: list[str] = []
+        with contextlib.suppress(TokenStoreError, OSError):  # the damage is already reported
+            unlisted = unlisted_files(store, allow_links, remote)
     if as_json:
         found = {"findings": [asdict(finding) for finding in findings], "unlisted": unlisted}
         sys.stdout.write(json.dumps({"path": str(store), **found}) + "\n")

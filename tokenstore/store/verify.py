@@ -16,11 +16,14 @@ from tokenstore.format.layout import (
     METADATA_NAME,
     ORIGINS_NAME,
     lookup_entries,
+    mask_bytes,
     mask_name,
 )
-from tokenstore.format.manifest import ShardEntry
 from tokenstore.store.find_manifest import read_manifest, versions
 from tokenstore.store.reader import Store, open_store
+from tokenstore.store.remote.index_files import RemoteFiles
+from tokenstore.store.remote.location import Location, is_url
+from tokenstore.store.remote.options import RemoteOptions
 from tokenstore.store.verify_documents import (
     Finding,
     check_document_inputs,
@@ -39,20 +42,21 @@ def verify(
     progress: Callable[[int], None] = lambda num_bytes: None,
     version: int | None = None,
     allow_links: str | Path | None = None,
+    remote: RemoteOptions | None = None,
 ) -> list[Finding]:
     """Check a store: sizes, checksums, boundaries, lookup table, token ids, end-of-text tokens, and all optional files.
 
     Args:
-        path: the store's directory.
+        path: the store's directory or URL. All of a store at a URL is downloaded; only its index files are kept, in the cache.
         progress: called with the number of bytes just checked.
         version: version of a store that has grown. Default: the newest.
-        allow_links: as in `open_store`.
+        allow_links, remote: as in `open_store`.
 
     Returns:
         All findings, in the order of the files; [] if the store is sound. A store that cannot be opened is one finding.
     """
     try:
-        store = open_store(path, "lazy", version, allow_links)
+        store = open_store(path, "lazy", version, allow_links, remote)
     except TokenStoreError as error:
         return [Finding(str(path), "open", "a store", str(error))]
     with store:
@@ -75,23 +79,26 @@ def verify(
             findings += check_metadata(store)
         if sound(DOCUMENT_INPUTS_NAME) and sound(INPUTS_NAME):
             findings += check_document_inputs(store)
-        for number, shard in enumerate(store.shards()):
-            if shard.file not in broken:
-                findings += _check_tokens(store, number, shard, sound(BOUNDARIES_NAME))
-            if store.manifest.has_masks and mask_name(number) not in broken:
+        for number in range(len(store.shards()) if store.manifest.has_masks else 0):
+            if mask_name(number) not in broken:
                 findings += _check_mask(store, number)
         return findings
 
 
-def unlisted_files(path: str | Path, allow_links: str | Path | None = None) -> list[str]:
+def unlisted_files(
+    path: str | Path, allow_links: str | Path | None = None, remote: RemoteOptions | None = None
+) -> list[str]:
     """Names of the files in the directory of the store at `path` that no version of the store lists, sorted.
 
     They are not part of the store, and no reader opens them. An interrupted append leaves such files, and the next append replaces
-    them; any others were put there by someone else. `allow_links` is as in `open_store`.
+    them; any others were put there by someone else. `allow_links` and `remote` are as in `open_store`.
 
     Raises:
         TokenStoreError: there is no store, or one of its versions cannot be read.
     """
+    if is_url(path):
+        files = RemoteFiles(Location.of(str(path)), None, "lazy", remote)
+        return sorted(set(files.listed or ()) - files.names_of_all_versions())
     path = Path(path).absolute()
     listed: set[str] = set()
     links = None if allow_links is None else Path(allow_links).absolute()
@@ -133,29 +140,6 @@ def _check_boundaries(store: Store) -> Iterator[Finding]:
 def _check_mask(store: Store, number: int) -> Iterator[Finding]:
     """The bits after the last token must be 0."""
     tokens = store.shards()[number].num_tokens
-    last = int(store.mask(number)[-1])
+    last = int(store.part(store.mask_number(number))[mask_bytes(tokens) - 1 :][0])
     if tokens % 8 and last >> tokens % 8:
         yield Finding(mask_name(number), f"byte {tokens // 8}", f"0 in bits {tokens % 8} to 7", f"{last:08b}")
-
-
-def _check_tokens(store: Store, number: int, shard: ShardEntry, ends_known: bool) -> Iterator[Finding]:
-    tokens = store.shard(number)
-    for first in range(0, tokens.size, _BLOCK):
-        block = tokens[first : first + _BLOCK]
-        wrong = np.flatnonzero(block >= store.vocab_size)
-        if wrong.size:
-            place = f"token {first + int(wrong[0])} (and {wrong.size - 1} more near it)"
-            yield Finding(shard.file, place, f"an id below {store.vocab_size}", f"{block[wrong[0]]}")
-    if store.manifest.ends_with_eos and ends_known:
-        last = shard.first_document + shard.num_documents
-        ends = store.boundaries()[shard.first_document + 1 : last + 1] - shard.first_token - 1
-        inside = ends[(ends >= 0) & (ends < tokens.size)]
-        wrong = np.flatnonzero(tokens[inside] != store.manifest.tokenizer.eos_id)
-        if wrong.size:
-            place = f"token {int(inside[wrong[0]])} (and {wrong.size - 1} more)"
-            yield Finding(
-                shard.file,
-                place,
-                f"the end-of-text id {store.manifest.tokenizer.eos_id}",
-                f"{tokens[inside[wrong[0]]]}",
-            )

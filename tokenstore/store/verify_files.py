@@ -13,6 +13,7 @@ from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.files import open_to_read
 from tokenstore.store.reader import Store
 from tokenstore.store.verify_documents import Finding
+from tokenstore.store.verify_tokens import TokenCheck
 
 _BLOCK = 1 << 22  # bytes read at once
 _MOST_PLACES = 20  # damaged places reported per file
@@ -42,18 +43,19 @@ def _check_file(
     )
     checksum, sha256, blocks = xxhash.xxh3_128(), hashlib.sha256(), BlockHasher()
     is_tokenizer = name == store.manifest.tokenizer.file
+    tokens = TokenCheck(store, entry, ends_known) if isinstance(entry, ShardEntry) else None
     size = 0
     try:
-        with open_to_read(store.path / name, store.allow_links) as file:
-            # At most one byte more than listed: reading a sparse file of an exabyte would take years
-            while size <= entry.num_bytes and (block := file.read(min(_BLOCK, entry.num_bytes + 1 - size))):
-                checksum.update(block)
-                if is_tokenizer:
-                    sha256.update(block)
-                if expected is not None:
-                    blocks.update(block)
-                size += len(block)
-                progress(len(block))
+        for block in _blocks(store, name, entry.num_bytes):
+            checksum.update(block)
+            if is_tokenizer:
+                sha256.update(block)
+            if expected is not None:
+                blocks.update(block)
+            if tokens is not None:
+                tokens.update(block)
+            size += len(block)
+            progress(len(block))
     except (OSError, TokenStoreError) as error:
         yield Finding(name, "file", "a readable file", str(error))
         return
@@ -70,6 +72,19 @@ def _check_file(
         yield Finding(name, f"bytes 0..{size}", f"checksum {entry.checksum}", found)
     elif is_tokenizer and sha256.hexdigest() != store.manifest.tokenizer.sha256:
         yield Finding(name, "tokenizer", f"the sha256 {store.manifest.tokenizer.sha256}", sha256.hexdigest())
+    if found == entry.checksum and size == entry.num_bytes and tokens is not None:
+        yield from tokens.findings()
+
+
+def _blocks(store: Store, name: str, num_bytes: int) -> Iterator[bytes]:
+    """The bytes of a file, at most one more than `num_bytes`: reading a sparse file of an exabyte would take years."""
+    if store.remote is not None:
+        yield from store.remote.blocks(name)
+        return
+    with open_to_read(store.path / name, store.allow_links) as file:
+        while num_bytes >= 0 and (block := file.read(min(_BLOCK, num_bytes + 1))):
+            yield block
+            num_bytes -= len(block)
 
 
 def _damaged_blocks(

@@ -13,6 +13,7 @@ from tokenstore.planning import PlanConfig
 from tokenstore.planning.feasibility import MANY_EPOCHS, ManyEpochsWarning
 from tokenstore.planning.plan import Plan
 from tokenstore.planning.progress import SourceProgress
+from tokenstore.store import RemoteOptions
 
 ENDLESS_STEPS = 10_000  # steps of an endless plan that are summarized by default
 
@@ -135,14 +136,16 @@ class PlanSummary:
     notes: tuple[str, ...]
 
 
-def load_plan(path: Path, allow_links: Path | None = None) -> tuple[Plan, tuple[str, ...]]:
+def load_plan(
+    path: Path, allow_links: Path | None = None, remote: RemoteOptions | None = None
+) -> tuple[Plan, tuple[str, ...]]:
     """Load a plan from a file. Return it with its warnings, except those on repeats, which a summary counts itself.
 
-    `allow_links` is that of `open_store`.
+    `allow_links` and `remote` are those of `open_store`.
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        plan = Plan(PlanConfig.load(path), allow_links)
+        plan = Plan(PlanConfig.load(path), allow_links, remote)
     return plan, tuple(str(each.message) for each in caught if each.category is not ManyEpochsWarning)
 
 

@@ -80,7 +80,7 @@ def _hits(store: Store, wanted: np.ndarray, parts: Parts, progress: Callable[[in
     starts = store.boundaries()[: len(store) + 1]
     last, done = -1, 0
     for number, first, low, high in parts.shards:
-        tokens = store.shard(number)
+        tokens = store.part(number)
         for at in range(low, high, _BLOCK):
             block = tokens[at : min(at + _BLOCK + wanted.size - 1, high)]
             found = first + at + _places(block, wanted)

@@ -1,0 +1,94 @@
+"""Commands on stores at URLs."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import random_documents
+from tests.support.processes.command_lines import ok, run_here
+from tests.support.servers.range_server import RangeServer
+from tests.support.stores.forge import overwrite
+from tokenstore.commands.app import app, run
+from tokenstore.store.block_checksums import add_block_checksums
+
+URL = "s3://bucket/web"
+DOCUMENTS = random_documents(5, 400, 300)
+
+
+@pytest.fixture
+def served(range_server: RangeServer, make_store: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store with end-of-text tokens and block checksums, and a plan over its URL."""
+    path = make_store("web", [[*each, 0] for each in DOCUMENTS], eos=True, shard_bytes=50_000, length_index=True)
+    add_block_checksums(path)
+    range_server.add_folder("bucket/web", path)
+    (path.parent / "plan.yaml").write_text(
+        f"sequence_length: 64\nglobal_batch_size: 4\nsources:\n  web: {{path: '{URL}'}}\n"
+    )
+    (path.parent / "local.yaml").write_text("sequence_length: 64\nglobal_batch_size: 4\nsources:\n  web: {path: web}\n")
+    monkeypatch.setenv("TOKENSTORE_CACHE", str(path.parent / "unused"))
+    monkeypatch.chdir(path.parent)
+    return path
+
+
+def same(*command: object) -> str:
+    """The output of a command for the URL, which is that for the folder."""
+    remote = ok(*(each if each != "STORE" else URL for each in command), "--cache", "cache")
+    local = ok(*(each if each != "STORE" else "web" for each in command))
+    assert remote.replace(URL, "web") == local.replace(str(Path("web").absolute()), "web")
+    return remote
+
+
+def test_inspect(served: Path, range_server: RangeServer) -> None:
+    """A summary, a document, a search, and the error for a missing document."""
+    assert URL in same("inspect", "STORE")
+    same("inspect", "STORE", "--document", 7, "--tokens")
+    same("inspect", "STORE", "--search-tokens", ",".join(map(str, DOCUMENTS[9][3:6])))
+    assert not Path("unused").exists()
+
+
+def test_inspect_of_a_document_reads_only_that(served: Path, range_server: RangeServer) -> None:
+    """The bytes of a document, not of its shard."""
+    ok("inspect", URL, "--document", 7)
+    fetched = sum(record.num_bytes for record in range_server.gets("tokens-"))
+    assert fetched == 2 * (len(DOCUMENTS[7]) + 1) * len(range_server.gets("tokens-"))
+
+
+def test_plan_trace_and_report(served: Path) -> None:
+    """What they print does not depend on where the store is; the URL is shown first, on standard error."""
+    assert (
+        json.loads(ok("plan", "plan.yaml", "--json"))["plan"]["fingerprint"]
+        == json.loads(ok("plan", "local.yaml", "--json"))["plan"]["fingerprint"]
+    )
+    traced = run_here("trace", "plan.yaml", "--step", 3)
+    assert (traced.stdout, traced.stderr) == (ok("trace", "local.yaml", "--step", 3), f"source web: reading {URL}\n")
+    assert run_here("report", "plan.yaml").returncode == 0
+    assert ok("report", URL).startswith("web.report.html")
+    assert "secret" not in Path("web.report.html").read_text()
+
+
+def test_verify_names_the_same_damage(served: Path, range_server: RangeServer, capsys: pytest.CaptureFixture) -> None:
+    """P9: every damage has one place, locally and remotely."""
+    assert "no damage found" in ok("verify", URL, "--cache", "cache")
+    overwrite(served / "tokens-00001.bin", b"\xff\xff")
+    (served / "stray.txt").write_text("mine")
+    range_server.add_folder("bucket/web", served)
+    outputs = []
+    for place in ("web", URL):
+        run(app, ["verify", place])
+        outputs.append(capsys.readouterr().out.replace(URL, "web"))
+    assert outputs[0] == outputs[1]
+    assert "tokens-00001.bin: bytes 0.." in outputs[0]
+    assert "note: stray.txt is not part of the store" in outputs[0]
+
+
+def test_errors_have_their_exit_codes(served: Path, range_server: RangeServer, capsys: pytest.CaptureFixture) -> None:
+    """A missing store, and refused credentials."""
+    assert run(app, ["inspect", "s3://bucket/nothing"]) == 1
+    range_server.signed = True
+    range_server.fail("forbidden", times=None)
+    assert run(app, ["inspect", URL]) == 1
+    err = capsys.readouterr().err
+    assert "no store at s3://bucket/nothing" in err
+    assert "403 Forbidden AccessDenied" in err
