@@ -27,6 +27,7 @@ CONTENTS = {
         "guides/building",
         "guides/tokens-you-have",
         "guides/python-writer",
+        "guides/clusters",
         "guides/plans",
         "guides/slices",
         "guides/changing-a-run",

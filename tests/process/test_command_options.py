@@ -18,6 +18,7 @@ from tokenstore.commands.adopt import adopt
 from tokenstore.commands.app import EXIT_CODES, GUIDES, app, run
 from tokenstore.commands.append import append
 from tokenstore.commands.build import build
+from tokenstore.commands.export import export
 from tokenstore.commands.index import index
 from tokenstore.commands.inspect import inspect as inspect_store
 from tokenstore.commands.plan import plan
@@ -25,7 +26,9 @@ from tokenstore.commands.report import report
 from tokenstore.commands.trace import trace
 from tokenstore.commands.verify import verify
 
-COMMANDS = {each.__name__: each for each in (build, adopt, append, index, verify, inspect_store, plan, trace, report)}
+COMMANDS = {
+    each.__name__: each for each in (build, adopt, export, append, index, verify, inspect_store, plan, trace, report)
+}
 
 
 RENAMED = {

@@ -32,6 +32,7 @@ def test_a_store_over_token_files_has_their_documents(name: str, tmp_path: Path)
     shard = result.path / "tokens-00000.bin"
     assert (shard.stat().st_ino, result.num_linked, result.num_copied) == (made.stat().st_ino, 1, 0)
     assert stat.S_IMODE(made.stat().st_mode) == 0o640
+    assert open_store(result.path).has_block_checksums
     assert (result.eos_at, result.ends_with_eos) == (("start", False) if name == "llmc" else ("end", True))
     assert (result.low, result.high, result.counts["eos"]) == (1, EOS, len(documents))
 

@@ -16,6 +16,7 @@ from tokenstore.commands.amend import amend
 from tokenstore.commands.append import append
 from tokenstore.commands.build import build
 from tokenstore.commands.entry import INTERRUPTED
+from tokenstore.commands.export import export
 from tokenstore.commands.index import index
 from tokenstore.commands.inspect import inspect
 from tokenstore.commands.merge import merge
@@ -36,6 +37,7 @@ EXIT_CODES = (
 COMMANDS: tuple[Callable[..., int], ...] = (
     build,
     adopt,
+    export,
     append,
     merge,
     index,
@@ -49,6 +51,7 @@ COMMANDS: tuple[Callable[..., int], ...] = (
 GUIDES = {  # by command: its page in docs/
     "build": "guides/building.md",
     "adopt": "guides/tokens-you-have.md",
+    "export": "guides/tokens-you-have.md#exporting-a-store",
     "append": "guides/building.md#adding-documents",
     "merge": "guides/python-writer.md#parallel-writers",
     "index": "guides/packing.md#stores-without-a-length-index",

@@ -16,11 +16,21 @@ prepare     all decisions, before any token is read
 cuts, scan  one pass over the tokens
 files_writer, join, adoption   the files of the store
 compare     an adopted store against the foreign index, for `verify`
-adopt       the function that the command calls
+adopt       the function that `tokenstore adopt` calls
+parts, export_checks, export   the other direction; export has the function that `tokenstore export` calls
 """
 
 from tokenstore.foreign.adopt import AdoptResult, adopt_store
 from tokenstore.foreign.compare import verify_adopted
-from tokenstore.foreign.options import AdoptOptions
+from tokenstore.foreign.export import ExportResult, export_store
+from tokenstore.foreign.options import AdoptOptions, ExportOptions
 
-__all__ = ["AdoptOptions", "AdoptResult", "adopt_store", "verify_adopted"]
+__all__ = [
+    "AdoptOptions",
+    "AdoptResult",
+    "ExportOptions",
+    "ExportResult",
+    "adopt_store",
+    "export_store",
+    "verify_adopted",
+]

@@ -85,8 +85,6 @@ class Adoption:
         file, shard, before = source.file, writer.next_shard, writer.num_documents
         scan = Scan(self._job.cutter(source), self._job.ids, self._tally, file.path)
         writer.start()
-        if file.loss is not None:
-            writer.add_mask(file.loss)
         seen = stat_file(file.path)
         is_linked = not source.reason and link_file(file.path, shard)
         if is_linked:
@@ -97,10 +95,12 @@ class Adoption:
                     f"{file.path} is copied: it cannot be linked to from the output's file system (and others like it)"
                 )
             self._copied.add(file.path)
-            with Output(shard) as out:
+            with writer.new_shard() as out:
                 writer.add_written(out, self._blocks(source), scan, self._count)
                 scan.end_of_file()
-                writer.seal(out.close())
+                writer.seal(out)
+        if file.loss is not None:
+            writer.add_mask(file.loss)
         now = stat_file(file.path)
         if (seen.st_ino, seen.st_size, seen.st_mtime_ns) != (now.st_ino, now.st_size, now.st_mtime_ns):
             raise BuildError(f"file: {file.path} was written to while it was adopted; wait until it is complete")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tokenstore.foreign.parts import Part
 from tokenstore.foreign.reading import Documents, ForeignReader, TokenFile, refuse, size_of
 from tokenstore.outside import NotUsable, read_file
 from tokenstore.paths import is_file
@@ -85,3 +86,16 @@ def _read_metadata(path: Path) -> tuple[str, int, int]:
     except ValueError:
         rule = "the lines tokenizer|bytes per token, and number of tokens"
         raise refuse("metadata", rule, "others", path, "remove the file if it is damaged") from None
+
+
+def index_of(part: Part) -> Iterator[np.ndarray]:
+    """The contents of the .ds.index of a part."""
+    for _, bounds in part.bounds():
+        yield bounds[1:].astype("<u8")
+
+
+def metadata_of(part: Part) -> Iterator[np.ndarray]:
+    """The contents of the .ds.metadata of a part. The tokenizer's name is that of its file in the store."""
+    entry = part.store.manifest.tokenizer
+    text = f"{entry.file or entry.kind}|{part.store.dtype.itemsize}\n{part.num_tokens}\n{part.num_tokens} T"
+    yield np.frombuffer(text.encode(), np.uint8)

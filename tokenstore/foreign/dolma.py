@@ -9,10 +9,13 @@ import gzip
 import zlib
 from collections.abc import Iterator
 from io import TextIOWrapper
+from itertools import pairwise
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
+from tokenstore.foreign.parts import Part
 from tokenstore.foreign.reading import (
     Documents,
     ForeignReader,
@@ -142,3 +145,23 @@ def _dtype_of(header: bytes, path: Path) -> np.dtype:
         if f"'descr': '{known.str}'" in text and "'fortran_order': False" in text and ",)" in text:
             return known
     raise refuse("numpy header", "one dimension of little-endian integers", text.strip()[:100], path)
+
+
+def write_rows(file: BinaryIO, part: Part) -> None:
+    """Write the .csv.gz of a part: start, end, id, source and place of every document."""
+    with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0) as data:
+        with TextIOWrapper(data, "utf-8", newline="") as text:
+            rows = csv.writer(text)
+            for first, bounds in part.bounds():
+                ends = bounds.tolist()
+                rows.writerows(
+                    (start, end, *_labels(part, document))
+                    for document, (start, end) in enumerate(pairwise(ends), first)
+                )
+
+
+def _labels(part: Part, document: int) -> tuple[str, str, int]:
+    """Id, source and place of a document."""
+    origin = part.store.origin(document)
+    text = part.store.id(document) or ""
+    return (text, "", 0) if origin is None else (text, origin.file, origin.record)

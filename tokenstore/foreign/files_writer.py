@@ -12,6 +12,7 @@ from tokenstore.foreign.cuts import Cut
 from tokenstore.foreign.reading import ForeignReader
 from tokenstore.foreign.scan import Scan
 from tokenstore.format.layout import (
+    BLOCK_CHECKSUMS_NAME,
     BOUNDARIES_NAME,
     IDS_NAME,
     MAX_ID_BYTES,
@@ -21,6 +22,7 @@ from tokenstore.format.layout import (
     shard_name,
 )
 from tokenstore.format.manifest import FileEntry, ShardEntry
+from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.output import Output, StartsOutput
 from tokenstore.store.writing import sync
 
@@ -49,6 +51,7 @@ class AdoptedWriter:
             self._boundaries = opened.enter_context(StartsOutput(folder / BOUNDARIES_NAME))
             self._origins = opened.enter_context(Output(folder / ORIGINS_NAME))
             self._ids = opened.enter_context(StartsOutput(folder / IDS_NAME)) if has_ids else None
+            self._blocks = opened.enter_context(Output(folder / BLOCK_CHECKSUMS_NAME))
             self._opened = opened.pop_all()
 
     @property
@@ -73,17 +76,25 @@ class AdoptedWriter:
             scan: finds the documents.
             count: called with the number of bytes just read.
         """
-        checksum = xxhash.xxh3_128()
+        checksum, blocks = xxhash.xxh3_128(), BlockHasher()
         with ForeignReader(self.next_shard) as file:
-            if first_byte:
-                checksum.update(file.read(0, first_byte).data)
-            for block in file.blocks(first_byte, file.num_bytes):
+
+            def hashed(block: np.ndarray) -> None:
                 checksum.update(block.data)
+                blocks.update(block.data)
+
+            if first_byte:
+                hashed(file.read(0, first_byte))
+            for block in file.blocks(first_byte, file.num_bytes, hashed):
                 self.add(scan.see(block.view(self.dtype)), block.size // self.dtype.itemsize)
                 count(block.size)
             scan.end_of_file()
             sync(file.raw)
-            self.seal(FileEntry(file.num_bytes, checksum.hexdigest()), first_byte)
+            self._seal(FileEntry(file.num_bytes, checksum.hexdigest()), blocks, first_byte)
+
+    def new_shard(self) -> Output:
+        """Create the file of the next shard, to be given to `add_written` and `seal`."""
+        return Output(self.next_shard, BlockHasher())
 
     def add_written(self, output: Output, blocks: Iterator[np.ndarray], scan: Scan, count: Count) -> None:
         """Write blocks of tokens, of any integer dtype, to a shard.
@@ -130,8 +141,11 @@ class AdoptedWriter:
         output.rest.write(b"".join(texts))
         self._num_id_bytes = int(ends[-1])
 
-    def seal(self, entry: FileEntry, first_byte: int = 0) -> None:
-        """End the shard. Its last document must have ended."""
+    def seal(self, output: Output) -> None:
+        """End a shard that was written. Its last document must have ended."""
+        self._seal(output.close(), output.blocks, 0)
+
+    def _seal(self, entry: FileEntry, blocks: BlockHasher | None, first_byte: int) -> None:
         first_token, first_document = self._shard_start
         self.shards.append(
             ShardEntry(
@@ -146,11 +160,17 @@ class AdoptedWriter:
             )
         )
         self._shard_start = (self.num_tokens, self.num_documents)
+        self._write_blocks(blocks)
+
+    def _write_blocks(self, blocks: BlockHasher | None) -> None:
+        """Write the block checksums of a shard, or of the mask that belongs to it (FMT-15)."""
+        if blocks is not None:
+            self._blocks.write(blocks.digests())
 
     def add_mask(self, loss: Path) -> None:
-        """Write the loss mask of the next shard from a file with one byte per token. BuildError if one is not 0 or 1."""
-        name = mask_name(len(self.shards))
-        with ForeignReader(loss) as file, Output(self.folder / name) as output:
+        """Write the loss mask of the last shard from a file with one byte per token. BuildError if one is not 0 or 1."""
+        name = mask_name(len(self.shards) - 1)
+        with ForeignReader(loss) as file, Output(self.folder / name, BlockHasher()) as output:
             at = 0
             for block in file.blocks(
                 0, file.num_bytes
@@ -162,6 +182,7 @@ class AdoptedWriter:
                 output.write(np.packbits(block, bitorder="little"))
                 at += block.size
             self.files[name] = output.close()
+            self._write_blocks(output.blocks)
 
     def add_file(self, name: str, data: bytes) -> None:
         """Write another file."""
@@ -173,6 +194,7 @@ class AdoptedWriter:
         """Close the files with an entry per document."""
         self.files[BOUNDARIES_NAME] = self._boundaries.close(self.num_tokens)
         self.files[ORIGINS_NAME] = self._origins.close()
+        self.files[BLOCK_CHECKSUMS_NAME] = self._blocks.close()
         if self._ids is not None:
             self.files[IDS_NAME] = self._ids.close(self._num_id_bytes)
 

@@ -8,7 +8,6 @@ import numpy as np
 from tokenstore.foreign.cuts import EosCut
 from tokenstore.foreign.files_writer import AdoptedWriter, Count
 from tokenstore.foreign.scan import Scan
-from tokenstore.store.output import Output
 
 
 class Joiner:
@@ -25,7 +24,7 @@ class Joiner:
         self.documents: list[int] = []
         self.joined = 0
         writer.start()
-        self._out = Output(writer.next_shard)
+        self._out = writer.new_shard()
         self._first = 0  # number of the file in which the shard begins
 
     def add_file(self, path: Path, blocks: Iterator[np.ndarray]) -> None:
@@ -75,10 +74,10 @@ class Joiner:
         self._writer.add(self._scan.end_document(self._cutter), 0)
         if self._writer.shard_tokens:
             self._seal()
-            self._out = Output(self._writer.next_shard)
+            self._out = self._writer.new_shard()
         self._first = len(self.documents) - 1
 
     def _seal(self) -> None:
-        self._writer.seal(self._out.close())
+        self._writer.seal(self._out)
         self.documents[self._first] += self._writer.shards[-1].num_documents
         self._cutter.restart()

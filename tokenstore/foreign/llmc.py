@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tokenstore.foreign.parts import Part
 from tokenstore.foreign.reading import Documents, ForeignReader, TokenFile, refuse
 
 HEADER_BYTES = 1024
@@ -50,3 +51,20 @@ def is_llmc(path: Path) -> bool:
 def documents(index: tuple[Path, ...], most: int) -> Iterator[Documents]:
     """None: there is no index."""
     yield from ()
+
+
+def header_of(part: Part) -> np.ndarray:
+    """The header of a file with the tokens of a part."""
+    magic, version = next(known for known, dtype in DTYPES.items() if dtype == part.store.dtype)
+    words = np.zeros(HEADER_BYTES // 4, "<i4")
+    words[:3] = magic, version, part.num_tokens
+    return words
+
+
+def rotated(part: Part, eos_id: int) -> Iterator[np.ndarray]:
+    """The tokens of a part whose documents end with the end-of-text token, with that token before each document instead."""
+    previous = np.array([eos_id], part.store.dtype)
+    for block in part.tokens():
+        yield previous
+        yield block[:-1]
+        previous = block[-1:]

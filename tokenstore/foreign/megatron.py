@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tokenstore.foreign.parts import Part
 from tokenstore.foreign.reading import Documents, ForeignReader, TokenFile, near, refuse, size_of
 
 MAGIC, OLD_MAGIC = b"MMIDIDX\0\0", b"TNTIDX\0\0"
@@ -167,3 +168,16 @@ def _check_sequences(file: ForeignReader, at: int, sizes: np.ndarray, pointers: 
     if wrong := np.flatnonzero((pointers < 0) | (pointers % itemsize != 0) | (pointers > 1 << 62))[:1].tolist():
         rule = f"a multiple of {itemsize} from 0"
         raise refuse(f"pointer of sequence {at + wrong[0]}", rule, pointers[wrong[0]], file.path)
+
+
+def index_of(part: Part) -> Iterator[np.ndarray]:
+    """The contents of the .idx of a part: every document is one sequence."""
+    size, count = part.store.dtype.itemsize, len(part.documents)
+    code = 8 if size == 2 else 4  # uint16, or int32, which has the same bits below 2**31
+    yield np.frombuffer(_HEADER.pack(MAGIC, 1, code, count, count + 1), np.uint8)
+    for _, bounds in part.bounds():
+        yield np.diff(bounds).astype("<i4")
+    for _, bounds in part.bounds():
+        yield (bounds[:-1] * size).astype("<i8")
+    for first in range(0, count + 1, _BLOCK):
+        yield np.arange(first, min(first + _BLOCK, count + 1), dtype="<i8")

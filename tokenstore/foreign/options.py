@@ -1,4 +1,4 @@
-"""The options of `tokenstore adopt`."""
+"""The options of `tokenstore adopt` and `tokenstore export`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,3 +67,37 @@ class AdoptOptions:
             wrong.append("eos_at: a cut by index and end-of-text token needs the token at the end; omit --eos-at")
         if wrong:
             raise ConfigError("; ".join(wrong))
+
+
+To = Literal["megatron", "datatrove", "dolma", "nanogpt", "llmc"]
+
+
+@dataclass(frozen=True)
+class ExportOptions:
+    """What to export.
+
+    Attributes:
+        store: Folder of the store.
+        to: Format of the files.
+        output: Folder of the files; it must not exist, or be empty.
+        name: Name of the files. Default: that of the store's folder.
+        version: Version of a store that has grown. Default: the newest.
+        one_file: Write all tokens to one file. Default: a file per shard, as a link if possible.
+        drop_masks: Export a store with loss masks to a format that has none.
+        copy: Copy the tokens instead of linking to the shards.
+        allow_links: A folder that symbolic links inside the store may lead to.
+    """
+
+    store: Path
+    to: To
+    output: Path
+    name: str | None = None
+    version: int | None = None
+    one_file: bool = False
+    drop_masks: bool = False
+    copy: bool = False
+    allow_links: Path | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "store", Path(self.store))
+        object.__setattr__(self, "output", Path(self.output))

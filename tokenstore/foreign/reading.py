@@ -1,6 +1,8 @@
 """Reads files of other tools at positions. They are never mapped: a file that is cut while it is read is an error, not a signal."""
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
@@ -108,14 +110,33 @@ class ForeignReader:
         """A copy of `count` items from byte `offset` on; the offset need not be a multiple of the size of an item."""
         return self.read(offset, count * np.dtype(dtype).itemsize).view(dtype)
 
-    def blocks(self, offset: int, stop: int) -> Iterator[np.ndarray]:
-        """Bytes [offset, stop) in uint8 blocks of BLOCK_BYTES; each is valid until the next one is requested."""
-        size = BLOCK_BYTES
-        buffer = np.empty(min(size, max(stop - offset, 1)), np.uint8)
-        for at in range(offset, stop, size):
-            block = buffer[: min(size, stop - at)]
+    def blocks(
+        self, offset: int, stop: int, each: Callable[[np.ndarray], None] = lambda block: None
+    ) -> Iterator[np.ndarray]:
+        """Bytes [offset, stop) in uint8 blocks of BLOCK_BYTES; each is valid until the next one is requested.
+
+        While the caller works on a block, a thread reads the next one.
+
+        Args:
+            offset: first byte.
+            stop: end of the bytes.
+            each: called with every block in the thread that reads, for checksums.
+        """
+        size = min(BLOCK_BYTES, max(stop - offset, 1))
+        buffers = itertools.cycle((np.empty(size, np.uint8), np.empty(size, np.uint8)))
+
+        def load(at: int) -> np.ndarray:
+            block = next(buffers)[: min(size, stop - at)]
             self.read_into(at, block)
-            yield block
+            each(block)
+            return block
+
+        with ThreadPoolExecutor(1) as reader:
+            ahead = None
+            for at in range(offset, stop, size):
+                block = load(at) if ahead is None else ahead.result()
+                ahead = reader.submit(load, at + size) if at + size < stop else None
+                yield block
 
     @property
     def raw(self) -> FileIO:

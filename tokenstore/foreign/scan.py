@@ -74,27 +74,36 @@ class Scan:
                 " tokenizer or --vocab-size is not that of the file, or --dtype is wrong"
             )
         tally.low, tally.high = min(tally.low, int(block.min())), max(tally.high, high)
-        eos = NOTHING if self._eos_id is None else first + np.flatnonzero(block == self._eos_id)
+        is_eos = None if self._eos_id is None else block == self._eos_id
+        eos = NOTHING if is_eos is None or not self._cutter.uses_eos else first + np.flatnonzero(is_eos)
         cut = self._cutter.take(first, stop, eos)
-        if self._eos_id is not None:
-            self._count_eos(block, first, cut.ends, eos)
+        if is_eos is not None:
+            self._count_eos(is_eos, first, cut.ends)
         tally.tokens += block.size
         tally.documents += cut.ends.size
         self._next_is_start = bool(cut.ends.size) and int(cut.ends[-1]) == stop
         self._at = stop
         return cut
 
-    def _count_eos(self, block: np.ndarray, first: int, ends: np.ndarray, eos: np.ndarray) -> None:
-        tally, stop = self._tally, first + block.size
-        inside = ends[ends > first]
-        tally.ended += int(np.count_nonzero(block[inside - 1 - first] == self._eos_id))
+    def _count_eos(self, is_eos: np.ndarray, first: int, ends: np.ndarray) -> None:
+        """Count documents by their first and last token.
+
+        Args:
+            is_eos: bool[n], which tokens of the block are the end-of-text token.
+            first: position of the first of them.
+            ends: of the documents that end in the block; the first may be `first`.
+        """
+        tally, ends = self._tally, ends - first
+        inside = ends[ends > 0]
+        tally.ended += int(np.count_nonzero(is_eos[inside - 1]))
         tally.ended += int(inside.size < ends.size and self._last_is_eos)
-        starts = ends[ends < stop]
-        tally.started += int(np.count_nonzero(block[starts - first] == self._eos_id))
-        self._last_is_eos, first_is_eos = bool(block[-1] == self._eos_id), bool(block[0] == self._eos_id)
-        tally.started += int(self._next_is_start and first_is_eos)
-        tally.eos += eos.size
-        self._after_eos = stop - int(eos[-1]) - 1 if eos.size else self._after_eos + block.size
+        tally.started += int(np.count_nonzero(is_eos[ends[ends < is_eos.size]]))
+        tally.started += int(self._next_is_start and is_eos[0])
+        self._last_is_eos = bool(is_eos[-1])
+        after = int(is_eos[::-1].argmax())  # 0 if there is none
+        has_eos = bool(is_eos[is_eos.size - 1 - after])
+        self._after_eos = after if has_eos else self._after_eos + is_eos.size
+        tally.eos += int(np.count_nonzero(is_eos))
 
     @property
     def last_is_eos(self) -> bool:
