@@ -94,7 +94,7 @@ class AdoptedWriter:
 
     def new_shard(self) -> Output:
         """Create the file of the next shard, to be given to `add_written` and `seal`."""
-        return Output(self.next_shard, BlockHasher())
+        return Output(self.next_shard, blocks=BlockHasher())
 
     def add_written(self, output: Output, blocks: Iterator[np.ndarray], scan: Scan, count: Count) -> None:
         """Write blocks of tokens, of any integer dtype, to a shard.
@@ -170,7 +170,7 @@ class AdoptedWriter:
     def add_mask(self, loss: Path) -> None:
         """Write the loss mask of the last shard from a file with one byte per token. BuildError if one is not 0 or 1."""
         name = mask_name(len(self.shards) - 1)
-        with ForeignReader(loss) as file, Output(self.folder / name, BlockHasher()) as output:
+        with ForeignReader(loss) as file, Output(self.folder / name, blocks=BlockHasher()) as output:
             at = 0
             for block in file.blocks(
                 0, file.num_bytes
