@@ -58,6 +58,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
     "tiktoken": {"tokenizer"},
     "sentencepiece": {"tokenizer"},
     "gigatoken": {"tokenizer"},
+    "huggingface_hub": {"builder/hub.py"},
     "awkward": {"tokenizer"},
     "zstandard": {"builder"},
     "orjson": {"builder", "tokenizer/fast_engine.py"},

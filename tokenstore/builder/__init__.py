@@ -1,6 +1,7 @@
 """Layer 3: inputs -> a store. `build_store(BuildOptions(...))` is `tokenstore build` as a function.
 
 options, recipe     the options of a build; those that decide the bytes of the store
+job                 a build that is ready to run: inputs found, tokenizer loaded
 pipeline            a whole build: lock, resume, make the parts, assemble, commit
 python_build, spool   a build from Python; records that can be read only once
 resume, replacing   what a build keeps on disk for the next run; how it replaces a store

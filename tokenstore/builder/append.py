@@ -13,15 +13,9 @@ from pathlib import Path
 
 from tokenstore.builder.assemble import Tally
 from tokenstore.builder.documents.encode import has_masks
+from tokenstore.builder.job import Job, prepare
 from tokenstore.builder.options import BuildOptions
-from tokenstore.builder.pipeline import (
-    Job,
-    fill,
-    keep_checksums,
-    open_work,
-    prepare,
-    resumable,
-)
+from tokenstore.builder.pipeline import fill, keep_checksums, open_work, resumable
 from tokenstore.builder.reading.checksums import KnownChecksums
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.recipe import check_same_options, options_of

@@ -29,10 +29,12 @@ class BuildOptions:
     `input_identity`, `break_lock` and `overwrite`.
 
     Attributes:
-        inputs: Files, folders and glob patterns, in the order in which their documents are stored; `-` is standard input.
+        inputs: Files, folders and glob patterns, in the order in which their documents are stored; `-` is standard input, and
+            `hf://datasets/OWNER/NAME[@REVISION][/PATH]` a data set on the Hugging Face hub.
         output: Folder of the new store; with a split, of one store per split.
-        tokenizer: `bytes` (needs no file), or the path of a Hugging Face tokenizer.json, a tiktoken rank file or a
-            SentencePiece model. For token ids made elsewhere also `none`, with a vocabulary size.
+        tokenizer: `bytes` (needs no file), or the path of a Hugging Face tokenizer.json, a tekken.json, a tiktoken rank file or
+            a SentencePiece model, or `hf://OWNER/NAME[@REVISION]`, which downloads it. For token ids made elsewhere also `none`,
+            with a vocabulary size.
         vocab_size: Only with the tokenizer `none`: size of the vocabulary; every token id is smaller.
         records: What a record holds: a `text`; `tokens`, a list of token ids; or a `chat`, which is messages, ShareGPT
             conversations, instruction and output, prompt and completion, or question and answer.

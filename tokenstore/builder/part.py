@@ -210,6 +210,7 @@ def part_key(
             _stamp(part, files, identity),
             part.start,
             part.stop,
+            files[part.file_number].partition,
         ]
         for part in unit
     ]

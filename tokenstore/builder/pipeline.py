@@ -19,26 +19,24 @@ The one invariant: nothing has the output's name before all its files are synced
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tokenstore.builder.assemble import Tally, assemble, finish, new_writer, splits_of, store_folders
 from tokenstore.builder.documents.convert import DocumentReader
 from tokenstore.builder.documents.encode import special_ids
-from tokenstore.builder.documents.templates import foreign_template_note
 from tokenstore.builder.executors.processes import run_units
+from tokenstore.builder.hub import with_local_files
+from tokenstore.builder.job import Job, prepare, resolved_output
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import part_key
 from tokenstore.builder.reading.checksums import KnownChecksums, changed
-from tokenstore.builder.reading.inputs import STANDARD_INPUT, InputFile, Inputs, find_inputs
+from tokenstore.builder.reading.inputs import STANDARD_INPUT
 from tokenstore.builder.reading.units import cut_units
 from tokenstore.builder.recipe import (
     manifest_fields,
     open_tokenizer,
-    recipe_of,
     side_files,
-    with_mask_field,
 )
 from tokenstore.builder.replacing import NO_STORE, check_replaceable, commit, is_free
 from tokenstore.builder.result import BuildResult, Note, Progress, result_of
@@ -56,52 +54,15 @@ from tokenstore.builder.spool import spool_folder, spooled_input
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, FormatError, counted
 from tokenstore.format.differences import describe, differences
 from tokenstore.format.layout import INPUTS_NAME
-from tokenstore.format.manifest import TokenizerEntry
-from tokenstore.paths import is_file, is_there, mode_of
+from tokenstore.paths import is_there
 from tokenstore.store.files import free_bytes
 from tokenstore.store.input_list import checked_rows
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.private import remove_abandoned
 from tokenstore.store.reader import open_store
-from tokenstore.store.work import Work, exclusive_work
+from tokenstore.store.work import exclusive_work
 from tokenstore.store.writer import FileWriter
 from tokenstore.store.writing import create_again, make_folders, new_folder, remove_tree, sync
-from tokenstore.tokenizer import Tokenizer
-
-
-@dataclass(frozen=True)
-class Job:
-    """A build that is ready to run: options completed, inputs found, tokenizer loaded.
-
-    Attributes:
-        options: with `mask_field` set where it was found in the first record.
-        output: the store's path, absolute, links resolved.
-        files: the inputs, in order.
-        skipped: how many files with other endings were skipped, by ending.
-        tokenizer: loaded.
-        entry: the tokenizer recorded in the store that an append extends; None in a build.
-        recipe: what decides the store's bytes; see `recipe.recipe_of`.
-        version: the store's version after this run (FMT-13).
-    """
-
-    options: BuildOptions
-    output: Path
-    files: Sequence[InputFile]
-    skipped: dict[str, int]
-    tokenizer: Tokenizer
-    entry: TokenizerEntry | None
-    recipe: dict[str, Any]
-    version: int = 1
-
-    @property
-    def work(self) -> Work:
-        """The paths of the output's work folder."""
-        return Work(self.output)
-
-    @property
-    def rejects(self) -> Path:
-        """Where the bad records will be listed, if any."""
-        return self.work.rejects(self.version)
 
 
 def build_store(
@@ -139,7 +100,9 @@ def build_store(
     output = resolved_output(options)
     is_spooled = STANDARD_INPUT in options.inputs
     if is_spooled:
-        special_ids(open_tokenizer(options), options)  # so that errors appear before the input is read
+        special_ids(
+            open_tokenizer(with_local_files(options)), options
+        )  # so that errors appear before the input is read
     else:
         job = prepare(options, output, None, note)
     with resumable(output):
@@ -155,77 +118,6 @@ def build_store(
                 tidy([work.building, spool_folder(work)], note)
                 return found
             return _build(job, progress, note, complete)
-
-
-def resolved_output(options: BuildOptions) -> Path:
-    """The output as an absolute path without links. ConfigError if it is a file."""
-    output = output_path(options)
-    if is_file(output):
-        raise ConfigError(NO_STORE.format(output))
-    # Links in the path are the user's choice. They are resolved once, here: the work folder is next to the store itself
-    return output.resolve() if output.is_symlink() else output.parent.resolve() / output.name
-
-
-def output_path(options: BuildOptions) -> Path:
-    """The output as an absolute path; ConfigError if it cannot be examined, for example without permission."""
-    output = Path(options.output).absolute()
-    try:
-        mode_of(output)
-    except OSError as error:
-        raise ConfigError(
-            f"output: {output} cannot be examined ({error.strerror}); check the path and its permissions"
-        ) from error
-    return output
-
-
-def prepare(
-    options: BuildOptions, output: Path, entry: TokenizerEntry | None, note: Note, spooled: Path | None = None
-) -> Job:
-    """Find the inputs and load the tokenizer.
-
-    Args:
-        options: what to build.
-        output: the store's path, links resolved.
-        entry: the tokenizer recorded in the store that an append extends; None in a build.
-        note: see `build_store`.
-        spooled: the file with what the input `-` stands for.
-
-    Raises:
-        ConfigError: an input or the tokenizer is missing or unusable.
-    """
-    named = Path(options.output).absolute()
-    written = [path for each in (output, named) for path in (each, Work(each).folder)]  # never inputs
-    inputs = find_inputs(options.inputs, options.text_endings, written, spooled)
-    _note_skipped(inputs, note)
-    if entry is None:  # an append uses what the build found
-        options = with_mask_field(options, inputs.files)
-    tokenizer = open_tokenizer(options, entry)
-    if tokenizer.engine_note:
-        note(tokenizer.engine_note)
-    special_ids(tokenizer, options)
-    if entry is None:
-        if options.eos and options.records != "chat":  # a chat template ends its turns itself
-            doubts = tokenizer.eos_note
-        else:
-            doubts = foreign_template_note(options.chat_template, tokenizer.special_tokens)
-        if doubts:
-            note(doubts)
-    recipe = recipe_of(options, tokenizer, inputs.files)
-    return Job(options, output, inputs.files, inputs.skipped, tokenizer, entry, recipe)
-
-
-def _note_skipped(inputs: Inputs, note: Note) -> None:
-    if inputs.skipped:
-        most = sorted(inputs.skipped.items(), key=lambda item: (-item[1], item[0]))
-        shown = ", ".join(f"{number} {ending}" for ending, number in most[:5]) + (", ..." if len(most) > 5 else "")
-        note(f"skipped {counted(sum(inputs.skipped.values()), 'file')} with other endings ({shown})")
-    if inputs.num_hidden:
-        note(
-            f"skipped {counted(inputs.num_hidden, 'hidden file or folder', 'hidden files or folders')}, whose names begin"
-            " with a dot; to read one, name it as an input"
-        )
-    if inputs.num_repeated:
-        note(f"skipped {counted(inputs.num_repeated, 'repeated input')}: each input is read once")
 
 
 def _build(job: Job, progress: Progress, note: Note, complete: bool) -> BuildResult:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from tokenstore.builder.documents.convert import DocumentReader
 from tokenstore.builder.documents.encode import has_masks
 from tokenstore.builder.estimate import Estimate, Estimator
+from tokenstore.builder.job import output_path, prepare
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import part_bytes
-from tokenstore.builder.pipeline import output_path, prepare
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.reading.units import cut_units
 from tokenstore.errors import BadRecordsError

@@ -11,6 +11,7 @@ import numpy as np
 
 from tokenstore.builder.documents.convert import Document, DocumentReader, encoded_metadata
 from tokenstore.builder.documents.encode import Encoded, encode_documents, special_ids
+from tokenstore.builder.hub import local_tokenizer
 from tokenstore.builder.options import BuildOptions, DocumentStart, Engine, SpecialText
 from tokenstore.builder.reading.records import Bad
 from tokenstore.builder.recipe import manifest_fields, open_tokenizer, recipe_of, side_files
@@ -106,7 +107,7 @@ class StoreWriter:
         self._options = BuildOptions(
             inputs=(INPUT_NAME,),
             output=self.path,
-            tokenizer="none" if tokenizer is None else str(tokenizer),
+            tokenizer="none" if tokenizer is None else local_tokenizer(str(tokenizer)),
             vocab_size=vocab_size,
             records="text" if tokenizer is not None and not masks else "tokens",
             mask_field="loss_mask" if masks else None,

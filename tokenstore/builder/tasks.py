@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenstore.builder.executors.processes import run_units
+from tokenstore.builder.job import Job, prepare, resolved_output
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import Part
-from tokenstore.builder.pipeline import Job, finished, open_work, prepare, resolved_output, resumable, schedule_of
+from tokenstore.builder.pipeline import finished, open_work, resumable, schedule_of
 from tokenstore.builder.reading.units import cut_units
 from tokenstore.builder.result import Note, Progress
 from tokenstore.builder.resume import note_task

@@ -182,7 +182,7 @@ def _reference(spec: str, request: Request) -> Tokenizer:
         found = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
             f"tokenizer: cannot read {spec!r}: {found}; give the path of a tokenizer file, or 'bytes';"
-            " nothing is downloaded: for a model, download its tokenizer.json first"
+            " for a model on the Hugging Face hub, give hf://OWNER/NAME, or download its tokenizer.json first"
         ) from error
     with loading(path):
         return _of_file(path, data, request)
@@ -190,8 +190,9 @@ def _reference(spec: str, request: Request) -> Tokenizer:
 
 def _of_file(path: Path, data: bytes, request: Request) -> Tokenizer:
     from tokenstore.tokenizer.rank_file import SAVED_START, looks_like_ranks
+    from tokenstore.tokenizer.tekken import looks_like_tekken
 
-    if data.startswith(SAVED_START) or looks_like_ranks(data):
+    if data.startswith(SAVED_START) or looks_like_ranks(data) or looks_like_tekken(data):
         from tokenstore.tokenizer.tiktoken_bpe import TiktokenTokenizer
 
         return TiktokenTokenizer(path, data, request)
@@ -204,7 +205,7 @@ def _of_file(path: Path, data: bytes, request: Request) -> Tokenizer:
 
         return SentencePieceTokenizer(path, data, request)
     raise ConfigError(
-        "tokenizer: expected a Hugging Face tokenizer.json, a tiktoken rank file or a sentencepiece model,"
+        "tokenizer: expected a Hugging Face tokenizer.json, a tekken.json, a tiktoken rank file or a sentencepiece model,"
         f" found {data[:40]!r} ({path}); give the tokenizer's own file"
     )
 

@@ -1,4 +1,4 @@
-"""tiktoken rank files, with `base64 rank` on each line, and the JSON file in which a store keeps a complete tokenizer.
+"""tiktoken rank files, with `base64 rank` on each line, tekken.json, and the JSON file in which a store keeps a complete tokenizer.
 
 The JSON file is canonical (sorted keys, no spaces): its hash is the identity of pattern, special tokens and ranks.
 """
@@ -16,6 +16,7 @@ from typing import Any
 from tokenstore.errors import ConfigError
 from tokenstore.tokenizer.patterns import PATTERNS
 from tokenstore.tokenizer.request import MOST_IDS, Request
+from tokenstore.tokenizer.tekken import looks_like_tekken, parse_tekken
 
 SAVED_START = b'{"kind":"tiktoken",'
 _LINE = re.compile(rb"\s*[A-Za-z0-9+/]+=* [0-9]+[ \t]*(\r?\n|$)")
@@ -51,16 +52,18 @@ def read_rank_file(path: Path, data: bytes, request: Request) -> RankFile:
     Raises:
         ConfigError: the file is damaged; or a rank file without a pattern, or a saved file with a pattern or special tokens.
     """
-    saved = data.startswith(SAVED_START)
-    if saved:
-        request.refuse("saved tiktoken", "pattern", "special_tokens")
+    saved, tekken = data.startswith(SAVED_START), looks_like_tekken(data)
+    if saved or tekken:
+        request.refuse("tekken" if tekken else "saved tiktoken", "pattern", "special_tokens")
     elif not request.pattern:
         raise ConfigError(
             f"pattern: expected one of {', '.join(PATTERNS)} or a split regex for a tiktoken rank file, found none"
             f" ({path}); a rank file does not contain it: give the pattern that the model was trained with"
         )
     try:
-        found = _parse_saved(data) if saved else _parse_ranks(data, request)
+        found = (
+            _parse_saved(data) if saved else RankFile(*parse_tekken(data)) if tekken else _parse_ranks(data, request)
+        )
         _check(found)
     except (ValueError, TypeError, KeyError, RecursionError, AttributeError) as error:
         if isinstance(error, ConfigError):

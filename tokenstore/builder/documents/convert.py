@@ -196,7 +196,7 @@ def reading(options: BuildOptions) -> Reading:
     if options.records != "chat" and options.filter is None and options.map is None:
         wanted = [options.text_field] if options.records == "text" else [options.tokens_field, options.mask_field]
         columns = tuple(dict.fromkeys(name for name in (*wanted, options.id_field, *options.keep) if name))
-    return Reading(columns, options.text_field, options.max_record_bytes)
+    return Reading(columns, options.text_field, options.text_endings, options.max_record_bytes)
 
 
 def find_mask_field(rows: Iterable[tuple[int, Row | Bad]]) -> str | None:

@@ -21,10 +21,16 @@ _NOT_UTF8 = "Invalid UTF8"
 _STREAM_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 Columns = tuple[str, ...] | None  # None: all
+Partition = tuple[tuple[str, str | None], ...]
 
 
 def table_rows(
-    path: Path, ending: str, part: Slice, columns: Columns, done: Callable[[int], None]
+    path: Path,
+    ending: str,
+    part: Slice,
+    columns: Columns,
+    done: Callable[[int], None],
+    partition: Partition = (),
 ) -> Iterator[dict[str, Any] | ValueError]:
     """The rows of a .parquet or .arrow file.
 
@@ -34,6 +40,7 @@ def table_rows(
         part: the slice to read: of a .parquet file the row groups placed in it, otherwise the whole file.
         columns: columns, or `a.b` for field b of column a, which is then returned as {"a": {"b": value}}.
         done: called with the approximate number of bytes of the slice read so far.
+        partition: columns of a .parquet file that its folders name, and their values.
 
     Yields:
         A row, or a ValueError for a row whose text is not UTF-8 or whose values Python cannot represent.
@@ -44,9 +51,12 @@ def table_rows(
     import pyarrow
 
     batches = _parquet_batches if ending == ".parquet" else _arrow_batches
+    more = dict(partition)
+    names = None if columns is None else tuple(name for name in columns if name not in more)
     try:
-        for batch in batches(path, part, columns, done):
-            yield from _rows(batch)
+        for batch in batches(path, part, names, done):
+            for row in _rows(batch):
+                yield {**more, **row} if more and isinstance(row, dict) else row
     except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:  # a name of a column need not be UTF-8
         raise damaged(path, error) from error
 
@@ -99,6 +109,7 @@ def _parquet_batches(path: Path, part: Slice, columns: Columns, done: Callable[[
     # With these settings at most one column chunk of a row group is in memory
     with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False, buffer_size=1 << 20) as file:
         _check_columns(columns, file.schema_arrow, path)
+        names = _list(columns, file.schema_arrow)
         groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
         _check_rows("a file", file.metadata.num_rows, sum(group.num_rows for group in groups))
         size = path.stat().st_size
@@ -109,7 +120,7 @@ def _parquet_batches(path: Path, part: Slice, columns: Columns, done: Callable[[
         for i in mine:
             group_bytes = max(groups[i].total_byte_size, 1)
             batch_rows = min(_BATCH_ROWS, max(1, _BATCH_BYTES * groups[i].num_rows // group_bytes))
-            for batch in file.iter_batches(batch_rows, row_groups=[i], columns=_list(columns), use_threads=False):
+            for batch in file.iter_batches(batch_rows, row_groups=[i], columns=names, use_threads=False):
                 rows += batch.num_rows
                 done((stop - part.start) * rows // max(total, 1))
                 yield batch
@@ -133,8 +144,19 @@ def _check_rows(where: str, expected: int, found: int) -> None:
         raise pyarrow.ArrowInvalid(f"{found} rows in {where} of {expected}")
 
 
-def _list(columns: Columns) -> list[str] | None:
-    return None if columns is None else list(columns)
+def _list(columns: Columns, schema: Any) -> list[str] | None:
+    """The columns to read. Of a path into a list, the column that holds the list."""
+    return None if columns is None else [_readable(name, schema) for name in columns]
+
+
+def _readable(name: str, schema: Any) -> str:
+    if name in schema.names or not _has_index(name):
+        return name
+    return _top(name, schema)
+
+
+def _has_index(name: str) -> bool:
+    return any(part.lstrip("-").isdigit() for part in name.replace("[", ".").replace("]", "").split("."))
 
 
 def _arrow_batches(path: Path, part: Slice, columns: Columns, done: Callable[[int], None]) -> Iterator[Any]:
@@ -200,7 +222,7 @@ def _check_batch(batch: Any) -> None:
 
 
 def _top(name: str, schema: Any) -> str:
-    return name if name in schema.names else name.split(".")[0]
+    return name if name in schema.names else name.split(".")[0].split("[")[0]
 
 
 def _check_columns(columns: Columns, schema: Any, path: Path) -> None:
@@ -212,6 +234,8 @@ def _check_columns(columns: Columns, schema: Any, path: Path) -> None:
 def _is_there(schema: Any, field: str) -> bool:
     if field in schema.names:
         return bool(schema.names.count(field) == 1)
+    if _has_index(field):  # what is inside lists is known only when they are read
+        return bool(schema.names.count(_top(field, schema)) == 1)
     names = field.split(".")
     if schema.names.count(names[0]) != 1:
         return False

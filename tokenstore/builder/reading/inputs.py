@@ -6,16 +6,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from tokenstore.errors import ConfigError
 from tokenstore.outside import MAX_RECIPE_BYTES, read_file
 from tokenstore.paths import entries_of, is_file, is_folder, is_there
 
 TABLES = (".parquet", ".arrow")  # compressed internally, so never with an ending of COMPRESSIONS
-FORMATS = (".jsonl", ".txt", ".csv", ".tsv", *TABLES)
-COMPRESSIONS = (".gz", ".zst")
+FORMATS = (".jsonl", ".json", ".txt", ".csv", ".tsv", ".tar", *TABLES)
+COMPRESSIONS = (".gz", ".zst", ".bz2", ".xz")
+_SHORT = {".tgz": (".tar", ".gz"), ".tbz2": (".tar", ".bz2"), ".txz": (".tar", ".xz"), ".tzst": (".tar", ".zst")}
 STANDARD_INPUT = "-"  # as an input
 _STATE = "state.json"
+_HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
+_HEAD_BYTES = 4096
 _HINT = "; to read other files as text, name their ending, such as --text-endings .py"
 _MOST_SHOWN, _SHOWN = 5, 200
 _HIDDEN = ""  # key under which hidden files are counted, where other files have their ending
@@ -32,6 +36,7 @@ class InputFile:
         compression: one of COMPRESSIONS, or "".
         num_bytes: size on disk.
         modified_ns: modification time, in nanoseconds.
+        partition: columns of a .parquet file that its folders name, as in `lang=en/part-0.parquet`.
     """
 
     path: Path
@@ -40,6 +45,7 @@ class InputFile:
     compression: str
     num_bytes: int
     modified_ns: int
+    partition: tuple[tuple[str, str | None], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,11 +67,7 @@ class Inputs:
 
 def known_formats(text_endings: Sequence[str] = ()) -> dict[str, str]:
     """The format, one of FORMATS, of every ending that is known."""
-    return (
-        {ending: ending for ending in FORMATS}
-        | {".json": ".jsonl"}
-        | {ending.lower(): ".txt" for ending in text_endings}
-    )
+    return {ending: ending for ending in FORMATS} | {ending.lower(): ".txt" for ending in text_endings}
 
 
 def find_inputs(
@@ -204,14 +206,37 @@ def _describe(paths: list[Path], formats: dict[str, str], spooled: Path | None) 
     for path in paths:
         stat = path.stat()
         fmt, compression = format_of(path, formats)  # type: ignore[misc]  # only files of a known format come here
+        if fmt == ".json" and not compression and not _is_array(path):
+            fmt = ".jsonl"  # which can be cut
         name = path.name if path == spooled else "/".join(path.parts[len(shared) :])
-        files.append(InputFile(path, name, fmt, compression, stat.st_size, stat.st_mtime_ns))
+        partition = _partition(path) if fmt == ".parquet" else ()
+        files.append(InputFile(path, name, fmt, compression, stat.st_size, stat.st_mtime_ns, partition))
     return files
+
+
+def _partition(path: Path) -> tuple[tuple[str, str | None], ...]:
+    """Columns and values that the folders of a hive-partitioned table name. The innermost of one name counts."""
+    pairs = (part.split("=", 1) for part in path.parent.parts if "=" in part[1:])
+    found = {unquote(name): None if value == _HIVE_NULL else unquote(value) for name, value in pairs}
+    return tuple(sorted(found.items()))
+
+
+def _is_array(path: Path) -> bool:
+    """Whether a .json file begins like an array. Many files of this name hold a record per line."""
+    with open(path, "rb") as file:
+        return starts_array(file.read(_HEAD_BYTES))
+
+
+def starts_array(head: bytes) -> bool:
+    """Whether JSON that begins with these bytes is an array."""
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
 
 
 def format_of(name: str | Path, formats: dict[str, str]) -> tuple[str, str] | None:
     """(format, compression) of a file by its name; None if its ending is not known."""
     suffixes = [suffix.lower() for suffix in Path(name).suffixes[-2:]]
+    if suffixes and suffixes[-1] in _SHORT:
+        return _SHORT[suffixes[-1]]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""
     found = formats.get(suffixes[-1]) if suffixes else None
     return None if found is None or (compression and found in TABLES) else (found, compression)

@@ -9,8 +9,8 @@ _KINDS = (  # first bytes, the kind of file, and the ending it should have or wh
     (b"PAR1\x15", "a Parquet file", ".parquet"),  # a text may begin with PAR1, but not with PAR1 and a byte 0x15
     (b"ARROW1\x00\x00", "an Arrow file", ".arrow"),
     (b"\xff\xff\xff\xff", "an Arrow stream", ".arrow"),
-    (b"\xfd7zXZ\x00", "xz data", "unpack it first"),
-    (b"BZh91AY&", "bzip2 data", "unpack it first"),
+    (b"\xfd7zXZ\x00", "xz data", ".xz"),
+    (b"BZh91AY&", "bzip2 data", ".bz2"),
     (b"PK\x03\x04", "a zip archive", "unpack it first"),
     (b"\xff\xfe", "UTF-16 text", "convert it to UTF-8"),
     (b"\xfe\xff", "UTF-16 text", "convert it to UTF-8"),

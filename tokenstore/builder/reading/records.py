@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import lzma
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -13,8 +14,10 @@ import zstandard
 
 from tokenstore.builder.reading.columnar import csv_rows, damaged, first_bytes, longer_than, table_rows
 from tokenstore.builder.reading.decompress import CHUNK, Stream, decompressed
-from tokenstore.builder.reading.inputs import TABLES, InputFile
+from tokenstore.builder.reading.inputs import TABLES, InputFile, starts_array
+from tokenstore.builder.reading.json_array import ArrayItems
 from tokenstore.builder.reading.magic import MAGIC_BYTES, misnamed
+from tokenstore.builder.reading.tar import KEY, Sample, TarReader
 from tokenstore.builder.reading.units import Slice, slice_bytes
 from tokenstore.errors import BuildError
 
@@ -38,11 +41,13 @@ class Reading:
     Attributes:
         columns: columns of a table, or `a.b` for field b of column a; None for all.
         text_field: name of the field that holds the text of a .txt file.
+        text_endings: other endings to read like .txt.
         max_bytes: longer records are bad. They are skipped without holding them in memory.
     """
 
     columns: tuple[str, ...] | None
     text_field: str = "text"
+    text_endings: tuple[str, ...] = ()
     max_bytes: int = MAX_RECORD_BYTES
 
 
@@ -91,7 +96,7 @@ class SliceReader:
                     return
                 with decompressed(self._raw, self.file.compression) as stream:
                     yield from self._of(stream)
-        except (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
             raise damaged(self.file.path, error) from error
         except OSError as error:
             raise BuildError(
@@ -117,7 +122,52 @@ class SliceReader:
         if self.file.format in _DELIMITERS:
             delimiter = _DELIMITERS[self.file.format]
             return self._rows(csv_rows(stream, delimiter, self.reading.columns, self.file.path, self.reading.max_bytes))
+        if self.file.format == ".tar":
+            return self._samples(stream)
+        if self.file.format == ".json":
+            stream = io.BufferedReader(stream, CHUNK)  # to look ahead
+            if starts_array(stream.peek(1)):
+                return self._items(stream)
         return self._texts(stream) if self.file.format == ".txt" else self._lines(stream)
+
+    def _items(self, stream: Stream) -> Iterator[Record]:
+        try:
+            for item in ArrayItems(stream, self.reading.max_bytes):
+                self.num_lines += 1
+                bad = item is None or len(item) > self.reading.max_bytes
+                yield self.num_lines, self._too_long(item or b"") if bad else parse_record(item or b"")
+        except ValueError as error:
+            raise damaged(self.file.path, error) from error
+
+    def _samples(self, stream: Stream) -> Iterator[Record]:
+        texts = frozenset(ending.removeprefix(".").lower() for ending in (".txt", *self.reading.text_endings))
+        reader = TarReader(stream, texts | {"json"}, self.reading.max_bytes)
+        try:
+            for sample in reader:
+                self.num_lines += 1
+                yield self.num_lines, self._record(sample)
+        except ValueError as error:
+            raise damaged(self.file.path, error) from error
+        if not reader.num_samples:
+            shown = ", ".join(f"{number} .{ending}" for ending, number in sorted(reader.skipped.items())[:5]) or "none"
+            raise BuildError(
+                f"input: {self.file.path} has no members that end in {', '.join(sorted(f'.{each}' for each in texts))} or .json"
+                f" (it has: {shown}); name other endings with --text-endings, or unpack it"
+            )
+
+    def _record(self, sample: Sample) -> Row | Bad:
+        """The fields of a sample: those of its .json file, each text by its ending, and the text of .txt as the text field."""
+        row: Row = {}
+        for ending, data in sample.files.items():
+            if data is None:
+                return self._too_long(b"")
+            found = parse_record(data) if ending == "json" else decoded(data.removeprefix(_BOM))
+            if isinstance(found, Bad):
+                return Bad(f"{sample.key}.{ending}: {found.reason}", found.start)
+            row |= found if isinstance(found, dict) else {ending: found}
+        if "txt" in sample.files:
+            row[self.reading.text_field] = row["txt"]
+        return row | {KEY: sample.key}
 
     def _table(self) -> Iterator[Record]:
         def done(num_bytes: int) -> None:
@@ -126,7 +176,7 @@ class SliceReader:
         path, ending = self.file.path, self.file.format
         if self.part.start == 0 and (wrong := misnamed(first_bytes(path, MAGIC_BYTES), self.file)):
             yield from self._misnamed(wrong)
-        yield from self._rows(table_rows(path, ending, self.part, self.reading.columns, done))
+        yield from self._rows(table_rows(path, ending, self.part, self.reading.columns, done, self.file.partition))
         done(slice_bytes(self.part, self.file))
 
     def _rows(self, rows: Iterable[Row | ValueError]) -> Iterator[Record]:
