@@ -22,6 +22,7 @@ from tests.support.processes.command_lines import ok
 from tokenstore.commands.app import app
 from tokenstore.planning.checks import Take
 from tokenstore.planning.config import BatchRamp, DocumentRange, PlanConfig, SourceConfig, StageConfig
+from tokenstore.planning.row_fields import BalanceConfig
 from tokenstore.torch_data.formats import FORMATS
 
 _CLAUSE = re.compile(r"(?P<clause>[A-Z]{3}-\d+) (?:(?P<title>[^.\n]{1,50}?)(?: \(`[\w.]+`\))?\. )?")
@@ -69,7 +70,11 @@ def commands(_: str = "") -> str:
 def plan_fields(_: str = "") -> str:
     """A table of fields for a plan, a source and a stage: type, default, meaning."""
     sections = (("A plan", PlanConfig), ("A source", SourceConfig), ("A stage", StageConfig))
-    sections += (("Lengths of documents", DocumentRange), ("A batch ramp", BatchRamp))
+    sections += (
+        ("Lengths of documents", DocumentRange),
+        ("A batch ramp", BatchRamp),
+        ("The cost of a row", BalanceConfig),
+    )
     return "\n\n".join(f"## {title}\n\n{_table_of(config)}" for title, config in sections)
 
 
@@ -93,7 +98,8 @@ def _type(annotation: Any) -> str:
     if get_origin(annotation) in (Union, UnionType):
         return " or ".join(_type(each) for each in get_args(annotation) if each is not type(None))
     names = {int: "integer", bool: "true or false", str: "text", Decimal: "number", dict: "mapping", tuple: "list"}
-    names |= {DocumentRange: "mapping", BatchRamp: "mapping", Take: "`i/n`", Fraction: "`p/q` or number"}
+    names |= dict.fromkeys((BalanceConfig, BatchRamp, DocumentRange), "mapping")
+    names |= {Take: "`i/n`", Fraction: "`p/q` or number"}
     return names[get_origin(annotation) or annotation]
 
 

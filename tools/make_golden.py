@@ -95,6 +95,23 @@ PACKED = (  # members, length, seed, name, packing, shuffle
     (ONE, 1, 0, "web", "best_fit", True),
 )
 
+ALIGNED = (  # members, length, align, seed, name, packing, shuffle
+    (POOL, 16, 4, 5, "pool", "best_fit", True),
+    (POOL, 16, 16, 5, "pool", "best_fit", True),
+    (POOL, 16, 8, 5, "pool", "none", True),
+    (POOL, 16, 2, 5, "pool", "best_fit", False),
+    (ONE, 64, 8, 0, "web", "best_fit", True),
+    ((((5, 13, 20), 1, 1),), 16, 8, 0, "web", "best_fit", True),  # the worked example
+)
+BALANCED = (  # costs, first place, ranks, rows per microbatch
+    ((5, 9, 1, 7, 9, 3, 3, 8), 0, 2, 2),  # the worked example
+    ((5, 9, 1, 7, 9, 3, 3, 8), 4, 2, 2),
+    ((5, 9, 1, 7, 9, 3, 3, 8), 2, 3, 2),  # a run that continues inside the step with other ranks
+    ((4,) * 12, 0, 3, 4),
+    (tuple(97 * n * n % 1009 for n in range(24)), 12, 4, 3),
+    (tuple((2**41 + 7 * n % 5) for n in range(10)), 5, 1, 5),
+)
+
 
 def keys() -> list[Any]:
     """[seed, purpose, name, base key, counted keys of 0, 1, 10**12]."""
@@ -221,12 +238,33 @@ def packed() -> list[Any]:
     return rows
 
 
+def aligned() -> list[Any]:
+    """[members, length, align, seed, name, packing, shuffle, sequences, [[k, pieces, rooms], ...]]; pieces as in `packed`."""
+    rows = []
+    for case in ALIGNED:
+        members, length, align, seed, name, packing, shuffle = case
+        count = packing_twin.classes_of(members, length, packing, align)[2]
+        found = []
+        for k in [*range(min(2 * count, 8)), count - 1, 10**9 * count + 1]:
+            arguments = (members, length, seed, name, k, packing, shuffle, align)
+            found.append([k, packing_twin.packed_sequence(*arguments), packing_twin.rooms(*arguments)])
+        rows.append([*case, count, found])
+    return rows
+
+
+def balanced() -> list[Any]:
+    """[costs, first place of a microbatch, ranks, rows per microbatch, rows of each rank]."""
+    return [
+        [*case, [order_twin.dealt_rows(*case[:2], rank, *case[2:]) for rank in range(case[2])]] for case in BALANCED
+    ]
+
+
 def main() -> None:
     """Write all files."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     of_order = (keys, permutations, interleaves, streams, continued_streams, windows, ramps)
-    of_packing = (repeats, sequence_numbers, packings, packed, slices, huge_slices)
-    for make in (*of_order, *of_packing):
+    of_packing = (repeats, sequence_numbers, packings, packed, slices, huge_slices, aligned)
+    for make in (*of_order, *of_packing, balanced):
         lines = ",\n".join(json.dumps(row) for row in make())
         (FOLDER / f"{make.__name__}.json").write_text(f"[\n{lines}\n]\n")
         print(f"wrote {FOLDER / make.__name__}.json")

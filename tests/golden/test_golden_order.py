@@ -20,6 +20,7 @@ from tests.support.calls import (
 from tests.support.twins import order as order_twin
 from tests.support.twins import packing as packing_twin
 from tokenstore.order import ORDER_VERSION
+from tokenstore.order.balance import by_cost, dealt_places, rank_of_place
 from tokenstore.order.classes import LengthClasses, length_classes
 from tokenstore.order.interleave import interleave
 from tokenstore.order.keys import base_key
@@ -186,8 +187,46 @@ def test_packed(row: list) -> None:
     assert found == expected
 
 
+@pytest.mark.parametrize("row", vectors("aligned"), ids=lambda row: f"{row[4]}-{row[1]}-{row[2]}-{row[5]}-{row[6]}")
+def test_aligned(row: list) -> None:
+    """With alignment, sequences contain the pieces of the vectors; the rooms, which decide costs, fit their rows (ORD-18)."""
+    members, length, align, seed, name, packing, shuffle, count, sequences = row
+    ks, pieces = [k for k, *_ in sequences], [[tuple(piece) for piece in pieces] for _, pieces, _ in sequences]
+    assert packed_sequences(members, length, seed, name, ks, packing, shuffle, align) == pieces
+    for k, expected, rooms in sequences:
+        arguments = (members, length, seed, name, k, packing, shuffle, align)
+        assert [list(piece) for piece in packing_twin.packed_sequence(*arguments)] == expected
+        assert packing_twin.rooms(*arguments) == rooms
+        assert sum(rooms) <= length
+        assert not any(room % align for room in rooms)
+    frozen = tuple((tuple(lengths), p, q) for lengths, p, q in members)
+    assert packing_twin.classes_of(frozen, length, packing, align)[2] == count
+    classes = length_classes([member(*each) for each in members], length, align)
+    assert (num_best_fit(classes) if packing == "best_fit" else classes.num_pieces) == count
+
+
+@pytest.mark.parametrize("row", vectors("balanced"), ids=lambda row: f"{len(row[0])}-{row[1]}-{row[2]}-{row[3]}")
+def test_balanced(row: list) -> None:
+    """Rows are dealt by cost to the ranks of the vectors (ORD-19)."""
+    costs, start, world, size, expected = row
+    numbers = by_cost(np.array(costs))
+    assert [numbers[dealt_places(start, rank, world, size)].tolist() for rank in range(world)] == expected
+    assert [order_twin.dealt_rows(costs, start, rank, world, size) for rank in range(world)] == expected
+    if start % (world * size) == 0:
+        places = {row: place for place, row in enumerate(numbers.tolist())}
+        owners = [[rank_of_place(places[row], world, size) for row in rows] for rows in expected]
+        assert owners == [[rank] * size for rank in range(world)]
+
+
 def test_worked_examples_of_the_specification() -> None:
-    """The examples in the docstring of the order are correct (ORD-4, ORD-7, ORD-12, ORD-14)."""
+    """The examples in the docstring of the order are correct (ORD-4, ORD-7, ORD-12, ORD-14, ORD-17, ORD-18)."""
+    example = (((5, 13, 20), 1, 1),)
+    assert packing_twin.slots(example, 16, 8) == {8: [(0, 0, 0), (0, 2, 1)], 16: [(0, 1, 0), (0, 2, 0)]}
+    assert packing_twin.classes_of(example, 16, "best_fit", 8)[2] == 3
+    assert packing_twin.places_in_row([5, 4], 16, 8) == [(0, 8), (8, 16)]
+    costs = [5, 9, 1, 7, 9, 3, 3, 8]
+    assert order_twin.rows_by_cost(costs) == [1, 4, 7, 3, 0, 5, 6, 2]
+    assert [order_twin.balanced_rows(costs, rank, 2, 2) for rank in (0, 1)] == [[1, 3, 5, 6], [4, 7, 0, 2]]
     assert order_twin.interleave({"a": 3, "b": 2}) == list("ababa")
     assert order_twin.interleave({"a": 1, "b": 1, "c": 2}) == list("cabc")
     assert [[(8 + 3 * w + j) % 10 for j in range(3)] for w in range(3)] == [[8, 9, 0], [1, 2, 3], [4, 5, 6]]

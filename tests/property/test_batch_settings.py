@@ -15,12 +15,15 @@ import torch
 from tests.support.stores.masked import random_masked, write_masked
 from tests.support.tensors import same
 from tokenstore import Plan, TokenLoader
+from tokenstore.planning.row_fields import BalanceConfig
 from tokenstore.torch_data import prefetch
 from tokenstore.torch_data.formats import FORMATS
 
 LENGTH, BATCH = 16, 12
 SETTINGS: dict[str, tuple] = {
     "packing": ("concat", "best_fit", "none", "crossing"),
+    "align": (None, 1, 4),  # not with concat
+    "balance": (None, "attention", BalanceConfig(attention=2, linear=9)),
     "vocab_size": (300, 70_000),
     "masked": (False, True),
     "format": (*FORMATS, "all of torch", "one of hf"),
@@ -76,7 +79,8 @@ def plan_of(case: dict[str, Any], stores: dict[tuple[int, bool], dict[str, Path]
     packing = "concat" if crossing else case["packing"]
     fields: dict[str, Any] = {"packing": packing, "cross_document_targets": crossing, "weights": {"a": 2, "b": 1}}
     fields |= {"num_steps": 9} if packing == "concat" else {"num_steps": "all_exhausted", "last_batch": "pad"}
-    fields["skip_steps"] = [(2, 3)]
+    fields |= {"skip_steps": [(2, 3)], "balance": case["balance"]}
+    fields["align"] = None if packing == "concat" else case["align"]
     if case["staged"]:
         fields["stages"] = [{"from_step": 4, "weights": {"a": 1, "b": 1}, "global_batch_size": 2 * BATCH}]
     with warnings.catch_warnings():
@@ -129,15 +133,21 @@ def check_batch(batch: dict[str, Any], rows: dict[str, np.ndarray], case: dict[s
         assert torch.equal(next_ids.where(targets != -100, -100), targets)
     for name in ("loss_mask", "label_mask"):
         assert name not in batch or torch.equal(batch[name].reshape(-1).bool(), targets != -100)
-    if "cu_seqlens" in batch and batch["cu_seqlens"].ndim == 1:
+    if "cu_seqlens_padded" in batch and batch["cu_seqlens_padded"].ndim == 1:
         starts = torch.nonzero(batch["position_ids"].reshape(-1) == 0).reshape(-1)
-        assert batch["cu_seqlens"].tolist() == [*starts.tolist(), len(ids)]
-        assert batch["max_seqlen"] == batch["cu_seqlens"].diff().max()
+        assert batch["cu_seqlens_padded"].tolist() == [*starts.tolist(), len(ids)]
+        assert batch["max_seqlen"] == batch["cu_seqlens_padded"].diff().max()
+        in_documents = (batch["document_ids"] >= 0).reshape(-1)
+        if case["align"] is None or case["packing"] in ("concat", "crossing"):
+            assert torch.equal(batch["cu_seqlens"], batch["cu_seqlens_padded"])
+        else:
+            assert batch["cu_seqlens"].tolist() == [int(in_documents[:start].sum()) for start in [*starts, len(ids)]]
 
 
-def has_tokens(plan: Plan, step: int, first: int, stop: int) -> bool:
-    """Whether rows [first, stop) of a step hold a token on some rank."""
-    return any(plan.documents(step)[first:stop])
+def has_tokens(plan: Plan, step: int, number: int, size: int, world: int) -> bool:
+    """Whether microbatch `number` of a step holds a token on some rank."""
+    part = slice(number * size, (number + 1) * size)
+    return any(any(plan.documents(step, rank, world, size)[part]) for rank in range(world))
 
 
 @pytest.mark.parametrize("case", pairwise_cases(), ids=lambda case: "-".join(map(str, case.values())))
@@ -160,6 +170,9 @@ def test_batches_are_those_of_the_plan(
         assert list(batch) == list(expected)
         assert all(same(batch[name], expected[name]) for name in batch)
     check_rows(case, plan, options, [batch for batch, _ in got])
+    step = plan.schedule.next_step(case["taken"] % 4)  # balance changes which rank gets a row, and no row
+    plain_rows = plan_of({**case, "balance": None}, stores).batch(step)
+    assert all((plan.batch(step)[name] == rows).all() for name, rows in plain_rows.items())
 
 
 def check_rows(case: dict[str, Any], plan: Plan, options: dict[str, Any], batches: list[dict[str, Any]]) -> None:
@@ -173,9 +186,8 @@ def check_rows(case: dict[str, Any], plan: Plan, options: dict[str, Any], batche
         rows_of_batch = case["microbatch_size"] or size // world
         rows = plan.batch(step, rank, world, case["microbatch_size"])
         for number in range(size // world // rows_of_batch):
-            block = rows_of_batch * world
             last = case["skip_empty"] and step + 1 == plan.num_steps
-            if last and not has_tokens(plan, step, number * block, (number + 1) * block):
+            if last and not has_tokens(plan, step, number, rows_of_batch, world):
                 continue
             part = slice(number * rows_of_batch, (number + 1) * rows_of_batch)
             check_batch(next(left), {name: array[part] for name, array in rows.items()}, case)

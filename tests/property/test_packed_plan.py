@@ -2,13 +2,13 @@
 
 import pickle
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.twins import order as order_twin
 from tests.support.twins.packed_plans import SIZES, Stores, Twin, cases, limited, make_stores, plan_of, quietly
 from tokenstore import TokenLoader
 from tokenstore.errors import ConfigError
@@ -37,9 +37,16 @@ def limited_plan(stores: Stores, case: dict) -> tuple | None:
     return plan, Twin(plan.config, documents)
 
 
+def sorted_between(rows: list[tuple], ends: np.ndarray) -> list[tuple]:
+    """The rows, each a tuple of arrays, sorted between every two ends."""
+    borders = [0, *ends[ends > 0].tolist()]
+    parts = [sorted(rows[a:b], key=lambda row: [part.tolist() for part in row]) for a, b in pairwise(borders)]
+    return [row for part in parts for row in part]
+
+
 @given(case=cases())
 def test_every_batch_equals_the_slow_twin(stores: Stores, case: dict) -> None:
-    """P6, ORD-12..15: tokens, targets, padding and pieces of every step equal packing by hand."""
+    """P6, ORD-12..15, ORD-18, ORD-19: tokens, targets, padding and pieces of every step equal packing by hand."""
     plan, documents = plan_of(stores, case)
     twin = Twin(plan.config, documents)
     assert plan.num_sequences == twin.num_sequences
@@ -99,8 +106,8 @@ def test_a_padded_step_loses_nothing(stores: Stores, case: dict, data: st.DataOb
 
 @given(case=cases(), data=st.data())
 def test_any_split_over_ranks_gives_the_same_step(stores: Stores, case: dict, data: st.DataObject) -> None:
-    """P2, P5: world size and microbatch size decide which rank gets a row, not which rows there are; also in padded
-    steps.
+    """P2, P5, ORD-8, ORD-19: world size, microbatch size and balance decide which rank gets a row, not which rows there
+    are; also in padded steps.
     """
     made = limited_plan(stores, data.draw(st.one_of(st.just(case), limited(case))))
     if made is None or not made[1].given_steps:
@@ -108,9 +115,12 @@ def test_any_split_over_ranks_gives_the_same_step(stores: Stores, case: dict, da
     plan, twin = made
     step = data.draw(st.sampled_from([*twin.given_steps, twin.given_steps[-1]]))
     whole, pieces = plan.batch(step), plan.documents(step)
+    assert plan.rows(step).tolist() == list(range(twin.size(step)))
     world, size = split(data, twin.size(step))
     for rank in range(world):
-        rows = order_twin.rank_rows(twin.size(step), rank, world, size)
+        rows = twin.rank_rows(step, rank, world, size)
+        assert plan.rows(step, rank, world, size).tolist() == rows
+        assert {plan.rank_of(step, row, world, size) for row in rows} == {rank}
         mine = plan.batch(step, rank, world, size)
         assert len(rows) == twin.size(step) // world
         for field in ("input_ids", "targets"):
@@ -152,10 +162,12 @@ def test_resuming_at_any_microbatch_gives_the_rest(stores: Stores, case: dict, d
             for batch in batches
             for row in zip(*(t.numpy() for t in batch.values()), strict=True)
         ]
-        assert len(got) == len(rows) - given_rows
-        assert all(
-            (a == b).all() for x, y in zip(got, rows[given_rows:], strict=True) for a, b in zip(x, y, strict=True)
-        )
+        expected = rows[given_rows:]
+        assert len(got) == len(expected)
+        if plan.config.balance:  # other ranks get the rows of a step in another order
+            ends = np.cumsum([twin.size(step) for step in twin.given_steps]) - given_rows
+            got, expected = sorted_between(got, ends), sorted_between(expected, ends)
+        assert all((a == b).all() for x, y in zip(got, expected, strict=True) for a, b in zip(x, y, strict=True))
 
 
 @given(case=cases(stages=False, skips=False), epochs=st.integers(1, 4))

@@ -28,10 +28,14 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
 
 
 def ids_of(row: TracedRow, length: int, pad_id: int = PAD) -> list[int]:
-    """The tokens of a row, and padding after them."""
-    ids = [id for piece in row.pieces for segment in piece.excerpt.segments for id in segment.token_ids]
-    assert row.padding == length - len(ids)
-    return ids + [pad_id] * row.padding
+    """The tokens of a row, and the padding after each piece."""
+    if not row.pieces:
+        return [pad_id] * row.padding
+    assert row.padding == sum(piece.padding for piece in row.pieces)
+    ids: list[int] = []
+    for piece in row.pieces:
+        ids += [id for segment in piece.excerpt.segments for id in segment.token_ids] + [pad_id] * piece.padding
+    return ids
 
 
 def targets_of(row: TracedRow, plan: Plan) -> list[int]:
@@ -45,16 +49,16 @@ def targets_of(row: TracedRow, plan: Plan) -> list[int]:
         ids += following
         in_loss += store.loss_mask(piece.document)[piece.stop : piece.stop + 1].tolist()
         shifted = [id if bit else -100 for id, bit in zip(ids[1:], in_loss[1:], strict=True)]
-        targets += shifted + ([] if following else [-100])
-    return targets + [-100] * row.padding
+        targets += shifted + ([] if following else [-100]) + [-100] * piece.padding
+    return targets or [-100] * row.padding
 
 
 def given_by_loader(plan: Plan, step: int, rank: int, world_size: int, size: int | None) -> tuple[np.ndarray, ...]:
     """Tokens, targets and sources that a loader returns to a rank in a step."""
-    size = size or 12
+    share = plan.global_batch_size(step) // world_size
     fields = ("input_ids", "targets", "source_ids")
     loader = TokenLoader(plan, rank=rank, world_size=world_size, microbatch_size=size, step=step, fields=fields)
-    found = list(islice(loader, plan.global_batch_size(step) // world_size // size))
+    found = list(islice(loader, share // (size or share)))
     loader.close()
     return tuple(np.concatenate([batch[field].numpy() for batch in found]) for field in fields)
 
@@ -100,9 +104,10 @@ def test_ranks_divide_the_step(stores: Stores, case: dict, data: st.DataObject) 
     world_size, size = 2, 3
     ranks = [list(trace_rows(plan, NO_TEXT, step, rank, world_size, size, max_tokens=3)) for rank in range(2)]
     assert sorted(row.row for rows in ranks for row in rows) == [row.row for row in whole] == list(range(len(whole)))
-    for rows in ranks:
+    for rank, rows in enumerate(ranks):
+        assert [row.row for row in rows] == plan.rows(step, rank, world_size, size).tolist()
+        assert [(row.rank, row.microbatch * size + row.place) for row in rows] == [(rank, n) for n in range(len(rows))]
         for each in rows:
-            assert each.row == (each.microbatch * world_size + each.rank) * size + each.place
             assert (each.pieces, each.source, each.sequence) == (
                 whole[each.row].pieces,
                 whole[each.row].source,

@@ -239,9 +239,11 @@ def _packed_rows(
 class PackedSource:
     """A packed source by production's kernels."""
 
-    def __init__(self, members: Sequence[Member], length: int, seed: int, name: str, packing: str, shuffle: bool):
+    def __init__(
+        self, members: Sequence[Member], length: int, seed: int, name: str, packing: str, shuffle: bool, align: int = 1
+    ):
         self._seed, self._name, self._packing, self._shuffle = seed, name, packing, shuffle
-        self.classes = length_classes(members, length)
+        self.classes = length_classes(members, length, align)
         self.num_sequences = num_best_fit(self.classes) if packing == "best_fit" else self.classes.num_pieces
         self._factors = np.array([(each.p, each.q) for each in members], np.int64)
 
@@ -282,9 +284,10 @@ def packed_sequences(
     ks: Sequence[int],
     packing: str,
     shuffle: bool,
+    align: int = 1,
 ) -> list[list[tuple[int, int, int, int]]]:
     """Pieces [(member, document, start, stop)] of sequences `ks`, as the twin has them."""
-    source = PackedSource([member(*each) for each in members], length, seed, name, packing, shuffle)
+    source = PackedSource([member(*each) for each in members], length, seed, name, packing, shuffle, align)
     by_length = [np.argsort(np.array(lengths), kind="stable").tolist() for lengths, _, _ in members]
     out: dict[int, list] = {k: [] for k in ks}
     for epoch in {k // source.num_sequences for k in ks}:

@@ -95,6 +95,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
         "order/rows.py",
         "batches/block.py",
         "batches/spans.py",
+        "batches/costs.py",
         "batches/packed_spans.py",
         "batches/planner.py",
         "batches/gather.py",

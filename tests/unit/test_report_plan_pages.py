@@ -120,8 +120,8 @@ class TestPlans:
                         assert (
                             found == plan.stores[piece.source][piece.document][piece.start :][: min(size, 64)].tolist()
                         )
-                    at += size
-                assert at + row.padding == plan.config.sequence_length
+                    at += size + piece.padding
+                assert at + (0 if row.pieces else row.padding) == plan.config.sequence_length
         assert next(boxes, None) is None
 
     def check_charts(self, plan: Plan, report: PlanReport, page: Page) -> None:

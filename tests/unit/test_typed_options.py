@@ -15,6 +15,7 @@ from tokenstore.planning.config import (
     StageFields,
 )
 from tokenstore.planning.plan import Plan
+from tokenstore.planning.row_fields import BalanceConfig, BalanceFields
 from tokenstore.torch_data.dataset import TokenDataset
 from tokenstore.torch_data.formats import FORMATS, DictFormat, TupleFormat
 from tokenstore.torch_data.loader import TokenLoader
@@ -29,7 +30,13 @@ def test_typed_options_are_those_of_the_function(made: type, options: type) -> N
 
 
 @pytest.mark.parametrize(
-    ("fields", "model"), [(PlanFields, PlanConfig), (SourceFields, SourceConfig), (StageFields, StageConfig)]
+    ("fields", "model"),
+    [
+        (PlanFields, PlanConfig),
+        (SourceFields, SourceConfig),
+        (StageFields, StageConfig),
+        (BalanceFields, BalanceConfig),
+    ],
 )
 def test_typed_fields_are_those_of_the_model(fields: type, model: type) -> None:
     """Every field of a plan is typed, and which are required."""

@@ -3,10 +3,13 @@
 In the order in which a step passes through them:
 
 sampler.py   calls the kernels: locates rows (order/rows.py), plans spans, copies tokens; maps the files they need
+planned.py   the rows of a microbatch after planning
 planner.py   the first kernel: from rows to spans, for several microbatches at once
     concat_spans.py, packed_spans.py   one module per kind of packing
     shuffled.py   the permutation of the sequences of an epoch
     spans.py      a span is a run of tokens inside one document; a sequence is a list of spans
+dealing.py   which rows of a step a rank gets
+    costs.py     a kernel that measures the attention of rows, for plans that balance it
 gather.py    the second kernel: from spans to arrays, one microbatch at a time
     masks.py      loss masks
 

@@ -44,8 +44,12 @@ NUM_BORDERS, LONGEST = range(41, 43)
 # The array IDS: bytes per element (8: int64, 4: int32 or uint32, 2: uint16), elements per row beyond SEQUENCE_LENGTH (0 or
 # 1, the token after the row), and these elements in the rows before the current one
 ID_BYTES, EXTRA_IDS, EXTRA_BEFORE = range(43, 46)
+# ALIGN: the places at which pieces begin in a row are multiples of it; 0 if they follow one another. PIECE_TOKENS:
+# address of int32[NUM_ROWS * SEQUENCE_LENGTH], the tokens of the piece that begins at each border, with alignment only.
+# COSTS: address of int64[NUM_ROWS], written by `row_squares`
+ALIGN, PIECE_TOKENS, COSTS = range(46, 49)
 # int64[REPORT_SIZE], the outcome of a call; see `tables`
-REPORT = 46
+REPORT = 49
 BLOCK_SIZE = REPORT + REPORT_SIZE
 
 WORK_ROWS, KEY_ROWS = 7, 3

@@ -37,11 +37,11 @@ from tokenstore.order.windows import window_start
 
 # Rows of the int64 scratch, which has one column per row of the call: first token of the window, and its entry in the
 # lookup table
-_TOKEN, _ENTRY = range(2)
+TOKEN, _ENTRY = range(2)
 
 
 @inline_kernel
-def _find_starts(block: np.ndarray, rows: np.ndarray) -> bool:
+def find_starts(block: np.ndarray, rows: np.ndarray) -> bool:
     """Compute the first token of each row's window, and prefetch what finds its document.
 
     Stage 1 computes windows and prefetches their entries in the lookup table. Stage 2 reads these entries and
@@ -67,7 +67,7 @@ def _find_starts(block: np.ndarray, rows: np.ndarray) -> bool:
             epoch, window = -1 - rows[r, 1], source[NUM_SEQUENCES]
         offset_key = np.uint64(source[OFFSET_KEY])
         token = window_start(epoch, window, row[NUM_TOKENS], block[SEQUENCE_LENGTH], offset_key, block[SHUFFLE] != 0)
-        work[_TOKEN, r], work[_ENTRY, r] = token, row[NUM_DOCUMENTS] + 1 + token // LOOKUP_STRIDE
+        work[TOKEN, r], work[_ENTRY, r] = token, row[NUM_DOCUMENTS] + 1 + token // LOOKUP_STRIDE
         prefetch(files[row[FIRST_FILE], ADDRESS] + 8 * work[_ENTRY, r])
     for r in range(rows.shape[0]):
         if rows[r, 0] >= 0:
@@ -80,7 +80,7 @@ def _find_starts(block: np.ndarray, rows: np.ndarray) -> bool:
 
 
 @inline_kernel
-def _document_of(token: Integer, starts: np.ndarray, num_documents: int, num_tokens: int) -> int:
+def document_of(token: Integer, starts: np.ndarray, num_documents: int, num_tokens: int) -> int:
     """The document that contains `token`; -1 if the lookup table is damaged.
 
     The lookup table has the document of every LOOKUP_STRIDE-th token, so the binary search covers the documents of one
@@ -111,7 +111,7 @@ def _spans_from(block: np.ndarray, store: int, token: Integer, left: Integer, ou
     row, files = stores_of(block)[store], files_of(block)
     num_tokens, num_documents = row[NUM_TOKENS], row[NUM_DOCUMENTS]
     starts = boundaries_of(row, files)
-    document = _document_of(token, starts, num_documents, num_tokens)
+    document = document_of(token, starts, num_documents, num_tokens)
     count = 0
     while left > 0:
         if token == num_tokens:  # the circle closes
@@ -147,7 +147,7 @@ def concat_spans(block: np.ndarray, rows: np.ndarray, starts: np.ndarray, spans:
         starts: int64[n + 1], output: index of each row's first span, and the number of spans.
         spans: int64[room, SPAN_COLUMNS], output.
     """
-    if not _find_starts(block, rows):
+    if not find_starts(block, rows):
         return False
     sources, work = sources_of(block), work_of(block)
     count = 0
@@ -157,7 +157,7 @@ def concat_spans(block: np.ndarray, rows: np.ndarray, starts: np.ndarray, spans:
             store, left = sources[rows[r, 0], STORE], block[SEQUENCE_LENGTH] + block[CROSS]
             if rows[r, 1] < 0:
                 left = stores_of(block)[store][NUM_TOKENS] % block[SEQUENCE_LENGTH]
-            more = _spans_from(block, store, work[_TOKEN, r], left, spans[count:])
+            more = _spans_from(block, store, work[TOKEN, r], left, spans[count:])
             if more < 0:
                 return False
             count += more

@@ -15,6 +15,7 @@ from tokenstore.batches.block import (
     AHEAD_BYTES,
     AHEAD_SPAN,
     AHEAD_STOP,
+    ALIGN,
     BORDERS,
     CROSS,
     DOCUMENTS,
@@ -34,6 +35,7 @@ from tokenstore.batches.block import (
     NUM_BORDERS,
     NUM_ROWS,
     PAD_ID,
+    PIECE_TOKENS,
     POSITIONS,
     SEQUENCE_LENGTH,
     SPANS,
@@ -215,6 +217,8 @@ def _put_border(block: np.ndarray, at: Integer, size: Integer) -> None:
     """Record that a piece, or padding, of `size` tokens begins at element `at`."""
     if block[BORDERS]:
         array_at(int32_at(block[BORDERS]), (block[NUM_BORDERS] + 1,))[block[NUM_BORDERS]] = at
+        if block[PIECE_TOKENS]:
+            array_at(int32_at(block[PIECE_TOKENS]), (block[NUM_BORDERS] + 1,))[block[NUM_BORDERS]] = size
         block[NUM_BORDERS] += 1
         block[LONGEST] = max(block[LONGEST], size)
 
@@ -248,19 +252,29 @@ def _copy_span(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer
 
 
 @inline_kernel
-def _pad_row(block: np.ndarray, at: Integer, left: Integer) -> None:
-    """Fill the `left` elements of a row from element `at` on with padding."""
-    _put_border(block, at, left)
+def _pad(block: np.ndarray, at: Integer, count: Integer, position: Integer) -> None:
+    """Fill `count` elements of all arrays with padding from element `at` on; positions are counted from `position`."""
     if block[IDS]:
-        fill_ids(block, block[PAD_ID], left, at)
+        fill_ids(block, block[PAD_ID], count, at)
     if block[TARGETS]:
-        _fill(block[TARGETS] + 8 * at, left, IGNORE, 0)
+        _fill(block[TARGETS] + 8 * at, count, IGNORE, 0)
     if block[LABELS]:
-        _fill(block[LABELS] + 8 * at, left, IGNORE, 0)
+        _fill(block[LABELS] + 8 * at, count, IGNORE, 0)
     if block[POSITIONS]:
-        _fill(block[POSITIONS] + 8 * at, left, 0, 1)
+        _fill(block[POSITIONS] + 8 * at, count, position, 1)
     if block[DOCUMENTS]:
-        _fill(block[DOCUMENTS] + 8 * at, left, -1, 0)
+        _fill(block[DOCUMENTS] + 8 * at, count, -1, 0)
+
+
+@inline_kernel
+def _end_piece(block: np.ndarray, row_at: Integer, at: Integer, tokens: Integer, is_last: bool) -> Integer:
+    """Fill the padding after a piece of `tokens` tokens that ends before element `at` (ORD-18). Returns where it ends.
+
+    The next piece begins at a multiple of ALIGN. After the last piece the rest of the row is padding of that piece.
+    """
+    stop = row_at + block[SEQUENCE_LENGTH] if is_last else at + -(at - row_at) % block[ALIGN]
+    _pad(block, at, stop - at, tokens)
+    return stop
 
 
 @inline_kernel
@@ -294,8 +308,10 @@ def _end_row(block: np.ndarray, row_at: Integer, at: Integer) -> None:
     The masks are computed before IGNORED_TARGET replaces IGNORE, because it may be a token id.
     """
     length = block[SEQUENCE_LENGTH]
-    if at < row_at + length:
-        _pad_row(block, at, row_at + length - at)
+    left = row_at + length - at
+    if left > 0:
+        _put_border(block, at, 0 if block[ALIGN] else left)
+        _pad(block, at, left, 0)
     if block[LABELS] and block[FLAT_LABELS]:
         _put(block[LABELS] + 8 * row_at, IGNORE)
     if block[TARGETS]:
@@ -335,6 +351,8 @@ def gather(address: int) -> None:
                 report(block, BAD_ID, span[SPAN_STORE], span[START], block[VOCAB_SIZE], largest)
                 return
             at += span[LENGTH]
+            if block[ALIGN]:
+                at = _end_piece(block, row_at, at, span[LENGTH], j + 1 == starts[r + 1])
         _end_row(block, row_at, at)
     if block[BORDERS]:
         array_at(int32_at(block[BORDERS]), (block[NUM_BORDERS] + 1,))[block[NUM_BORDERS]] = block[NUM_ROWS] * length

@@ -15,6 +15,7 @@ import numpy as np
 from numba import carray
 
 from tokenstore.batches.block import (
+    ALIGN,
     CLOCK,
     SEQUENCE_LENGTH,
     SHUFFLE,
@@ -77,7 +78,7 @@ from tokenstore.order.slices import slice_position
 # slot, then its place in the length index, then its document; NUMBER, its number in the document; PIECE_STORE, its
 # store; PIECES_PER_COPY, the number of full pieces that its document copy has room for. The last two have one column
 # per row: its packing and its bin
-ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_PER_COPY, _PACKING, _BIN = range(7)
+ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_PER_COPY, ROW_PACKING, ROW_BIN = range(7)
 
 
 @inline_kernel
@@ -101,18 +102,18 @@ def _packing_of(block: np.ndarray, source: int, epoch: int) -> int:
 
 
 @inline_kernel
-def _find_bins(block: np.ndarray, rows: np.ndarray) -> bool:
-    """Find the packing and the bin of each row. Returns False, with a report, if a packing is missing."""
+def find_bins(block: np.ndarray, rows: np.ndarray) -> bool:
+    """Write the packing and the bin of each row to the scratch. Returns False, with a report, if a packing is missing."""
     sources, work, keys = sources_of(block), work_of(block), keys_of(block)
     for r in range(rows.shape[0]):
         if rows[r, 0] >= 0:
             epoch = rows[r, 1] // sources[rows[r, 0], NUM_SEQUENCES]
-            work[_PACKING, r] = _packing_of(block, rows[r, 0], epoch)
-            if work[_PACKING, r] < 0:
+            work[ROW_PACKING, r] = _packing_of(block, rows[r, 0], epoch)
+            if work[ROW_PACKING, r] < 0:
                 return False
     shuffle_numbers(block, rows)
     for r in range(rows.shape[0]):
-        work[_BIN, r] = np.int64(keys[NUMBERS, r])
+        work[ROW_BIN, r] = np.int64(keys[NUMBERS, r])
     return True
 
 
@@ -123,7 +124,7 @@ def _find_slots(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> int:
     The pieces of row r get the columns [starts[r], starts[r + 1]). The permutations of all pieces are one call of
     `permute_each`, because it is vectorized over pieces. Returns the number of pieces, or -1 with a report.
     """
-    if not _find_bins(block, rows):
+    if not find_bins(block, rows):
         return -1
     sources, packings, work, keys = sources_of(block), packings_of(block), work_of(block), keys_of(block)
     num_rows = rows.shape[0]
@@ -132,11 +133,11 @@ def _find_slots(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> int:
         starts[r] = count
         if rows[r, 0] < 0:
             continue
-        packing = packings[work[_PACKING, r]]
+        packing = packings[work[ROW_PACKING, r]]
         nodes = carray(int64_at(packing[NODES]), (packing[NUM_NODES], 4))
-        leaves = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES], 2))
+        leaves = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES], 3))
         bins = carray(int64_at(packing[BIN_STARTS]), (packing[NUM_LEAVES] + 1,))
-        more = slots_of_bin(work[_BIN, r], nodes, leaves, bins, work[ROOM, count:], work[PLACE, count:])
+        more = slots_of_bin(work[ROW_BIN, r], nodes, leaves, bins, work[ROOM, count:], work[PLACE, count:])
         if block[SHUFFLE]:
             source = sources[rows[r, 0]]
             counts = carray(int64_at(packing[COUNTS]), (block[SEQUENCE_LENGTH] + 1,))
@@ -168,7 +169,7 @@ def _find_places(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> boo
     for r in range(rows.shape[0]):
         if starts[r] == starts[r + 1]:
             continue
-        packing = packings[work[_PACKING, r]]
+        packing = packings[work[ROW_PACKING, r]]
         epoch = packing[EPOCH]
         entries = carray(int64_at(packing[ENTRIES]), (packing[NUM_ENTRIES], 4))
         class_starts = carray(int64_at(packing[CLASS_STARTS]), (length + 2,))
@@ -236,12 +237,15 @@ def _put_piece(block: np.ndarray, j: int, out: np.ndarray) -> int:
     if first < 0 or stop <= first or stop > row[NUM_TOKENS]:
         report(block, BAD_BOUNDARY, row[FIRST_FILE], first, first, stop)
         return -1
-    # The document must have the length that the length index implies. With a fractional repeat factor, a copy has
-    # documents of different lengths in different epochs, but none is longer than the room of the copy
-    whole = work[PIECES_PER_COPY, j]
-    fits = (stop - first) // length == whole and (room == length or (stop - first) % length == room)
+    # The document must have the length that the length index implies, with alignment rounded up. With a fractional
+    # repeat factor, a copy has documents of different lengths in different epochs, but none is longer than the room of
+    # the copy
+    whole, needs = work[PIECES_PER_COPY, j], stop - first
+    if block[ALIGN]:
+        needs += -needs % block[ALIGN]
+    fits = needs // length == whole and (room == length or needs % length == room)
     most = whole * length + (room if room < length else length - 1)
-    if not fits and (row[P] == row[Q] or stop - first > most):
+    if not fits and (row[P] == row[Q] or needs > most):
         report(block, BAD_INDEX, row[INDEX_FILE], 0, document, stop - first)
         return -1
     token = first + work[NUMBER, j] * length

@@ -8,22 +8,23 @@ rows at once costs half as much per row as planning 8, because each step waits f
 Not thread-safe: every loader has its own sampler, and a Plan protects its own with a lock.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, NoReturn
 
 import numpy as np
 
 from tokenstore.batches import block as words
 from tokenstore.batches.block import KEY_ROWS, REPORT, WORK_ROWS
+from tokenstore.batches.costs import row_squares
 from tokenstore.batches.gather import IGNORE, gather
 from tokenstore.batches.masks import MASK_WORDS
 from tokenstore.batches.packings import Packings
+from tokenstore.batches.planned import PlannedRows, PlanResult
 from tokenstore.batches.planner import plan_spans
-from tokenstore.batches.remote_rows import Coming, RemoteRows
+from tokenstore.batches.remote_rows import RemoteRows
 from tokenstore.batches.sigbus import Guard
-from tokenstore.batches.spans import CONTINUES, LENGTH, MEMORY, SPAN_COLUMNS
+from tokenstore.batches.spans import SPAN_COLUMNS
 from tokenstore.batches.tables import NOT_PACKED, OK, REPORT_SIZE, TOKEN_BYTES, VOCAB_SIZE, Tables
 from tokenstore.order.keys import as_bits, base_key
 from tokenstore.order.rows import SegmentTables
@@ -45,6 +46,8 @@ class Order:
         shuffle: whether the plan shuffles.
         cross_document_targets: whether the last token of a document has the next token of the row as target.
         pad_id: token id of padding.
+        align: pieces begin in a row at multiples of it (ORD-18); 0 if they follow one another.
+        balance: the integers (a, b) of the costs by which rows are dealt to ranks (ORD-19); None without balance.
     """
 
     schedule: Schedule
@@ -55,64 +58,8 @@ class Order:
     shuffle: bool
     cross_document_targets: bool
     pad_id: int
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """The result of one call of the planner.
-
-    Attributes:
-        rows: int64[n, 2], source and sequence number.
-        starts: int64[n + 1], index of each row's first span, and the number of spans.
-        spans: int64[starts[n], SPAN_COLUMNS].
-    """
-
-    rows: np.ndarray
-    starts: np.ndarray
-    spans: np.ndarray
-
-
-class PlannedRows:
-    """A planned microbatch: the addresses of its tokens are known, and the tokens have not been read.
-
-    Attributes:
-        num_rows: number of rows.
-        starts_at: address of the first row's entry of `starts`. It is kept because numpy takes 1 us to compute an
-            address.
-        spans_at: address of `spans`.
-        clock: number of the call that planned it. Maps that its spans use may have been released since then.
-        coming: what must arrive from a URL before it is copied; None if nothing must.
-    """
-
-    __slots__ = ("_first", "_plan", "clock", "coming", "num_rows", "spans_at", "starts_at")
-
-    def __init__(self, plan: _Plan, first: int, num_rows: int, starts_at: int, spans_at: int, clock: int):
-        self._plan, self._first, self.num_rows = plan, first, num_rows
-        self.starts_at, self.spans_at, self.clock = starts_at, spans_at, clock
-        self.coming: Coming | None = None
-
-    @property
-    def rows(self) -> np.ndarray:
-        """int64[num_rows, 2], source and sequence number of each row; source -1 is a row of padding."""
-        return self._plan.rows[self._first : self._first + self.num_rows]
-
-    @property
-    def spans(self) -> np.ndarray:
-        """The spans of all rows, int64[n, SPAN_COLUMNS]."""
-        first, stop = self._plan.starts[[self._first, self._first + self.num_rows]].tolist()
-        return self._plan.spans[first:stop]
-
-    def row_spans(self) -> list[np.ndarray]:
-        """The spans of each row, int64[n, SPAN_COLUMNS]; see `spans` for the columns."""
-        starts = self._plan.starts[self._first : self._first + self.num_rows + 1].tolist()
-        return [self._plan.spans[first:stop] for first, stop in pairwise(starts)]
-
-    def ranges(self, token_bytes: int, first_row: int = 0) -> list[tuple[int, int]]:
-        """(address, number of bytes) of every span of the rows from `first_row` on."""
-        first, stop = self._plan.starts[[self._first + first_row, self._first + self.num_rows]].tolist()
-        spans = self._plan.spans[first:stop]
-        sizes = (spans[:, LENGTH] + spans[:, CONTINUES]) * token_bytes
-        return list(zip(spans[:, MEMORY].tolist(), sizes.tolist(), strict=True))
+    align: int = 0
+    balance: tuple[int, int] | None = None
 
 
 class Sampler:
@@ -134,9 +81,9 @@ class Sampler:
         self._mask_scratch = np.empty(MASK_WORDS, np.uint64)
         self._token_bytes = int(tables.stores[0, TOKEN_BYTES])  # all stores of a plan have one tokenizer, so one dtype
         self.remote = RemoteRows(tables.open_stores, order.sequence_length) if tables.has_remote else None
-        self._borders = np.empty(0, np.int32)
+        self._borders = self._piece_tokens = np.empty(0, np.int32)
         self._set_constants()
-        self._room = 0
+        self._room, self._scratch_at = 0, (0, 0)
         self._clock = 0
         self._end = (1 << 62) if order.schedule.end is None else order.schedule.end
         self._numbers = {name: number for number, name in enumerate(order.names)}
@@ -154,7 +101,7 @@ class Sampler:
         order, tables, block = self._order, self._tables, self._words
         block[words.SEQUENCE_LENGTH], block[words.PAD_ID] = order.sequence_length, order.pad_id
         block[words.PACKED], block[words.SHUFFLE] = order.packed, order.shuffle
-        block[words.CROSS] = order.cross_document_targets
+        block[words.CROSS], block[words.ALIGN] = order.cross_document_targets, order.align
         self.set_format()
         block[words.TOKEN_BYTES], block[words.VOCAB_SIZE] = self._token_bytes, int(tables.stores[0, VOCAB_SIZE])
         for word, table in (
@@ -221,9 +168,9 @@ class Sampler:
         self._clock += 1
         if len(rows) > self._room:
             self._make_scratch(len(rows))
-        self._run_planner(np.ascontiguousarray(rows))
+        self._run_planner(plan_spans, np.ascontiguousarray(rows))
         starts = self._starts[: len(rows) + 1].copy()
-        plan = _Plan(rows, starts, self._spans[: starts[-1]].copy())
+        plan = PlanResult(rows, starts, self._spans[: starts[-1]].copy())
         starts_at, spans_at, first, planned = starts.ctypes.data, plan.spans.ctypes.data, 0, []
         for size in [len(rows)] if sizes is None else sizes:
             planned.append(PlannedRows(plan, first, size, starts_at + 8 * first, spans_at, self._clock))
@@ -244,8 +191,8 @@ class Sampler:
         self._scratch_at = self._starts.ctypes.data, self._spans.ctypes.data
         self._room = num_rows
 
-    def _run_planner(self, rows: np.ndarray) -> None:
-        """Call the kernel, and call it again whenever it requests that a file is mapped or an epoch packed."""
+    def _run_planner(self, kernel: Callable[[int], None], rows: np.ndarray) -> None:
+        """Call a kernel, and call it again whenever it requests that a file is mapped or an epoch packed."""
         if self._tables.pace.is_due():
             self._look_at_files()
         block = self._words
@@ -254,9 +201,32 @@ class Sampler:
             block[words.PACKINGS], block[words.NUM_PACKINGS] = packings.ctypes.data, len(packings)
             block[words.ROWS], block[words.NUM_ROWS], block[words.CLOCK] = rows.ctypes.data, len(rows), self._clock
             block[words.STARTS], block[words.SPANS] = self._scratch_at
-            plan_spans(self._address)
+            kernel(self._address)
             if self._is_done(rows):
                 return
+
+    def costs(self, rows: np.ndarray) -> np.ndarray:
+        """int64[n], the cost of each located row (ORD-19). Without balance, the integers are a = 1, b = 0.
+
+        rows: int64[n, 2]. It reads packings, or the boundaries of documents under `concat`, but no tokens.
+        """
+        self._clock += 1
+        attention, linear = self._order.balance or (1, 0)
+        squares, block = np.empty(len(rows), np.int64), self._words
+        # The scratch of the planner has a column for every token of a row, which is far too large for all rows of a step
+        work, keys = np.empty((WORK_ROWS, len(rows)), np.int64), np.empty((KEY_ROWS, len(rows)), np.uint64)
+        before = block[words.WORK], block[words.KEYS], block[words.NUM_COLUMNS]
+        try:
+            block[words.WORK], block[words.KEYS], block[words.NUM_COLUMNS] = (
+                work.ctypes.data,
+                keys.ctypes.data,
+                len(rows),
+            )
+            block[words.COSTS] = squares.ctypes.data
+            self._run_planner(row_squares, np.ascontiguousarray(rows))
+        finally:
+            block[words.WORK], block[words.KEYS], block[words.NUM_COLUMNS] = before
+        return attention * squares + linear * self._order.sequence_length
 
     def _look_at_files(self) -> None:
         """Refuse stores that were replaced. Done only now and then, because it costs a system call per file."""
@@ -346,6 +316,9 @@ class Sampler:
         if size > len(self._borders):
             self._borders = np.empty(size, np.int32)
             self._words[words.BORDERS] = self._borders.ctypes.data
+            if self._order.align:
+                self._piece_tokens = np.empty(size, np.int32)
+                self._words[words.PIECE_TOKENS] = self._piece_tokens.ctypes.data
 
     @property
     def borders(self) -> np.ndarray:
@@ -354,6 +327,14 @@ class Sampler:
         A view, which the next call overwrites.
         """
         return self._borders[: self._words[words.NUM_BORDERS] + 1]
+
+    @property
+    def piece_tokens(self) -> np.ndarray | None:
+        """int32[n], with alignment, the tokens of the piece at each border but the last, without its padding.
+
+        A view, which the next call overwrites. None without alignment.
+        """
+        return self._piece_tokens[: self._words[words.NUM_BORDERS]] if self._order.align else None
 
     @property
     def longest(self) -> int:

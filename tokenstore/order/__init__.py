@@ -179,6 +179,31 @@ begins (ORD-5). So a ramp continues the segments, and is in the history as these
 ramp; one that sets a batch size does.
 Worked example: G = 8, H = 24, S = 8, m = 4: 8 8 12 12 16 16 20 20 | 24 24 ...
 
+ORD-18 Alignment (`classes.py`). With `align: A`, where A divides L, ORD-13 counts the pieces of a copy as if it had room for
+ceil(t / A) A tokens instead of t. So each room v is a multiple of A. The tokens of a piece follow from v as before. In the row,
+a piece of m tokens takes ceil(m / A) A positions: its tokens, then padding. The last piece takes the rest of the row as well.
+Windows have no room for padding, so this does not apply to `concat`.
+Worked example: L = 16, A = 8, one copy each of documents of 5, 13 and 20 tokens. The rooms are 8, 16, and 16 and 8. Class 16
+has the slots 0 (13 tokens) and 1 (the first 16 of 20); class 8 has the slots 0 (5 tokens) and 1 (the last 4 of 20). P = 4, LB =
+3, N = 3. A row with both slots of class 8, in this order, has 5 tokens, 3 of padding, 4 tokens, 4 of padding.
+
+ORD-19 Balance (`balance.py`). Without `balance`, ORD-8 divides a step. With it, rows are dealt to ranks by cost. What a step
+contains, and the numbers of its rows (ORD-6), stay the same. A plan has two integers, a >= 1 and b >= 0. Row p costs
+    c(p) = a (sum of v v over its pieces of v tokens) + b L
+The tokens of a piece are its room (ORD-13, also if it holds fewer tokens or none in this epoch) and, under `concat`, its
+tokens in the window. The G rows of the step, by falling cost and then by rising p, are at the places t = 0..G-1. A microbatch
+of W ranks with B rows each takes the places s..s + W B - 1; s is 0 for the first microbatch of a step, and each microbatch
+begins where the one before it ended. With j = s div (W B), place s + u goes, for u = 0..W B - 1, to
+    row i of the rank's microbatch, i = u div W;   rank w if i + j is even, otherwise rank W - 1 - w;   w = u mod W
+If one rank gets the whole step as one microbatch, there is nothing to deal, and its rows are in the order of p.
+So the rows consumed after any microbatch are a prefix of the places, and a run that continues inside a step with another W
+or B deals the rest. Only a run with other integers a or b, or without balance, cannot continue there: it has consumed other rows.
+Worked example: W = 2, B = 2, and rows that cost 5 9 1 7 9 3 3 8:
+    places     0 1 2 3 4 5 6 7
+    row        1 4 7 3 0 5 6 2
+    cost       9 9 8 7 5 3 3 1
+    rank       0 1 1 0 1 0 0 1      microbatch 0: rank 0 has the rows 1 3, rank 1 has 4 7;  microbatch 1: 5 6 and 0 2
+
 Not promised: the same order across versions of this text. A change of any rule above is a new ORDER_VERSION.
 Why not numpy's Generator? Its streams are stable, its shuffles are not (NEP 19), and an array of n indices is not O(1).
 Why interleave before the division among ranks? Slicing first makes all ranks draw from the same source in the same step.

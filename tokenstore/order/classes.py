@@ -1,4 +1,4 @@
-"""Length classes (ORD-13): the pieces of a source's documents, grouped by length.
+"""Length classes (ORD-13, ORD-18): the pieces of a source's documents, grouped by length.
 
 The tables have one row per distinct document length and member. Their size does not depend on the number of documents.
 """
@@ -25,12 +25,14 @@ class LengthClasses:
         entries: int64[n, 4], one row per class and run that contributes slots to it. SLOT is the first of these slots,
             COPY the number of the first copy, MEMBER the member. PIECE is the number of the piece in its document; in
             class L it is the number of full pieces of each copy.
+        align: rooms are multiples of this number (ORD-18).
     """
 
     length: int
     counts: np.ndarray
     starts: np.ndarray
     entries: np.ndarray
+    align: int = 1
 
     @property
     def num_pieces(self) -> int:
@@ -43,15 +45,20 @@ class LengthClasses:
         return int((self.counts * np.arange(self.length + 1)).sum())
 
 
-def length_classes(members: Sequence[Member], length: int) -> LengthClasses:
-    """Compute the length classes of `members` (sorted by name) at sequence length `length`.
+def length_classes(members: Sequence[Member], length: int, align: int = 1) -> LengthClasses:
+    """Compute the length classes of a source.
 
     Takes O(runs log runs + length).
+
+    Args:
+        members: the members of the source, sorted by name.
+        length: the sequence length L.
+        align: rooms are multiples of this number, a divisor of `length` (ORD-18).
     """
     parts = []
     for number, member in enumerate(members):
         copies = np.append(member.starts * member.p // member.q, member.num_copies)
-        chunks, rest = np.divmod(member.lengths, length)
+        chunks, rest = np.divmod(-(-member.lengths // align) * align, length)
         sizes = np.diff(copies)
         # A run contributes to two classes: one shorter piece per copy, and `chunks` full pieces per copy to class L
         for classes, piece, slots in ((rest, chunks, sizes), (np.full_like(rest, length), chunks, sizes * chunks)):
@@ -66,7 +73,7 @@ def length_classes(members: Sequence[Member], length: int) -> LengthClasses:
     counts = np.diff(ends[starts])
     # Slots of the class before this row: running total over all rows, less the total where the class begins
     first_slots = ends[:-1] - ends[starts[classes]]
-    return LengthClasses(length, counts, starts, np.stack([first_slots, *table[2:]], axis=1))
+    return LengthClasses(length, counts, starts, np.stack([first_slots, *table[2:]], axis=1), align)
 
 
 @inline_kernel
@@ -80,7 +87,7 @@ def entry_of(length: int, slot: int, starts: np.ndarray, entries: np.ndarray) ->
     return low
 
 
-def slot_of(classes: LengthClasses, member: int, copy: int, piece: int, run_length: int) -> tuple[int, int]:
+def slot_of(classes: LengthClasses, member: int, copy: int, piece: int, room: int) -> tuple[int, int]:
     """Class and slot of piece `piece` of a document copy: the inverse of `entry_of`.
 
     Args:
@@ -88,10 +95,11 @@ def slot_of(classes: LengthClasses, member: int, copy: int, piece: int, run_leng
         member: number of the member.
         copy: number of the copy in the epoch.
         piece: number of the piece in the document.
-        run_length: tokens that the copy has room for.
+        room: tokens that the copy has room for.
     """
-    full = piece < run_length // classes.length
-    length = classes.length if full else run_length % classes.length
+    room += -room % classes.align
+    full = piece < room // classes.length
+    length = classes.length if full else room % classes.length
     rows = classes.entries[classes.starts[length] : classes.starts[length + 1]]
     # Rows of a class are sorted by member and copy, so the last row at or before this copy contains it
     key = (rows[:, MEMBER] < member) | ((rows[:, MEMBER] == member) & (rows[:, COPY] <= copy))

@@ -8,25 +8,32 @@ from tokenstore.order.permutation import SMALL, SWAP_ROUNDS, permute, swap_round
 
 
 @inline_kernel
+def leaf_of(number: int, starts: np.ndarray, num_leaves: int) -> int:
+    """The last leaf that starts at or before bin `number`: the one that contains it."""
+    low, left = 0, num_leaves
+    while left > 1:  # no branch that depends on the data: a misprediction costs more than a step
+        half = left >> 1
+        low += half if starts[low + half] <= number else 0
+        left -= half
+    return low
+
+
+@inline_kernel
 def slots_of_bin(
     number: int, nodes: np.ndarray, leaves: np.ndarray, starts: np.ndarray, lengths: np.ndarray, slots: np.ndarray
 ) -> int:
     """Write the slots of bin `number`, and return how many there are (at most L).
 
-    The last leaf that starts at or before `number` contains the bin. From there the loop follows parents up to the
-    root, node 0, and lists the slots that each group added to the bin, the last placement first.
+    From the leaf of the bin the loop follows parents up to the root, node 0, and lists the slots that each group added
+    to the bin, the last placement first.
 
     Args:
         number: of the bin.
         nodes, leaves, starts: int64 arrays, see `packing.Bins`.
         lengths, slots: int64[L] or longer, output: class and slot.
     """
-    low, left = 0, leaves.shape[0]
-    while left > 1:  # no branch that depends on the data: a misprediction costs more than a step
-        half = left >> 1
-        low += half if starts[low + half] <= number else 0
-        left -= half
-    node, place = leaves[low, 0], number + leaves[low, 1]
+    leaf = leaf_of(number, starts, leaves.shape[0])
+    node, place = leaves[leaf, 0], number + leaves[leaf, 1]
     count = 0
     while node > 0:
         # The group put `copies` slots in a row into each of its bins; this bin is number `place` of the group

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenstore.jit import inline_kernel, kernel
+from tokenstore.order.balance import squares_of_groups
 from tokenstore.order.bitset import add, empty_bitset, next_member, remove
 from tokenstore.order.classes import LengthClasses
 from tokenstore.order.keys import as_bits, counted_key
@@ -62,8 +63,8 @@ class Bins:
 
     Attributes:
         nodes: int64[n, 4], of each group PARENT, LENGTH << 32 | COPIES, OFFSET and FIRST_SLOT.
-        leaves: int64[m, 2], the groups in which bins end, and what to add to the number of a bin to get its place in
-            the group.
+        leaves: int64[m, 3], the groups in which bins end, what to add to the number of a bin to get its place in the
+            group, and the sum of the squares of the rooms in such a bin (ORD-19).
         starts: int64[m + 1], number of the first bin of each leaf, and the number of bins.
     """
 
@@ -77,7 +78,10 @@ def bins_of(packing: Packing) -> Bins:
     groups, leaves = packing.groups, packing.leaves
     content = groups[:, LENGTH] << 32 | groups[:, COPIES]
     nodes = np.stack([groups[:, PARENT], content, groups[:, OFFSET], groups[:, FIRST_SLOT]], axis=1)
-    return Bins(nodes, np.stack([leaves, groups[leaves, TAKEN] - packing.starts[:-1]], axis=1), packing.starts)
+    squares = np.empty(len(nodes), np.int64)
+    squares_of_groups(nodes, squares)
+    columns = [leaves, groups[leaves, TAKEN] - packing.starts[:-1], squares[leaves]]
+    return Bins(nodes, np.stack(columns, axis=1), packing.starts)
 
 
 def num_best_fit(classes: LengthClasses) -> int:

@@ -29,6 +29,7 @@ from tokenstore.planning.checks import (
 )
 from tokenstore.planning.contradictions import contradictions
 from tokenstore.planning.plan_file import read_yaml, write_yaml
+from tokenstore.planning.row_fields import BalanceConfig, BalanceFields, check_balance
 from tokenstore.store.remote import is_url
 
 MOST = 1 << 48  # upper limit of every count; ORD-10 limits their products, checked when the schedule is computed
@@ -112,6 +113,8 @@ class RunFields(TypedDict, total=False):
     skip_steps: Sequence[tuple[int, int]]
     batch_ramp: "BatchRamp | RampFields | None"
     cross_document_targets: bool
+    align: int | None
+    balance: "Literal['attention'] | BalanceConfig | BalanceFields | None"
 
 
 class PlanFields(RunFields, total=False):
@@ -267,6 +270,12 @@ class PlanConfig(Checked):
         skip_steps: [start, stop) ranges of steps that are not trained on.
         cross_document_targets: predict the first token of a document from the last token of the document before it.
             Only valid with packing `concat`.
+        align: each piece of a document begins in its row at a multiple of this number of tokens, with padding after the
+            piece before it. It must divide sequence_length. Context parallelism requires 2 x its number of ranks. Not
+            valid with packing `concat`. Default: pieces follow one another.
+        balance: `attention` deals the rows of a step to ranks so that the ranks of a microbatch have about equally much
+            attention to compute. The content of every step is the same. `{attention: a, linear: b}` also sets what a row
+            costs, as positive integers; the default is a = 1, b = 0. Default: rows are dealt in order.
 
     Raises:
         ConfigError: a field is unknown, missing or invalid, or two fields contradict each other. The message lists
@@ -291,6 +300,8 @@ class PlanConfig(Checked):
     batch_ramp: Annotated[BatchRamp | None, optional(BatchRamp.check)] = None
     skip_steps: Annotated[tuple[tuple[int, int], ...], list_of(_SKIPPED)] = ()
     cross_document_targets: Annotated[bool, flag] = False
+    align: Annotated[int | None, optional(integer(1, MOST_LENGTH))] = None
+    balance: Annotated[Literal["attention"] | BalanceConfig | None, optional(check_balance)] = None
 
     def __init__(self, /, **fields: Unpack[PlanFields]):
         super().__init__(**fields)
@@ -335,6 +346,12 @@ class PlanConfig(Checked):
     def pads_last_batch(self) -> bool:
         """Whether a last step that is not full is filled with empty rows."""
         return (self.last_batch or ("pad" if self.packing == "none" else "drop")) == "pad"
+
+    @property
+    def row_costs(self) -> tuple[int, int] | None:
+        """The integers (a, b) of ORD-19; None if the plan is not balanced."""
+        chosen = BalanceConfig() if self.balance == "attention" else self.balance
+        return None if chosen is None else (chosen.attention, chosen.linear)
 
 
 def _moved(source: Any, folder: Path) -> Any:

@@ -3,13 +3,15 @@
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from tokenstore.planning.row_fields import wrong_align, wrong_balance
+
 if TYPE_CHECKING:
     from tokenstore.planning.config import PlanConfig, SourceConfig
 
 
 def contradictions(config: "PlanConfig") -> list[str]:
     """Everything that contradicts something else, in words; each names the field and what would work."""
-    checks = (_wrong_names, _wrong_pools, _wrong_slices, _wrong_weights, _wrong_steps, _wrong_words)
+    checks = (_wrong_names, _wrong_pools, _wrong_slices, _wrong_weights, _wrong_steps, _wrong_words, _wrong_rows)
     return [text for check in checks for text in check(config)]
 
 
@@ -73,6 +75,11 @@ def _wrong_words(config: "PlanConfig") -> list[str]:
     if config.temperature is not None and any(source.weight is not None for source in config.sources.values()):
         wrong.append("temperature: cannot be combined with weights; remove the temperature or all weights")
     return wrong
+
+
+def _wrong_rows(config: "PlanConfig") -> list[str]:
+    align = wrong_align(config.align, config.packing, config.sequence_length)
+    return align + wrong_balance(config.row_costs, config.sequence_length)
 
 
 def _wrong_weights(config: "PlanConfig") -> list[str]:

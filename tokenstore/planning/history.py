@@ -61,19 +61,30 @@ def fingerprint_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def make_state(step: int, cursor: int, history: str) -> dict[str, int | str]:
-    """The state of a run: only ints and strings, the same on every rank. The fingerprint covers all other fields."""
+def make_state(step: int, cursor: int, history: str, balance: str | None = None) -> dict[str, int | str]:
+    """The state of a run: only ints and strings, the same on every rank. The fingerprint covers all other fields.
+
+    balance: the costs by which the rows of `step` were dealt, if the run is inside the step and its plan is balanced.
+    """
     fields: dict[str, int | str] = {"state_version": STATE_VERSION, "step": step, "cursor": cursor, "history": history}
+    if balance is not None:
+        fields["balance"] = balance
     return {**fields, "fingerprint": _state_fingerprint(fields)}
 
 
 def _state_fingerprint(state: Mapping[str, Any]) -> str:
-    return fingerprint_of(canonical_json({key: state[key] for key in STATE_KEYS if key != "fingerprint"}))
+    return fingerprint_of(canonical_json({key: state[key] for key in _keys_of(state) if key != "fingerprint"}))
+
+
+def _keys_of(state: Any) -> tuple[str, ...]:
+    """The keys that a state should have."""
+    balanced = isinstance(state, Mapping) and "balance" in state
+    return (*STATE_KEYS, "balance") if balanced else STATE_KEYS
 
 
 def check_state(state: Any) -> None:
     """Validate a state, which may be any value: StateMismatchError if it is not a state, of another version, or damaged."""
-    check_keys(state, STATE_KEYS)
+    check_keys(state, _keys_of(state))
     if type(state["state_version"]) is not int or state["state_version"] != STATE_VERSION:
         raise StateMismatchError(
             f"state version: expected {STATE_VERSION}, found {short(state['state_version'])}; use the tokenstore that saved it"
@@ -82,7 +93,7 @@ def check_state(state: Any) -> None:
         raise StateMismatchError(
             f"state: expected integers, found step {short(state['step'])}, cursor {short(state['cursor'])}"
         )
-    texts = type(state["history"]) is str and type(state["fingerprint"]) is str
+    texts = all(type(state[key]) is str for key in _keys_of(state) if key not in ("state_version", "step", "cursor"))
     if not texts or _state_fingerprint(state) != state["fingerprint"]:
         raise StateMismatchError(
             "state: its fingerprint does not match its step, cursor and history: the checkpoint is damaged or was edited;"

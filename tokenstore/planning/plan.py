@@ -14,8 +14,9 @@ from typing import Any, NamedTuple, Self, TypedDict, Unpack
 
 import numpy as np
 
+from tokenstore.batches.dealing import Dealer
 from tokenstore.batches.packings import Packings
-from tokenstore.batches.sampler import Order, Sampler
+from tokenstore.batches.sampler import Order, Place, Sampler
 from tokenstore.batches.spans import DOCUMENT, DOCUMENT_START, LENGTH, SPAN_STORE, START
 from tokenstore.batches.tables import Tables
 from tokenstore.errors import ConfigError, CorruptionError
@@ -112,6 +113,8 @@ class Plan(Timeline):
             config.shuffle,
             config.cross_document_targets,
             self.pad_id,
+            config.align or 0,
+            config.row_costs,
         )
         self._renew()
         renew_after_fork(self, Plan._renew)
@@ -210,19 +213,29 @@ class Plan(Timeline):
     def _renew(self) -> None:
         """A lock and a sampler that no other thread has used."""
         self._lock = threading.Lock()
-        self._own_sampler: Sampler | None = None
+        self._own: tuple[Sampler, Dealer] | None = None
 
     @property
     def _sampler(self) -> Sampler:
         """The plan's own sampler, for the thread that holds the lock. A loader has another, and never needs this one."""
-        if self._own_sampler is None:
-            self._own_sampler = self.sampler()
-        return self._own_sampler
+        if self._own is None:
+            sampler = self.sampler()
+            self._own = sampler, self.dealer(sampler)
+        return self._own[0]
+
+    @property
+    def _dealer(self) -> Dealer:
+        """The dealer of the plan's own sampler, for the thread that holds the lock."""
+        return (self._own or (self._sampler, self.dealer(self._sampler)))[1]
 
     def sampler(self) -> Sampler:
         """A new Sampler over this plan, for use by one thread."""
         tables = Tables(self.stores, self.sources, self.config.seed)
         return Sampler(self._order, tables, Packings(self.sources, self.stores, self.config.seed, self.config.shuffle))
+
+    def dealer(self, sampler: Sampler) -> Dealer:
+        """A new Dealer over this plan, which uses `sampler`."""
+        return Dealer(self._order, sampler)
 
     def batch(self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None) -> Arrays:
         """The batch of `rank` at `step`.
@@ -257,16 +270,48 @@ class Plan(Timeline):
             rows = self._rows(step, rank, world_size, microbatch_size)
             return [[_piece(names, span) for span in spans.tolist()] for spans in self._sampler.spans(rows)]
 
+    def rows(self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None) -> np.ndarray:
+        """The numbers in the step of the sequences that `batch` returns for the same arguments, in the same order.
+
+        `find` and `SequenceDataset` use these numbers too. They do not depend on the number of ranks, the microbatch size or
+        `balance`.
+
+        Returns: int64[global_batch_size / world_size], numbers in 0..global_batch_size - 1.
+        """
+        with self._lock:
+            places = self._places(step, rank, world_size, microbatch_size)
+            return np.concatenate([self._dealer.numbers(place, rank, world_size) for place in places])
+
+    def rows_of_place(self, place: Place, rank: int, world_size: int) -> Sequence[int]:
+        """The numbers of the rows of one microbatch; see `Dealer.numbers`."""
+        if self.config.row_costs is None:
+            return range(place[1], place[1] + place[2])
+        with self._lock:
+            return [int(number) for number in self._dealer.numbers(place, rank, world_size)]
+
+    def rank_of(self, step: int, row: int, world_size: int, microbatch_size: int | None = None) -> int:
+        """The rank that receives row number `row` of a step.
+
+        Raises: ValueError: the plan has no such step or row, or the global batch cannot be divided in this way.
+        """
+        size = self._places(step, 0, world_size, microbatch_size)[0][2]
+        if not 0 <= row < self.global_batch_size(step):
+            raise ValueError(f"row: expected 0 to {self.global_batch_size(step) - 1}, found {row}")
+        with self._lock:
+            return self._dealer.rank_of(operator.index(step), row, world_size, size)
+
     def _rows(self, step: int, rank: int, world_size: int, microbatch_size: int | None) -> np.ndarray:
+        places = self._places(step, rank, world_size, microbatch_size)
+        return self._dealer.locate_places(places, rank, world_size)
+
+    def _places(self, step: int, rank: int, world_size: int, microbatch_size: int | None) -> list[Place]:
+        """(step, first row, number of rows) of each microbatch of a rank."""
         self.check_step(step)
         step = operator.index(step)
         size = self.global_batch_size(step)
         microbatch_size = check_split(size, rank, world_size, microbatch_size)
-        blocks = [
-            self._sampler.locate(step, first_row(j, rank, world_size, microbatch_size), microbatch_size)
-            for j in range(size // (world_size * microbatch_size))
-        ]
-        return np.concatenate(blocks)
+        count = size // (world_size * microbatch_size)
+        return [(step, first_row(j, rank, world_size, microbatch_size), microbatch_size) for j in range(count)]
 
     # ---- where the run is, and where documents are
 

@@ -27,7 +27,8 @@ def _source(name: str, config: PlanConfig, stores: Mapping[str, Store]) -> Sourc
     if config.packing == "concat":
         return _concat_source(name, stores[name], config.sequence_length)
     members = tuple(_member(each, config, stores[each], Fraction(repeats[each])) for each in sorted(repeats))
-    classes = length_classes([member.by_length for member in members if member.by_length], config.sequence_length)
+    by_length = [member.by_length for member in members if member.by_length]
+    classes = length_classes(by_length, config.sequence_length, config.align or 1)
     num_sequences = num_best_fit(classes) if config.packing == "best_fit" else classes.num_pieces
     num_tokens = sum((member.num_tokens * member.repeat for member in members), Fraction(0))
     return Source(name, config.packing, members, num_sequences, num_tokens, classes)

@@ -48,6 +48,8 @@ class Timeline:
             "cross_document_targets": self.config.cross_document_targets,
             "pad_id": self.pad_id,
         }
+        if self.config.align not in (None, 1):
+            constants["align"] = self.config.align
         identities = {source.name: source.identity for source in self.sources}
         return history_of(self.schedule, constants, identities, step)
 
@@ -69,7 +71,9 @@ class Timeline:
         step = self.check_start(step)
         start = self.schedule.cursor(step)
         cursor = start if cursor is None else cursor
-        return make_state(step, cursor, self.history(step if cursor == start else step + 1))
+        if cursor == start:
+            return make_state(step, cursor, self.history(step))
+        return make_state(step, cursor, self.history(step + 1), self._costs)
 
     def check_state(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Check that a state belongs to this plan; returns its step, and how many sequences of that step were already used.
@@ -91,6 +95,25 @@ class Timeline:
                 f"state: expected a cursor inside step {step}, found {cursor}; the state is damaged"
             )
         return step, cursor - start
+
+    @property
+    def _costs(self) -> str | None:
+        """The costs by which the rows of a step are dealt, as recorded in states inside a step; None without balance."""
+        costs = self.config.row_costs
+        return None if costs is None else f"attention {costs[0]}, linear {costs[1]}"
+
+    def dealing_difference(self, state: Mapping[str, Any]) -> str | None:
+        """Whether a run inside a step can continue there: what prevents it, for messages; None if nothing does.
+
+        A state inside a step counts the sequences that were used. Which ones these are depends on `balance`.
+
+        state: a state that `check_state` accepts.
+        """
+        saved, mine = (
+            "no balance" if each is None else f"balance by {each}" for each in (state.get("balance"), self._costs)
+        )
+        inside = state["cursor"] != self.schedule.cursor(state["step"])
+        return f"the state was saved with {saved}, and this plan has {mine}" if inside and saved != mine else None
 
     def check_step(self, step: int) -> None:
         """ValueError if the plan has no such step, or skips it."""

@@ -15,7 +15,14 @@ from tokenstore.planning.history import check_keys
 from tokenstore.planning.plan import Plan, as_plan
 from tokenstore.torch_data.formats import DictFormat, TupleFormat
 from tokenstore.torch_data.options import SharedOptions, check_contents
-from tokenstore.torch_data.position import BatchInfo, ProcessSplit, Split, check_inside_step, rest_of_step
+from tokenstore.torch_data.position import (
+    BatchInfo,
+    ProcessSplit,
+    Split,
+    check_inside_step,
+    rest_of_step,
+    rows_used,
+)
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.torch_data.resharding import check_dealing
 from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT
@@ -160,9 +167,9 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
             raise TypeError("dataset: an endless plan has no length; set num_steps in the plan")
         return total
 
-    def maker(self) -> BatchMaker:
-        """A new BatchMaker for one thread of this process."""
-        return BatchMaker(self.plan, self._contents)
+    def maker(self, is_dealt: bool = True) -> BatchMaker:
+        """A new BatchMaker for one thread of this process. is_dealt: False for rows in the order of ORD-6, without `balance`."""
+        return BatchMaker(self.plan, self._contents, rank=self.fixed_split().place if is_dealt else None)
 
 
 class Microbatches(Iterator[BatchT], Generic[BatchT]):
@@ -225,7 +232,8 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
             state: from `state_dict`. An empty one does nothing.
 
         Raises:
-            StateMismatchError: it was saved with another history, number of workers or size of microbatches.
+            StateMismatchError: it was saved with another history, number of workers or size of microbatches; or inside a step
+                under another `balance`, and `inside_step` is "continue" or there are several workers.
             ConfigError: the state is inside a step, and the rest of the step does not divide evenly among the ranks; or
                 `inside_step="rewind"` was chosen with several workers.
         """
@@ -255,7 +263,9 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
                 f"state: expected to_skip in 0..{self._num_workers - 1}, found {short(to_skip)}; the state is damaged, load"
                 " another checkpoint"
             )
-        step, given = self._dataset.plan.check_state(state["plan"])
+        plan, choice = self._dataset.plan, self._dataset.inside_step
+        step, given = plan.check_state(state["plan"])
+        given = rows_used(plan, state["plan"], given, choice if self._num_workers == 1 else "continue")
         if self._dataset.inside_step != "rewind":
             self._split.check_inside(step, given)
         self._go_to(step, self._rest(step, given), to_skip)

@@ -13,8 +13,9 @@ B is the number of rows of a microbatch, L the sequence length in tokens.
     nanotron         dict, [B, L]                           input_ids, position_ids, label_ids, label_mask
     rows             dict, [B, L + 1] and [B, L]            tokens, loss_mask
 
-All but torchtitan and torchtitan_flat also have document_ids and source_ids. torch, hf and rows also have position_ids,
-cu_seqlens and max_seqlen. `fields=` selects fields of a format, so that a pipeline stage gets only those it needs.
+All but torchtitan and torchtitan_flat also have document_ids, source_ids and attention_cost. torch, hf and rows also have
+position_ids, cu_seqlens, cu_seqlens_padded and max_seqlen; megatron also has cu_seqlens_padded. `fields=` selects fields of a
+format, so that a pipeline stage gets only those it needs.
 
 No format has an attention_mask, because with one, Hugging Face models let the documents of a row attend to each other.
 Without one, they separate documents by position_ids, but only with use_cache=False, as their Trainer sets it.
@@ -35,23 +36,31 @@ and `ignore_index=` the value that is -100 or 0 below.
     loss_mask float32,           whether `targets` is not -100
     label_mask bool,
     loss_mask bool of rows
-    position_ids, positions      counted from 0 at the start of each document and of each row; padding counts as a document
+    position_ids, positions      counted from 0 at the start of each document and of each row; padding counts as a document,
+                                 or with `align` in the plan continues the piece before it
     document_ids                 0, 1, ... within the row; -1 on padding
     cu_seqlens int32[n + 1]      where each piece of a document starts in the concatenated rows, and then B * L. With
-                                 `max_documents`, int32[max_documents + 1], padded with B * L, so that its shape is constant
-    max_seqlen int               tokens in the longest piece. With `max_documents`, L, so that compiled code need not
-                                 be compiled again
-    cu_seq_lens_q/k,             cu_seqlens and max_seqlen, as flash attention in transformers names them
+                                 `max_documents`, int32[max_documents + 1], padded with its last value, so that its shape is
+                                 constant. With `align` in the plan: tokens of the pieces before each piece, without padding
+    cu_seqlens_padded            where each piece starts in the concatenated rows, and then B * L. It differs from
+    int32[n + 1]                 cu_seqlens only with `align`: padding then belongs to the piece before it, an empty row is
+                                 a piece of 0 tokens, and every piece starts at a multiple of `align`
+    max_seqlen int               the longest piece, with its padding. With `max_documents`, L, so that compiled code need
+                                 not be compiled again
+    cu_seq_lens_q/k,             cu_seqlens_padded and max_seqlen, as flash attention in transformers names them
     max_length_q/k
-    cu_seqlens of megatron       int32[B, n + 1]: that of each row alone, padded with L; n is `max_documents`, by default L
+    cu_seqlens, cu_seqlens_padded    int32[B, n + 1]: those of each row alone, padded with their last value; n is
+    of megatron                      `max_documents`, by default L
     max_seqlen of megatron       int32[B]: that of each row
+    attention_cost [B]           what the row costs in a plan with `balance`; otherwise, with attention 1 and linear 0: the
+                                 sum of the squares of the tokens of its pieces
     source_ids [B]               index of the row's source among the sorted names of the sources; -1 for a row of padding
 
 The datasets of nanotron yield rows of L + 1 tokens, which its collator splits. Such rows cannot express masked tokens, nor a
 next token that is in another row. Therefore this format has the fields that the collator would return. In the format rows, the loss mask expresses both.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -99,16 +108,21 @@ class Rows:
 
     Attributes:
         sources: int64[B], the source of each row.
-        borders: int32[n + 1], where pieces and padding start in the concatenated rows, and B * L.
+        borders: int32[n + 1], where pieces and padding start in the concatenated rows, and B * L. With alignment only
+            pieces: padding belongs to the piece before it.
+        piece_tokens: int32[n], with alignment, the tokens of each piece without its padding. Otherwise None.
         longest: tokens in the longest piece; padding counts as a piece.
         length: L.
+        costs: computes int64[B], the cost of each row.
         max_documents: see the module. None: no fixed size.
     """
 
     sources: np.ndarray
     borders: np.ndarray
+    piece_tokens: np.ndarray | None
     longest: int
     length: int
+    costs: Callable[[], np.ndarray]
     max_documents: int | None = None
 
 
@@ -167,41 +181,63 @@ def check_fields(fields: Sequence[str] | None, format: str, by_row: bool = False
 # ---- fields with a few values per row or piece
 
 
+def _cu_seqlens_padded(rows: Rows) -> np.ndarray:
+    return _filled(rows.borders, rows.max_documents)
+
+
 def _cu_seqlens(rows: Rows) -> np.ndarray:
-    if rows.max_documents is None:
-        return rows.borders.copy()
-    return _filled(rows.borders, rows.max_documents, int(rows.borders[-1]))
+    return _filled(_sums(rows.borders, rows.piece_tokens), rows.max_documents)
 
 
 def _max_seqlen(rows: Rows) -> int:
-    return rows.longest if rows.max_documents is None else rows.length
+    if rows.max_documents is not None:
+        return rows.length
+    return rows.longest if rows.piece_tokens is None else int(np.diff(rows.borders).max())
 
 
-def _filled(borders: np.ndarray, most: int, end: int) -> np.ndarray:
-    """int32[most + 1]: `borders`, padded with `end`."""
+def _sums(borders: np.ndarray, piece_tokens: np.ndarray | None) -> np.ndarray:
+    """int32[n + 1]: with alignment, the tokens of all pieces before each piece, and of all pieces. Otherwise `borders`."""
+    return borders if piece_tokens is None else np.append(np.int32(0), np.cumsum(piece_tokens, dtype=np.int32))
+
+
+def _filled(borders: np.ndarray, most: int | None) -> np.ndarray:
+    """A copy of `borders`; with `most`, int32[most + 1], padded with its last value."""
+    if most is None:
+        return borders.copy()
     if borders.size > most + 1:
         raise ValueError(
             f"max_documents: expected at least {borders.size - 1} for this batch, found {most};"
-            f" {end} is always enough, because it is the number of tokens"
+            " the number of tokens of a batch is always enough"
         )
-    filled = np.full(most + 1, end, np.int32)
+    filled = np.full(most + 1, borders[-1], np.int32)
     filled[: borders.size] = borders
     return filled
 
 
-def _row_borders(rows: Rows) -> list[np.ndarray]:
-    """int32[n + 1] for each row: its borders, counted from its start."""
+def _row_borders(rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
+    """For each row, its borders counted from its start, and the tokens of its pieces; see `Rows`."""
     ends = np.flatnonzero(rows.borders % rows.length == 0).tolist()  # every row starts with a border
-    return [rows.borders[first : stop + 1] - rows.borders[first] for first, stop in pairwise(ends)]
+    for first, stop in pairwise(ends):
+        tokens = None if rows.piece_tokens is None else rows.piece_tokens[first:stop]
+        yield rows.borders[first : stop + 1] - rows.borders[first], tokens
 
 
 def _cu_seqlens_of_rows(rows: Rows) -> np.ndarray:
     most = rows.length if rows.max_documents is None else rows.max_documents
-    return np.stack([_filled(borders, most, rows.length) for borders in _row_borders(rows)])
+    return np.stack([_filled(_sums(*row), most) for row in _row_borders(rows)])
+
+
+def _cu_seqlens_padded_of_rows(rows: Rows) -> np.ndarray:
+    most = rows.length if rows.max_documents is None else rows.max_documents
+    return np.stack([_filled(borders, most) for borders, _ in _row_borders(rows)])
 
 
 def _max_seqlen_of_rows(rows: Rows) -> np.ndarray:
-    return np.array([np.diff(borders).max() for borders in _row_borders(rows)], np.int32)
+    return np.array([np.diff(borders).max() for borders, _ in _row_borders(rows)], np.int32)
+
+
+def _attention_cost(rows: Rows) -> np.ndarray:
+    return rows.costs()
 
 
 def source_ids(rows: Rows) -> np.ndarray:
@@ -211,14 +247,20 @@ def source_ids(rows: Rows) -> np.ndarray:
 
 _IDS, _TARGETS, _LABELS = Written(words.IDS), Written(words.TARGETS), Written(words.LABELS)
 _POSITIONS, _DOCUMENTS = Written(words.POSITIONS), Written(words.DOCUMENTS)
-_OF_ROWS: dict[str, Written | Derived] = {"document_ids": _DOCUMENTS, "source_ids": source_ids}
+_OF_ROWS: dict[str, Written | Derived] = {
+    "document_ids": _DOCUMENTS,
+    "source_ids": source_ids,
+    "attention_cost": _attention_cost,
+}
 _MORE: dict[str, Written | Derived] = {
     "position_ids": _POSITIONS,
     "cu_seqlens": _cu_seqlens,
+    "cu_seqlens_padded": _cu_seqlens_padded,
     "max_seqlen": _max_seqlen,
     **_OF_ROWS,
 }
-_SEQLENS = ("cu_seqlens", "max_seqlen")
+_SEQLENS = ("cu_seqlens", "cu_seqlens_padded", "max_seqlen")
+WITHOUT_BORDERS = (source_ids, _attention_cost)  # fields that do not need the borders of pieces
 _LABEL_MASK = Written(words.LABEL_MASK, dtype=torch.bool)
 
 
@@ -248,12 +290,13 @@ FORMATS: dict[str, Format] = {
             "labels": Written(words.LABELS, "one_row"),
             "shift_labels": Written(words.TARGETS, "one_row"),
             "position_ids": Written(words.POSITIONS, "one_row"),
-            "cu_seq_lens_q": _cu_seqlens,
-            "cu_seq_lens_k": _cu_seqlens,
+            "cu_seq_lens_q": _cu_seqlens_padded,
+            "cu_seq_lens_k": _cu_seqlens_padded,
             "max_length_q": _max_seqlen,
             "max_length_k": _max_seqlen,
             "document_ids": Written(words.DOCUMENTS, "one_row"),
             "source_ids": source_ids,
+            "attention_cost": _attention_cost,
         },
         by_row=False,
         flat=True,
@@ -283,6 +326,7 @@ FORMATS: dict[str, Format] = {
             "loss_mask": Written(words.LOSS_MASK, dtype=torch.float32),
             "position_ids": _POSITIONS,
             "cu_seqlens": _cu_seqlens_of_rows,
+            "cu_seqlens_padded": _cu_seqlens_padded_of_rows,
             "max_seqlen": _max_seqlen_of_rows,
             **_OF_ROWS,
         },

@@ -14,7 +14,7 @@ from tokenstore.planning.plan import Plan, as_plan
 from tokenstore.torch_data.devices import check_device, check_pinned, on_device, use_device
 from tokenstore.torch_data.formats import DictFormat, TupleFormat
 from tokenstore.torch_data.options import LoaderOptions, check_contents
-from tokenstore.torch_data.position import BatchInfo, ProcessSplit, check_inside_step, rest_of_step
+from tokenstore.torch_data.position import BatchInfo, ProcessSplit, check_inside_step, rest_of_step, rows_used
 from tokenstore.torch_data.prefetch import Prefetcher, PrefetchStopped, check_ahead
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT
@@ -141,7 +141,8 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
                 position instead. Default: False.
             inside_step: what to do with a state that was saved inside a step. "continue" with the rest of the step, if the
                 checkpoint contains the gradients of its first part; "rewind" to the start of the step otherwise; or "warn"
-                and continue. Default: "warn".
+                and continue. A state saved under another `balance` cannot continue inside its step: "warn" then rewinds.
+                Default: "warn".
             skip_empty: skip microbatches without a token on any rank, which only the last step of a plan with
                 `packing: none` may have. In other microbatches, a single rank may still have no targets, and a mean over
                 none is NaN: sum the losses and divide by the number of targets on all ranks. Default: False.
@@ -240,7 +241,8 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
     def _new_maker(self) -> BatchMaker:
         ahead = self._prefetch + 1 if self._prefetch else 0  # those made by the thread, and the one it is making
         ring = self._reuse + ahead if self._reuse else 0
-        return BatchMaker(self.plan, self._contents, self._pin_memory, ring)
+        rank = self._process_split.fix().place
+        return BatchMaker(self.plan, self._contents, self._pin_memory, ring, rank)
 
     def __len__(self) -> int:
         """The number of microbatches per rank in the whole plan, not only of those left.
@@ -294,13 +296,15 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
 
         Raises:
             StateMismatchError: the run that saved the state has a different history; the message names the fields that
-                differ. Or the state was not saved by a TokenLoader, but by a DataLoader over a TokenDataset.
+                differ. Or the state was not saved by a TokenLoader, but by a DataLoader over a TokenDataset. Or it was saved
+                inside a step under another `balance`, and `inside_step` is "continue".
             ConfigError: the state is inside a step, and the rest of the step does not divide evenly among the ranks.
         """
         if isinstance(state, Mapping) and not state:
             return
         _check_whose(state)
         step, given = self.plan.check_state(state)
+        given = rows_used(self.plan, state, given, self._inside_step)
         if self._inside_step != "rewind":
             self._process_split.now().check_inside(step, given)
         given = rest_of_step(self.plan, step, given, self._inside_step)

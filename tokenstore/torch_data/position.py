@@ -5,14 +5,15 @@ A position is a step and the number of its rows, over all ranks, that were alrea
 
 import copy
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from tokenstore.batches.sampler import Place
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.order.rank_rows import check_split, divisors
 from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.ranks import DataRank, ProcessRank
@@ -25,6 +26,37 @@ def check_inside_step(choice: str) -> str:
     if choice not in INSIDE_STEP:
         raise ValueError(f"inside_step: expected one of {list(INSIDE_STEP)}, found {choice!r}")
     return choice
+
+
+def rows_used(plan: Plan, state: Mapping[str, Any], given: int, choice: str) -> int:
+    """`given`, or 0 if the step must start again, because `plan` deals its rows in another order than the plan of `state`.
+
+    Args:
+        plan: the plan.
+        state: a state that it accepts.
+        given: sequences of the step that were already used.
+        choice: the argument `inside_step`. "continue" raises, because the gradients of the first sequences would count twice;
+            "warn" warns.
+
+    Raises: StateMismatchError: the choice is "continue".
+    """
+    difference = plan.dealing_difference(state)
+    if difference is None or not given:
+        return given
+    step = state["step"]
+    if choice == "continue":
+        raise StateMismatchError(
+            f"state: saved inside step {step}, where {difference}, so the rest of the step would be other sequences; set"
+            ' balance as it was, or drop the gradients of this step and pass inside_step="rewind"'
+        )
+    if choice == "warn":
+        warnings.warn(
+            f"state: saved inside step {step}, after {given} of its {plan.global_batch_size(step)} sequences, but"
+            f" {difference}. The step starts again. Drop its gradients if the checkpoint contains them, or set balance as it"
+            ' was. Pass inside_step="rewind" to start the step again without this warning',
+            stacklevel=3,
+        )
+    return 0
 
 
 def rest_of_step(plan: Plan, step: int, given: int, choice: str) -> int:
@@ -125,9 +157,15 @@ class Split:
 
     @cached_property
     def _empty_rows(self) -> np.ndarray:
-        """bool[global_batch_size]: which rows of the last step are empty. Any may be, as the rows of a step are shuffled."""
+        """bool[global_batch_size]: which rows of the last step are empty, in the order in which they are used.
+
+        Any may be, as the rows of a step are shuffled.
+        """
         last = (self.plan.num_steps or 0) - 1
-        return self.plan.sampler().locate(last, 0, self.plan.global_batch_size(last))[:, 0] < 0
+        sampler = self.plan.sampler()
+        if self.plan.config.row_costs is None:
+            return sampler.locate(last, 0, self.plan.global_batch_size(last))[:, 0] < 0
+        return self.plan.dealer(sampler).by_cost(last)[1][:, 0] < 0
 
     def info(self, place: Place) -> BatchInfo:
         """What the batch of a place, one of `places`, is."""
@@ -137,8 +175,11 @@ class Split:
             number = sum(self._after_empty(step, given) == given for given in range(before % block, before, block))
         else:
             number = before // block
-        start = self.plan.schedule.cursor(step) + first
-        return BatchInfo(step, number, range(first, first + num_rows), range(start, start + num_rows))
+        start, rows = self.plan.schedule.cursor(step), self.plan.rows_of_place(place, *astuple(self.place))
+        sequences: Sequence[int] = [start + row for row in rows]
+        if isinstance(rows, range):
+            sequences = range(start + rows.start, start + rows.stop)
+        return BatchInfo(step, number, rows, sequences)
 
     def num_microbatches(self, start: int = 0) -> int | None:
         """Microbatches per rank from step `start` on; None if the plan is endless."""

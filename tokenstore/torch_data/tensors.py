@@ -7,6 +7,7 @@ twice, they train the wrong thing with a plausible loss. `format="hf"` has the `
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any, TypedDict, TypeVar
 
@@ -14,13 +15,15 @@ import numpy as np
 import torch
 
 from tokenstore.batches import block as words
-from tokenstore.batches.sampler import Place, PlannedRows, Sampler
+from tokenstore.batches.planned import PlannedRows
+from tokenstore.batches.sampler import Place, Sampler
 from tokenstore.errors import TokenStoreError
 from tokenstore.planning.plan import Plan
 from tokenstore.store.maps import prefetch_pages
-from tokenstore.torch_data.formats import Derived, Rows, Written, source_ids
+from tokenstore.torch_data.formats import WITHOUT_BORDERS, Derived, Rows, Written
 from tokenstore.torch_data.options import Contents
 from tokenstore.torch_data.prefetch import Bursts
+from tokenstore.torch_data.ranks import DataRank
 
 # Limits of the rows and tokens planned by one call, unless a single microbatch has more. With lower limits, batches wait for
 # memory more often; higher ones gain nothing
@@ -44,6 +47,7 @@ class Batch(TypedDict):
 
 
 _empty_like = torch.empty_like
+Locate = Callable[[Sequence[Place]], np.ndarray]  # source and sequence number of each row of some places
 BatchT = TypeVar("BatchT", covariant=True)  # Batch, or the type of a batch in another format or with other fields
 
 
@@ -51,10 +55,22 @@ class BatchMaker:
     """Makes batches with the given contents, whose fields have the order of these. Not thread-safe.
 
     ring: if n > 0, each batch is written into the memory of the n-th batch before it. 0: new memory for every batch.
+    rank: the rank that loads the batches, which decides its rows of a balanced plan. None: rows in the order of ORD-6.
     """
 
-    def __init__(self, plan: Plan, contents: Contents, pin_memory: bool = False, ring: int = 0):
+    def __init__(
+        self,
+        plan: Plan,
+        contents: Contents,
+        pin_memory: bool = False,
+        ring: int = 0,
+        rank: DataRank | None = None,
+    ):
         self.sampler = plan.sampler()
+        self._locate: Locate = self.sampler.locate_places
+        if rank is not None and plan.config.row_costs is not None:
+            dealer = plan.dealer(self.sampler)
+            self._locate = partial(dealer.locate_places, rank=rank.rank, world_size=rank.world_size)
         self._format, self._length = contents.format, plan.config.sequence_length
         made = {name: self._format.fields[name] for name in contents.fields}
         self._fields = tuple(made)
@@ -79,7 +95,7 @@ class BatchMaker:
 
     def make(self, step: int, first_row: int, num_rows: int) -> Any:
         """The batch of rows [first_row, first_row + num_rows) of `step`."""
-        return self.make_of(self.sampler.locate(step, first_row, num_rows))
+        return self.make_of(self._locate([(step, first_row, num_rows)]))
 
     def make_of(self, located: np.ndarray) -> Any:
         """The batch of located rows, int64[B, 2]."""
@@ -97,11 +113,10 @@ class BatchMaker:
         Args:
             places: (step, first row, number of rows, ...) of each batch.
             readahead: how many more microbatches to plan and to read ahead, while batches have to wait for the disk.
-            locate: returns the located rows of several places. Default: `locate_places` of the sampler.
+            locate: returns the located rows of several places. Default: those of the rank.
         """
         waiting: deque[tuple[Place, PlannedRows]] = deque()
-        locate = locate or self.sampler.locate_places
-        ahead = _Planning(self.sampler, locate, iter(places), MOST_TOKENS // self._length)
+        ahead = _Planning(self.sampler, locate or self._locate, iter(places), MOST_TOKENS // self._length)
         bursts = Bursts(readahead)
         while True:
             reach = bursts.reach()  # `readahead` during a burst, otherwise 0
@@ -134,12 +149,20 @@ class BatchMaker:
         self.sampler.copy(planned, coming, zip(self._words, addresses, strict=True))
         batch: dict[str, Any] = dict(zip(self._written, tensors, strict=False))
         if self._derived:
-            batch = self._with_derived(batch, planned.rows[:, 0])
+            batch = self._with_derived(batch, planned.rows)
         return batch if self._format.pack is None else self._format.pack(batch)
 
-    def _with_derived(self, written: dict[str, Any], sources: np.ndarray) -> dict[str, Any]:
+    def _with_derived(self, written: dict[str, Any], located: np.ndarray) -> dict[str, Any]:
         sampler = self.sampler
-        rows = Rows(sources, sampler.borders, sampler.longest, self._length, self._max_documents)
+        rows = Rows(
+            located[:, 0],
+            sampler.borders,
+            sampler.piece_tokens,
+            sampler.longest,
+            self._length,
+            partial(sampler.costs, located),
+            self._max_documents,
+        )
         derived = {name: self._own(make(rows)) for name, make in self._derived.items()}
         return {name: written[name] if name in written else derived[name] for name in self._fields}
 
@@ -163,7 +186,7 @@ class BatchMaker:
         fields = [*self._written.values(), Written(words.TARGETS)][: len(self._words)]
         shapes = [(field.shape(num_rows, self._length), field.dtype) for field in fields]
         self._templates[num_rows] = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in shapes]
-        if any(make is not source_ids for make in self._derived.values()):
+        if any(make not in WITHOUT_BORDERS for make in self._derived.values()):
             self.sampler.want_borders(num_rows)
         return self._templates[num_rows]
 
@@ -180,13 +203,7 @@ class BatchMaker:
 class _Planning:
     """Plans the microbatches of `places` in order, several by one call of the sampler."""
 
-    def __init__(
-        self,
-        sampler: Sampler,
-        locate: Callable[[Sequence[Place]], np.ndarray],
-        places: Iterator[Place],
-        most_rows: int,
-    ):
+    def __init__(self, sampler: Sampler, locate: Locate, places: Iterator[Place], most_rows: int):
         self._sampler, self._locate, self._places = sampler, locate, places
         self._most_rows = min(most_rows, MOST_ROWS)
         self._count = 1  # microbatches per call. It starts at 1, so that the first batch does not wait for others

@@ -57,6 +57,8 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
         >>> source[0]["input_ids"].shape  # (8, sequence_length)
     """
 
+    _is_dealt = True  # whether records are microbatches of a rank, which `balance` decides
+
     def __init__(
         self,
         plan: Plan,
@@ -89,6 +91,8 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
             **options,
         )
         self._about = f"microbatch_size {microbatch_size}, {format}, {fields}"
+        if self._is_dealt and plan.config.row_costs is not None:
+            self._about += f", balance {plan.config.row_costs}"
         self._edges = _edges(plan)
         self._reset()
         renew_after_fork(self, MicrobatchSource._reset)
@@ -123,7 +127,7 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
         rows = split.rows_a_rank(step)
         with self._lock:
             if self._maker is None:
-                self._maker = self._dataset.maker()
+                self._maker = self._dataset.maker(self._is_dealt)
             batch = self._maker.make(step, given + split.place.rank * rows, rows)
         return _arrays(batch)
 
@@ -161,8 +165,11 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
 class SequenceSource(MicrobatchSource):
     """Record n is the n-th sequence of the run, over all ranks and without skipped steps: a dict of int64[sequence_length].
 
-    `.batch(b)[r::w]` yields the microbatches of b sequences of rank r of w, if w * b divides every step.
+    `.batch(b)[r::w]` yields the microbatches of b sequences of rank r of w, if w * b divides every step. `balance` of the plan
+    has no effect on this source; use MicrobatchSource or MicrobatchDataset.
     """
+
+    _is_dealt = False
 
     def __init__(
         self,

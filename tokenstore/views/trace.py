@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, product
 
 from tokenstore.errors import ConfigError
 from tokenstore.format.input_lines import Origin
@@ -23,6 +23,7 @@ class TracedPiece:
         origin: None if the store has no origins.
         start: first token of the piece.
         stop: end of the piece.
+        padding: number of positions without a token after the piece, up to the next piece or the end of the row.
         num_tokens: tokens of the whole document.
         excerpt: the first tokens of the piece, decoded.
     """
@@ -33,6 +34,7 @@ class TracedPiece:
     origin: Origin | None
     start: int
     stop: int
+    padding: int
     num_tokens: int
     excerpt: Excerpt
 
@@ -50,7 +52,7 @@ class TracedRow:
         sequence: its number in the source, counted over the whole run; None for an empty row.
         epoch: the epoch of the source; None for an empty row.
         pieces: the pieces of documents, in order.
-        padding: number of positions after them.
+        padding: number of positions without a token, after the pieces or between them.
     """
 
     row: int
@@ -157,19 +159,22 @@ def _rows(
     row: int | None,
     max_tokens: int | None,
 ) -> Iterator[TracedRow]:
-    batch_size = plan.global_batch_size(step)
-    located = plan.sampler().locate(step, 0, batch_size).tolist()
-    for first in range(0, batch_size, size):
-        microbatch, mine = divmod(first // size, world_size)
-        if (rank is not None and mine != rank) or (row is not None and not first <= row < first + size):
-            continue
-        # Microbatch i of the step is what rank i would receive if there were as many ranks as microbatches.
-        sequences = plan.documents(step, first // size, batch_size // size)
-        for place in range(size) if row is None else (row - first,):
-            pieces = tuple(_piece(plan, decoder, piece, max_tokens) for piece in sequences[place])
-            source, sequence, epoch = _sequence(plan, *located[first + place])
-            padding = plan.config.sequence_length - sum(piece.stop - piece.start for piece in pieces)
-            yield TracedRow(first + place, mine, microbatch, place, source, sequence, epoch, pieces, padding)
+    located = plan.sampler().locate(step, 0, plan.global_batch_size(step)).tolist()
+    owner = rank if row is None else plan.rank_of(step, row, world_size, size)
+    if rank not in (None, owner):
+        return
+    ranks = range(world_size) if owner is None else (owner,)
+    numbers = {mine: plan.rows(step, mine, world_size, size).tolist() for mine in ranks}
+    sequences = {mine: plan.documents(step, mine, world_size, size) for mine in ranks}
+    for microbatch, mine in product(range(len(located) // (world_size * size)), ranks):
+        for place in range(size):
+            index = microbatch * size + place
+            number = numbers[mine][index]
+            if row in (None, number):
+                pieces = tuple(_pieces(plan, decoder, sequences[mine][index], max_tokens))
+                padding = plan.config.sequence_length - sum(piece.stop - piece.start for piece in pieces)
+                source, sequence, epoch = _sequence(plan, *located[number])
+                yield TracedRow(number, mine, microbatch, place, source, sequence, epoch, pieces, padding)
 
 
 def _sequence(plan: Plan, number: int, sequence: int) -> tuple[str, int, int] | tuple[None, None, None]:
@@ -180,13 +185,20 @@ def _sequence(plan: Plan, number: int, sequence: int) -> tuple[str, int, int] | 
     return name, sequence, sequence // plan.num_sequences[name]
 
 
-def _piece(plan: Plan, decoder: Decoder, piece: Piece, max_tokens: int | None) -> TracedPiece:
-    store = plan.stores[piece.source]
-    first, end = store.boundaries()[piece.document : piece.document + 2].tolist()
-    stop = piece.stop if max_tokens is None else min(piece.stop, piece.start + max_tokens)
-    excerpt = excerpt_of(store, decoder, piece.document, piece.start, stop)
-    known = store.id(piece.document), store.origin(piece.document)
-    return TracedPiece(piece.source, piece.document, *known, piece.start, piece.stop, end - first, excerpt)
+def _pieces(plan: Plan, decoder: Decoder, pieces: list[Piece], max_tokens: int | None) -> Iterator[TracedPiece]:
+    """Describe the pieces of a row."""
+    left, align = plan.config.sequence_length, plan.config.align or 1
+    for number, piece in enumerate(pieces, 1):
+        store = plan.stores[piece.source]
+        first, end = store.boundaries()[piece.document : piece.document + 2].tolist()
+        stop = piece.stop if max_tokens is None else min(piece.stop, piece.start + max_tokens)
+        excerpt = excerpt_of(store, decoder, piece.document, piece.start, stop)
+        known = store.id(piece.document), store.origin(piece.document)
+        size = piece.stop - piece.start
+        padding = -size % align if number < len(pieces) else left - size
+        left -= size + padding
+        span = piece.start, piece.stop, padding
+        yield TracedPiece(piece.source, piece.document, *known, *span, end - first, excerpt)
 
 
 def appearances(
@@ -218,7 +230,8 @@ def appearances(
         raise ConfigError(str(error)) from error
     for each in islice(found, limit):
         size = _microbatch_size(plan, each.step, world_size, microbatch_size)
-        yield Appearance(each.epoch, each.step, each.row, each.row // size % world_size, each.start, each.stop)
+        rank = plan.rank_of(each.step, each.row, world_size, size)
+        yield Appearance(each.epoch, each.step, each.row, rank, each.start, each.stop)
 
 
 def document_named(plan: Plan, name: str) -> tuple[str, int]:

@@ -169,8 +169,51 @@ def window(documents, start, length, cross=False):
     return ids, [-100 if at in last and not cross else token for at, token in zip(places, after, strict=True)]
 
 
+def window_pieces(lengths, start, length):
+    """Tokens of each piece in a window of the circle of documents with these lengths."""
+    owner = [document for document, tokens in enumerate(lengths) for _ in range(tokens)]
+    pieces = []
+    for j in range(length):
+        at = (start + j) % len(owner)
+        if j == 0 or at == 0 or owner[at] != owner[at - 1]:
+            pieces.append(0)
+        pieces[-1] += 1
+    return pieces
+
+
 # ---- ORD-8
 def rank_rows(size, rank, world_size, microbatch_size):
     """The rows of a step that a rank gets, in the order of its microbatches."""
     starts = range(rank * microbatch_size, size, world_size * microbatch_size)
     return [row for start in starts for row in range(start, start + microbatch_size)]
+
+
+# ---- ORD-19
+def cost(pieces, length, a=1, b=0):
+    """What a row costs. pieces: the tokens of each of its pieces."""
+    return a * sum(tokens * tokens for tokens in pieces) + b * length
+
+
+def rows_by_cost(costs):
+    """The row at each place."""
+    return sorted(range(len(costs)), key=lambda p: (-costs[p], p))
+
+
+def dealt_rows(costs, start, rank, world_size, microbatch_size):
+    """The rows that a rank gets of the microbatch whose first place, over all ranks, is `start`."""
+    rows = rows_by_cost(costs)
+    mine = [None] * microbatch_size
+    j = start // (world_size * microbatch_size)
+    for u in range(world_size * microbatch_size):
+        i, w = u // world_size, u % world_size
+        if rank == (w if (i + j) % 2 == 0 else world_size - 1 - w):
+            mine[i] = rows[start + u]
+    return mine
+
+
+def balanced_rows(costs, rank, world_size, microbatch_size):
+    """The rows of a step that a rank gets, in the order of its microbatches."""
+    if world_size == 1 and microbatch_size == len(costs):
+        return list(range(len(costs)))
+    starts = range(0, len(costs), world_size * microbatch_size)
+    return [row for start in starts for row in dealt_rows(costs, start, rank, world_size, microbatch_size)]

@@ -30,6 +30,7 @@ SLICES = (
     {"documents": {"min_tokens": 3}, "take": "1/2", "fraction": 0.75},
     {"take": "0/2", "fraction": "4/5"},
 )
+BALANCES = (None, None, "attention", {"attention": 3, "linear": 7})
 REPEATS = ("0.5", "2.5", "0.3333", "1", "3", "0.75")
 
 Stores = dict[int, list[tuple[Path, list[list[int]]]]]
@@ -83,6 +84,8 @@ def cases(
             sources[name] |= draw(st.sampled_from([{}, {}, *SLICES]))
     for name in drawn:
         sources[name]["weight"] = draw(weight)
+    length = draw(st.integers(1, 64))
+    divisors = [each for each in range(1, length + 1) if length % each == 0]
     multiple = draw(st.sampled_from([4, 12]))
     later, step, ramps = [], 0, stages and draw(st.booleans())
     for _ in range(draw(st.integers(0, 2)) if stages else 0):
@@ -101,7 +104,9 @@ def cases(
     return {
         "vocabulary": draw(st.sampled_from(VOCABULARIES)),
         "packing": packing,
-        "sequence_length": draw(st.integers(1, 64)),
+        "sequence_length": length,
+        "align": None if packing == "concat" else draw(st.sampled_from([None, *divisors])),
+        "balance": draw(st.sampled_from(BALANCES)),
         "global_batch_size": BATCH,
         "sources": sources,
         "seed": draw(st.integers(-(2**70), 2**70)),
@@ -204,7 +209,8 @@ class Twin:
     def _epoch(self, name: str) -> int:
         if self.config.packing == "concat":
             return sum(map(len, self.documents[name])) // self.config.sequence_length
-        return packing_twin.classes_of(self.twins(name), self.config.sequence_length, self.config.packing)[2]
+        config = self.config
+        return packing_twin.classes_of(self.twins(name), config.sequence_length, config.packing, config.align or 1)[2]
 
     def size(self, step: int, settings: int | None = None) -> int:
         """Sequences of a step; settings: only so many batch sizes of the configuration count."""
@@ -241,23 +247,51 @@ class Twin:
 
     def pieces(self, source: str, number: int) -> list[tuple[str, int, int, int]]:
         """(source with a path, document, start, stop) of a packed sequence."""
-        config = self.config
-        packed = packing_twin.packed_sequence(
-            self.twins(source), config.sequence_length, config.seed, source, number, config.packing, config.shuffle
-        )
+        packed = packing_twin.packed_sequence(*self._packed(source, number))
         names = self.members[source]
         return [(names[m], self.chosen[names[m]][document], start, stop) for m, document, start, stop in packed]
 
+    def _packed(self, source: str, number: int) -> tuple:
+        """The arguments of the packing twin for a sequence."""
+        config, twins = self.config, self.twins(source)
+        align = config.align or 1
+        return twins, config.sequence_length, config.seed, source, number, config.packing, config.shuffle, align
+
+    def costs(self, step: int) -> list[int]:
+        """What each row costs."""
+        config = self.config
+        a, b = config.row_costs or (1, 0)
+        return [
+            order_twin.cost(self._measured(*each) if each else [], config.sequence_length, a, b)
+            for each in self.sequences(step)
+        ]
+
+    def _measured(self, source: str, number: int) -> list[int]:
+        """The tokens of each piece of a sequence, as the costs count them."""
+        config = self.config
+        if config.packing != "concat":
+            return packing_twin.rooms(*self._packed(source, number))
+        lengths = [len(document) for document in self.documents[source]]
+        arguments = (config.seed, source, sum(lengths), config.sequence_length, number, config.shuffle)
+        return order_twin.window_pieces(lengths, order_twin.window_start(*arguments), config.sequence_length)
+
+    def rank_rows(self, step: int, rank: int, world_size: int, microbatch_size: int) -> list[int]:
+        """The rows of a step that a rank gets."""
+        if self.config.balance is None:
+            return order_twin.rank_rows(self.size(step), rank, world_size, microbatch_size)
+        return order_twin.balanced_rows(self.costs(step), rank, world_size, microbatch_size)
+
     def batch(self, step: int) -> tuple[list, np.ndarray, np.ndarray]:
         """(pieces, input_ids, targets) of a whole step."""
+        length = self.config.sequence_length
         rows = [self.pieces(*sequence) if sequence else [] for sequence in self.sequences(step)]
-        ids = np.full((len(rows), self.config.sequence_length), PAD)
+        ids = np.full((len(rows), length), PAD)
         targets = np.full_like(ids, -100)
         for r, row in enumerate(rows):
-            at = 0
-            for source, document, start, stop in row:
+            sizes = [stop - start for *_, start, stop in row]
+            places = packing_twin.places_in_row(sizes, length, self.config.align or 1)
+            for (source, document, start, stop), (at, _) in zip(row, places, strict=True):
                 tokens = self.documents[source][document]
                 ids[r, at : at + stop - start] = tokens[start:stop]
                 targets[r, at : at + stop - start] = [*tokens[start + 1 : stop + 1], -100][: stop - start]
-                at += stop - start
         return rows, ids, targets

@@ -80,12 +80,13 @@ def slice_position(y, first, count, i, n, p, q):
     return first + i + n * (-(-(y + 1) * q // p) - 1)
 
 
-# ---- ORD-13
-def slots(members, L):
+# ---- ORD-13, ORD-18
+def slots(members, L, A=1):
     """Slots of every length class in order: {v: [(member, copy, j)]}. members: [(lengths, p, q)], sorted by name."""
     classes = {}
     for member, (lengths, p, q) in enumerate(members):
-        for copy, room in enumerate(copy_rooms(lengths, p, q)):
+        for copy, tokens in enumerate(copy_rooms(lengths, p, q)):
+            room = -(-tokens // A) * A
             for j in range(room // L):
                 classes.setdefault(L, []).append((member, copy, j))
             if room % L > 0:
@@ -207,25 +208,25 @@ def shuffled(slots_of_bin, key):
 
 
 @cache
-def classes_of(members, L, packing):
+def classes_of(members, L, packing, A=1):
     """(slots, counts, number of sequences) of a source."""
-    classes = slots(members, L)
+    classes = slots(members, L, A)
     counts = {v: len(places) for v, places in classes.items()}
     return classes, counts, num_sequences(counts, L, packing)
 
 
 @cache
-def bins_of(members, L, seed, name, epoch, packing, shuffle):
+def bins_of(members, L, seed, name, epoch, packing, shuffle, A=1):
     """The bins of an epoch."""
-    _, counts, n = classes_of(members, L, packing)
+    _, counts, n = classes_of(members, L, packing, A)
     return singles(counts, L) if packing == "none" else pack(counts, L, n, seed, name, epoch, shuffle)[0]
 
 
-def slots_of_sequence(members, L, seed, name, k, packing, shuffle):
+def slots_of_sequence(members, L, seed, name, k, packing, shuffle, A=1):
     """[(member, copy, j, v)] of the k-th sequence, in row order."""
-    classes, counts, n = classes_of(members, L, packing)
+    classes, counts, n = classes_of(members, L, packing, A)
     epoch, i = divmod(k, n)
-    bins = bins_of(members, L, seed, name, epoch, packing, shuffle)
+    bins = bins_of(members, L, seed, name, epoch, packing, shuffle, A)
     if not shuffle:
         return [(*classes[v][y], v) for v, y in bins[i]]
     sequence_key = counted_key(base_key(seed, "sequence", name), epoch)
@@ -234,11 +235,11 @@ def slots_of_sequence(members, L, seed, name, k, packing, shuffle):
     return [(*classes[v][permute(y, counts[v], counted_key(class_key, v))], v) for v, y in content]
 
 
-def packed_sequence(members, L, seed, name, k, packing, shuffle):
+def packed_sequence(members, L, seed, name, k, packing, shuffle, A=1):
     """Pieces of the k-th sequence of a packed source, in row order: [(member, document, start, stop)]."""
     members = tuple((tuple(lengths), p, q) for lengths, p, q in members)
-    epoch, pieces = k // classes_of(members, L, packing)[2], []
-    for member, copy, j, v in slots_of_sequence(members, L, seed, name, k, packing, shuffle):
+    epoch, pieces = k // classes_of(members, L, packing, A)[2], []
+    for member, copy, j, v in slots_of_sequence(members, L, seed, name, k, packing, shuffle, A):
         lengths, p, q = members[member]
         x = position(copy, epoch, len(lengths), p, q)
         if x is not None:
@@ -247,3 +248,20 @@ def packed_sequence(members, L, seed, name, k, packing, shuffle):
             if start < stop:
                 pieces.append((member, document, start, stop))
     return pieces
+
+
+def rooms(members, L, seed, name, k, packing, shuffle, A=1):
+    """The room of each piece of the k-th sequence, also of empty pieces, for the costs of ORD-19."""
+    members = tuple((tuple(lengths), p, q) for lengths, p, q in members)
+    return [v for *_, v in slots_of_sequence(members, L, seed, name, k, packing, shuffle, A)]
+
+
+# ---- ORD-18
+def places_in_row(sizes, L, A):
+    """[(first position, position after its padding)] of pieces of these sizes in a row."""
+    places, at = [], 0
+    for size in sizes:
+        stop = at + -(-size // A) * A
+        places.append((at, stop))
+        at = stop
+    return [*places[:-1], (places[-1][0], L)] if places else []
