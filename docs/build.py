@@ -36,6 +36,7 @@ CONTENTS = {
         "guides/huggingface",
         "guides/lightning",
         "guides/other-trainers",
+        "guides/trainer-matrix",
         "guides/fine-tuning",
         "guides/evaluation",
         "guides/tracing",

@@ -8,6 +8,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Unpack
 
+import torch
+
 from tokenstore.errors import ConfigError
 from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.evaluation import Evaluation
@@ -90,6 +92,33 @@ def state_after(plan: Plan, num_updates: int) -> dict[str, int | str]:
     """The plan's state after `num_updates` updates, for checkpoints. After a whole pass it is the state of the plan's end."""
     ended = num_updates > 0 and num_updates % (updates_per_pass(plan) or num_updates + 1) == 0
     return plan.state(plan.num_steps if ended and plan.num_steps is not None else step_after(plan, num_updates))
+
+
+def step_after_sequences(plan: Plan, trained: int) -> int:
+    """The step that follows `trained` sequences, over all ranks, of a run that began at step 0.
+
+    Raises: ConfigError: `trained` is inside a step.
+    """
+    schedule, place = plan.schedule, trained  # `place` also counts skipped sequences before it
+    for start, stop in sorted(schedule.skip_steps):
+        if schedule.cursor(start) <= place:
+            place += schedule.cursor(stop) - schedule.cursor(start)
+    step = schedule.step_of(place)
+    if place != schedule.cursor(step):
+        raise ConfigError(
+            f"consumed samples: {trained} sequences end inside step {step} of the plan, which has"
+            f" {plan.global_batch_size(step)}; save checkpoints after whole steps of this plan"
+        )
+    return step
+
+
+def arrays(batch: Any) -> Any:
+    """A batch with numpy arrays that share the memory of its tensors."""
+    if isinstance(batch, dict):
+        return {name: arrays(part) for name, part in batch.items()}
+    if isinstance(batch, tuple):
+        return tuple(arrays(part) for part in batch)
+    return batch.numpy() if isinstance(batch, torch.Tensor) else batch
 
 
 def microbatches_per_step(plan: Plan, world_size: int, microbatch_size: int | None) -> int:

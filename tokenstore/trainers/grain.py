@@ -25,8 +25,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-import torch
-
 from tokenstore.errors import ConfigError
 from tokenstore.planning.plan import Plan
 from tokenstore.store.files import renew_after_fork
@@ -36,6 +34,7 @@ from tokenstore.torch_data.options import AllOptions, ContentOptions
 from tokenstore.torch_data.position import BatchInfo, Split
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.torch_data.tensors import BatchMaker
+from tokenstore.trainers.common import arrays
 
 try:
     from grain import DatasetIterator, IterDataset
@@ -129,7 +128,7 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
             if self._maker is None:
                 self._maker = self._dataset.maker(self._is_dealt)
             batch = self._maker.make(step, given + split.place.rank * rows, rows)
-        return _arrays(batch)
+        return arrays(batch)
 
     def index_at(self, step: int) -> int:
         """The index of the first record of `step`, or of the next step that is not skipped."""
@@ -225,7 +224,7 @@ class MicrobatchIterator(DatasetIterator[Any]):
         self._loader = loader
 
     def __next__(self) -> Any:
-        return _arrays(next(self._loader))
+        return arrays(next(self._loader))
 
     @property
     def batch_info(self) -> BatchInfo | None:
@@ -246,15 +245,6 @@ def _edges(plan: Plan) -> list[int]:
     steps = {0, *(stage.from_step for stage in plan.schedule.stages)}
     steps.update(step for skip in plan.schedule.skip_steps for step in skip)
     return sorted(step for step in steps if plan.num_steps is None or step < plan.num_steps)
-
-
-def _arrays(batch: Any) -> Any:
-    """A batch with numpy arrays that share the memory of its tensors."""
-    if isinstance(batch, dict):
-        return {name: _arrays(part) for name, part in batch.items()}
-    if isinstance(batch, tuple):
-        return tuple(_arrays(part) for part in batch)
-    return batch.numpy() if isinstance(batch, torch.Tensor) else batch
 
 
 def _first_row(batch: Any) -> Any:

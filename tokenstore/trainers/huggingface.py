@@ -110,7 +110,7 @@ class TokenTrainerMixin(_Trainer):
     The loss of an evaluation is the mean over all targets of the plan; a plan with several sources also gives that of each, as
     `eval_<source>_loss`. The Trainer calls models without a cache, so
     documents of a row are isolated if `loader_options` include position_ids. SFTTrainer of TRL requires position_ids, so
-    they are its default. It also requires a `train_dataset`, which may be any dataset and is not read.
+    they are its default. It needs no `train_dataset` besides a plan.
 
     Attributes:
         train_plan: the plan to train; None: the Trainer's own dataset.
@@ -147,6 +147,8 @@ class TokenTrainerMixin(_Trainer):
         self._evaluation: Evaluation | None = None  # while a plan is evaluated
         if eval_plan is not None:
             kwargs["eval_dataset"] = eval_plan
+        if train_plan is not None and _is_trl(type(self)):
+            kwargs.setdefault("train_dataset", _placeholder())
         super().__init__(*args, **kwargs)
         if not any(isinstance(callback, ResumeCallback) for callback in self.callback_handler.callbacks):
             self.add_callback(ResumeCallback())
@@ -253,8 +255,8 @@ class TokenTrainerMixin(_Trainer):
         return loss
 
     def _prepare_dataset(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        """TRL's preparation of datasets, which a plan does not need."""
-        if isinstance(dataset, Plan):
+        """TRL's preparation of datasets, which plans and the dataset in place of the training plan do not need."""
+        if isinstance(dataset, Plan) or (self.train_plan is not None and "train" in (args[-1:] or kwargs.values())):
             return dataset
         trl: Any = super()
         return trl._prepare_dataset(dataset, *args, **kwargs)
@@ -269,6 +271,18 @@ class TokenTrainerMixin(_Trainer):
 def _default_options(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Default options of TokenLoader. TRL's SFTTrainer needs position_ids in every batch."""
     format = given.get("format", "hf")
-    if format == "hf" and any(base.__module__.startswith("trl.") for base in kind.__mro__):
+    if format == "hf" and _is_trl(kind):
         return {"format": format, "fields": ("input_ids", "labels", "shift_labels", "position_ids")}
     return {"format": format}
+
+
+def _is_trl(kind: type) -> bool:
+    """Whether a Trainer class is from TRL."""
+    return any(base.__module__.startswith("trl.") for base in kind.__mro__)
+
+
+def _placeholder() -> Any:
+    """A dataset of one example. TRL requires a dataset and looks at its first example; a plan is trained instead."""
+    from datasets import Dataset
+
+    return Dataset.from_dict({"input_ids": [[0, 0]], "labels": [[0, 0]]})
