@@ -11,11 +11,11 @@ ROOT = Path(__file__).resolve().parents[3]
 WAIT_SECONDS = 240  # reached only by a process that hangs, even on a busy machine
 
 
-def run_ranks(module: str, world_size: int, *arguments: object) -> None:
-    """Run a test module on several processes of this machine to its end."""
+def run_ranks(module: str, world_size: int, *arguments: object, cuda: bool = False) -> None:
+    """Run a test module on several processes of this machine to its end; with `cuda`, each may see all CUDA devices."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
     command = [*torchrun, "-m", module, *map(str, arguments)]
-    alone = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "GLOO_SOCKET_IFNAME": "lo"}
+    alone = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | ({} if cuda else {"CUDA_VISIBLE_DEVICES": ""})
     done = subprocess.run(
         command,
         cwd=ROOT,
