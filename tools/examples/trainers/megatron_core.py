@@ -65,7 +65,8 @@ def train(options: Options) -> None:
     rank, world_size = world()
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    torch.cuda.current_device = lambda: torch.device("cpu")  # the attention of Megatron-core makes buffers there
+    cuda: Any = torch.cuda
+    cuda.current_device = lambda: torch.device("cpu")  # the attention of Megatron-core makes buffers there
     parallel_state.initialize_model_parallel()
     torch.manual_seed(0)
     model = make_model(options)

@@ -84,8 +84,8 @@ def on_the_cpu() -> None:
             port = str(free.getsockname()[1])
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         os.environ |= dict(zip(names, ("0", "0", "1", "1", "127.0.0.1", port), strict=True))
-    torch.cpu.set_device = lambda device: None
-    torch.cpu.get_device_name = lambda device=None: "CPU"
+    cpu: Any = torch.cpu
+    cpu.set_device, cpu.get_device_name = lambda device: None, lambda device=None: "CPU"
 
 
 def configuration(options: Options) -> Any:
