@@ -10,10 +10,11 @@ for batch in loader:
 from typing import Any, Unpack
 
 from tokenstore.planning.plan import Plan
+from tokenstore.torch_data.evaluation import Evaluation
 from tokenstore.torch_data.loader import TokenLoader
 from tokenstore.torch_data.options import AllOptions
 from tokenstore.torch_data.ranks import DataRank
-from tokenstore.trainers.common import PlacedLoader, check_accumulation, evaluation_loader, microbatches_per_step
+from tokenstore.trainers.common import check_accumulation, evaluation_loader, microbatches_per_step
 
 try:
     from accelerate import Accelerator
@@ -45,10 +46,8 @@ def prepare_plan(accelerator: Accelerator, plan: Plan, **options: Unpack[AllOpti
     return loader
 
 
-def prepare_evaluation(accelerator: Accelerator, plan: Plan, **options: Unpack[AllOptions]) -> PlacedLoader:
-    """A loader that yields the rank's part of a whole plan in each iteration, on the device of the Accelerator.
-
-    Every token is in one batch of one rank. Sum the losses and the numbers of targets, and reduce both over the ranks.
+def prepare_evaluation(accelerator: Accelerator, plan: Plan, **options: Unpack[AllOptions]) -> Evaluation:
+    """The Evaluation of a plan for the process of an Accelerator, on its device: every token once, over all ranks.
 
     Args:
         accelerator: the Accelerator.
@@ -57,6 +56,9 @@ def prepare_evaluation(accelerator: Accelerator, plan: Plan, **options: Unpack[A
 
     Raises:
         ConfigError: the plan is endless.
+
+    Example:
+        >>> prepare_evaluation(accelerator, plan, format="hf").run(lambda batch: model(**batch).loss, reduction="mean").loss
     """
     return evaluation_loader(plan, **_own_options(accelerator, options))
 

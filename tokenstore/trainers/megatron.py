@@ -20,7 +20,7 @@ from tokenstore.planning.plan import Plan, as_plan
 from tokenstore.torch_data.loader import TokenLoader
 from tokenstore.torch_data.options import AllOptions
 from tokenstore.torch_data.ranks import DataRank
-from tokenstore.trainers.common import PlacedLoader, evaluation_loader, step_after_sequences
+from tokenstore.trainers.common import evaluation_loader, step_after_sequences
 
 try:
     from megatron.core import parallel_state
@@ -79,7 +79,7 @@ def datasets_provider(
                 f"--global-batch-size: expected {training.global_batch_size(step)}, that of step {step} of the plan, found"
                 f" {args.global_batch_size}"
             )
-        evaluations = [None if each is None else Evaluation(each, attention_mask, own) for each in others]
+        evaluations = [None if each is None else Evaluations(each, attention_mask, own) for each in others]
         trained = microbatches(training, args.consumed_train_samples, attention_mask=attention_mask, **own)
         return trained, evaluations[0], evaluations[1]
 
@@ -112,12 +112,12 @@ def microbatches(
     return map(with_mask, loader) if attention_mask else loader
 
 
-class Evaluation:
+class Evaluations:
     """A plan to evaluate, again and again: both an iterator and, for `--full-validation`, an iterable with a length."""
 
     def __init__(self, plan: Plan, attention_mask: bool, options: AllOptions):
         """Read nothing yet. Raises: ConfigError: the plan is endless."""
-        self._loader: PlacedLoader = evaluation_loader(plan, **_own_options(options, attention_mask))
+        self._loader = evaluation_loader(plan, **_own_options(options, attention_mask))
         self._attention_mask = attention_mask
         self._batches = self._again()
 

@@ -16,10 +16,11 @@ from typing import Any, TypeVar, Unpack
 
 from tokenstore.errors import StateMismatchError
 from tokenstore.planning.plan import Plan
+from tokenstore.torch_data.evaluation import Evaluation
 from tokenstore.torch_data.loader import TokenLoader
 from tokenstore.torch_data.options import AllOptions
 from tokenstore.torch_data.ranks import DataRank
-from tokenstore.trainers.common import PlacedLoader, evaluation_loader
+from tokenstore.trainers.common import evaluation_loader
 
 try:
     import ray.train
@@ -54,8 +55,8 @@ def worker_loader(plan: Plan, **options: Unpack[AllOptions]) -> TokenLoader[Any]
     return loader
 
 
-def worker_evaluation(plan: Plan, **options: Unpack[AllOptions]) -> PlacedLoader:
-    """A loader that yields this worker's part of a whole plan in each iteration. Arguments are those of `worker_loader`.
+def worker_evaluation(plan: Plan, **options: Unpack[AllOptions]) -> Evaluation:
+    """The Evaluation of a plan in this worker: every token once, over all workers. Arguments are those of `worker_loader`.
 
     Raises: ConfigError: the plan is endless.
     """

@@ -9,7 +9,7 @@
 They were tested with nanoGPT at commit 3adf61e, and against the contracts of nanochat at 92d63d4 and modded-nanogpt at f411b3d.
 """
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -263,7 +263,7 @@ def _pair(batch: Mapping[str, torch.Tensor]) -> Pair:
     return batch["input_ids"], batch["targets"]
 
 
-def _again(loader: PlacedLoader) -> Iterator[Any]:
+def _again(loader: Iterable[Any]) -> Iterator[Any]:
     """The batches of a loader, again and again."""
     while True:
         yield from loader
