@@ -72,6 +72,12 @@ def test_a_narrow_type_for_a_small_vocabulary_in_wide_files(wide: Plan, plan: Pl
             TokenDataset(plan, dtype=dtype)
 
 
+def test_a_plan_whose_ids_do_not_fit_is_not_switched_to(wide: Plan, plan: Plan) -> None:
+    """Narrow ids would be other ids."""
+    with pytest.raises(ValueError, match="dtype: expected a type that holds the ids 0 to 69999, found uint16"):
+        TokenLoader(plan, dtype="stored").switch_plan(wide)
+
+
 @pytest.mark.parametrize("ignored", [-1, -7])
 def test_targets_outside_the_loss_have_the_chosen_value(plan: Plan, ignored: int) -> None:
     """In `targets` and in the labels of all formats."""

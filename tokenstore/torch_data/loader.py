@@ -13,7 +13,7 @@ from tokenstore.planning.history import check_unchanged
 from tokenstore.planning.plan import Plan, as_plan
 from tokenstore.torch_data.devices import check_device, check_pinned, on_device, use_device
 from tokenstore.torch_data.formats import DictFormat, TupleFormat
-from tokenstore.torch_data.options import LoaderOptions, check_contents
+from tokenstore.torch_data.options import LoaderOptions, check_contents, check_dtype
 from tokenstore.torch_data.position import BatchInfo, ProcessSplit, check_inside_step, rest_of_step, rows_used
 from tokenstore.torch_data.prefetch import Prefetcher, PrefetchStopped, check_ahead
 from tokenstore.torch_data.ranks import DataRank
@@ -113,18 +113,16 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
             step: the step to start at. Unlike a state, it is not checked against the history of a run. Default: 0.
             fields: names of the fields of a batch. Default: those of the format; see `tokenstore.torch_data.formats`.
             format: format of a batch: "torch", "hf", "hf_flash", "torchtitan", "torchtitan_flat", "megatron",
-                "nanotron" or "rows"; see `tokenstore.torch_data.formats`. Call Hugging Face models with `use_cache=False`: with a cache, the
-                documents of a row attend to each other, whatever position_ids says. Default: "torch".
+                "nanotron" or "rows"; see `tokenstore.torch_data.formats`. Call Hugging Face models with `use_cache=False`: with
+                a cache, the documents of a row attend to each other, whatever position_ids says. Default: "torch".
             pin_memory: allocate tensors in page-locked memory. Requires a device such as CUDA. Default: False.
             device: the device of the batches. For a device with streams, such as CUDA, each batch is made in page-locked
                 memory and copied while the batch before it is in use, so one batch more is in the device's memory. The copy
                 does not block the process, and the current stream of the device waits for it. Default: the CPU.
             max_documents: pieces of documents that `cu_seqlens` has room for, which makes its shape constant. Default: no
                 fixed size.
-            ignore_index: the target of a token that is not in the loss, where it would be -100 (or 0 in the formats
-                "megatron" and "nanotron"). A number that is not negative requires a loss mask in the
-                batch. Default: that of the
-                format.
+            ignore_index: the target of a token that is not in the loss. If it is not negative, the batch must have a loss mask.
+                Default: -100, but 0 in the formats "megatron" and "nanotron".
             dtype: type of the token ids: torch.int64, int32, uint32 or uint16, a name such as "int32", or "stored", which
                 is the type in the store's files. Labels, targets and positions stay int64. Embeddings take int64 and
                 int32; for the others, call `batch["input_ids"].long()` on the device, which has received 2 or 4 bytes per
@@ -342,6 +340,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         plan = as_plan(plan)
         step = plan.check_start(self._step)
         check_unchanged("switch_plan", self.plan.history(step), plan.history(step), step)
+        check_dtype(plan, self._contents.dtype)
         split = self._process_split.of_plan(plan)
         self.close()
         self.plan, self._process_split, self._end = plan, split, _last_given(plan)

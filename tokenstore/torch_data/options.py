@@ -94,7 +94,7 @@ def check_contents(
     names = check_fields(fields, format, by_row)
     chosen = FORMATS[format]
     ignored = chosen.ignored if ignore_index is None else _check_ignored(ignore_index, names)
-    return Contents(chosen, names, _check_dtype(plan, dtype), ignored, max_documents)
+    return Contents(chosen, names, check_dtype(plan, dtype), ignored, max_documents)
 
 
 def _check_ignored(ignore_index: int, fields: Sequence[str]) -> int:
@@ -110,8 +110,8 @@ def _check_ignored(ignore_index: int, fields: Sequence[str]) -> int:
     return ignored
 
 
-def _check_dtype(plan: Plan, dtype: torch.dtype | str) -> torch.dtype:
-    """`dtype` as a torch.dtype, if it can hold all ids of the plan."""
+def check_dtype(plan: Plan, dtype: torch.dtype | str) -> torch.dtype:
+    """`dtype` as a torch.dtype. Raises: ValueError: it is no type of ids, or cannot hold those of the plan."""
     stored: torch.dtype = getattr(torch, next(iter(plan.stores.values())).dtype.name)
     chosen = {"stored": stored, **{_name(each): each for each in ID_TYPES}}.get(_name(dtype))
     if chosen is None:
