@@ -27,8 +27,6 @@ class Cut(NamedTuple):
 class IndexCut:
     """Cuts where the index says. Documents of 0 tokens are dropped; they keep their record number."""
 
-    uses_eos = False
-
     def __init__(self, documents: Iterator[Documents]):
         self._documents = documents
         self._pending = Cut(NOTHING, NOTHING, [])
@@ -61,8 +59,6 @@ class EosCut:
     Attributes:
         before: whether the end-of-text token is the first of a document.
     """
-
-    uses_eos = True
 
     def __init__(self, num_tokens: int, before: bool):
         self._num_tokens, self.before, self._records, self._last = num_tokens, before, 0, 0
@@ -101,8 +97,6 @@ class EosCut:
 class BothCut:
     """Cuts where the index says and after each end-of-text token: for files that were shuffled in chunks."""
 
-    uses_eos = True
-
     def __init__(self, index: IndexCut, eos: EosCut):
         self._index, self._eos, self._records = index, eos, 0
 
@@ -116,8 +110,6 @@ class BothCut:
 
 class FileCut:
     """Does not cut: a file is one document."""
-
-    uses_eos = False
 
     def __init__(self, num_tokens: int):
         self._num_tokens = num_tokens

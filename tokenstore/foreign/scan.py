@@ -74,36 +74,34 @@ class Scan:
                 " tokenizer or --vocab-size is not that of the file, or --dtype is wrong"
             )
         tally.low, tally.high = min(tally.low, int(block.min())), max(tally.high, high)
-        is_eos = None if self._eos_id is None else block == self._eos_id
-        eos = NOTHING if is_eos is None or not self._cutter.uses_eos else first + np.flatnonzero(is_eos)
-        cut = self._cutter.take(first, stop, eos)
-        if is_eos is not None:
-            self._count_eos(is_eos, first, cut.ends)
+        is_eos = NOTHING if self._eos_id is None else block == self._eos_id
+        eos = np.flatnonzero(is_eos)
+        cut = self._cutter.take(first, stop, first + eos)
+        if self._eos_id is not None:
+            self._count_eos(is_eos, eos, cut.ends - first)
         tally.tokens += block.size
         tally.documents += cut.ends.size
         self._next_is_start = bool(cut.ends.size) and int(cut.ends[-1]) == stop
         self._at = stop
         return cut
 
-    def _count_eos(self, is_eos: np.ndarray, first: int, ends: np.ndarray) -> None:
-        """Count documents by their first and last token.
+    def _count_eos(self, is_eos: np.ndarray, eos: np.ndarray, ends: np.ndarray) -> None:
+        """Count documents by their first and last token. Positions are those in the block.
 
         Args:
             is_eos: bool[n], which tokens of the block are the end-of-text token.
-            first: position of the first of them.
-            ends: of the documents that end in the block; the first may be `first`.
+            eos: positions of these.
+            ends: of the documents that end in the block, in 0..n.
         """
-        tally, ends = self._tally, ends - first
+        tally = self._tally
         inside = ends[ends > 0]
         tally.ended += int(np.count_nonzero(is_eos[inside - 1]))
         tally.ended += int(inside.size < ends.size and self._last_is_eos)
         tally.started += int(np.count_nonzero(is_eos[ends[ends < is_eos.size]]))
         tally.started += int(self._next_is_start and is_eos[0])
         self._last_is_eos = bool(is_eos[-1])
-        after = int(is_eos[::-1].argmax())  # 0 if there is none
-        has_eos = bool(is_eos[is_eos.size - 1 - after])
-        self._after_eos = after if has_eos else self._after_eos + is_eos.size
-        tally.eos += int(np.count_nonzero(is_eos))
+        tally.eos += eos.size
+        self._after_eos = is_eos.size - 1 - int(eos[-1]) if eos.size else self._after_eos + is_eos.size
 
     @property
     def last_is_eos(self) -> bool:

@@ -204,8 +204,8 @@ def check_alike(stores: Sequence[Store]) -> None:
     for store in stores:
         if store.manifest.is_adopted:
             raise ConfigError(
-                f"merge: {store.path} was adopted from files of another tool, which may still change; build a store of its"
-                " documents first"
+                f"merge: {store.path} was adopted from files of another tool, which may still change; adopt all files in one"
+                " command, or name both stores in the plan"
             )
     for store in stores[1:]:
         for name, value in _alike(store).items():
