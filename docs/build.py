@@ -39,6 +39,7 @@ CONTENTS = {
         "guides/trainer-matrix",
         "guides/fine-tuning",
         "guides/evaluation",
+        "guides/batch-fields",
         "guides/tracing",
         "guides/operating",
         "migration",

@@ -46,6 +46,7 @@ _HOMES = {
     "PlanConfig": "planning",
     "Plan": "planning",
     "Piece": "planning",
+    "SequenceInfo": "planning",
     "Batch": "torch_data",
     "BatchInfo": "torch_data",
     "Evaluation": "torch_data",
@@ -68,6 +69,7 @@ __all__ = [
     "PlanConfig",
     "RemoteOptions",
     "SequenceDataset",
+    "SequenceInfo",
     "Store",
     "StoreWriter",
     "TokenDataset",
@@ -83,7 +85,7 @@ __all__ = [
 if TYPE_CHECKING:
     from tokenstore.builder import StoreWriter, build, merge
     from tokenstore.errors import TokenStoreError
-    from tokenstore.planning import Piece, Plan, PlanConfig
+    from tokenstore.planning import Piece, Plan, PlanConfig, SequenceInfo
     from tokenstore.store import Finding, RemoteOptions, Store, open_store, verify
     from tokenstore.torch_data import (
         Batch,

@@ -204,7 +204,7 @@ class TestMistakes:
             (["plan", "{plan}", "--epochs", "1", "--diff", "x"], 2, "plan: --epochs and --diff cannot be combined"),
             (["plan", "{plan}", "--world-size", "0"], 2, "world_size: expected 1 or more"),
             (["plan", "{plan}.not"], 2, "plan: cannot read .*No such file"),
-            (["trace", "{plan}"], 2, "trace: expected exactly one of --step, --document and --diff"),
+            (["trace", "{plan}"], 2, "trace: expected exactly one of --step, --sequence, --document and --diff"),
             (["trace", "{plan}", "--step", "1", "--diff", "{plan}"], 2, "trace: expected exactly one of"),
             (["trace", "{plan}", "--document", "a:1", "--diff", "{plan}"], 2, "trace: expected exactly one of"),
             (["trace", "{plan}", "--diff", "{plan}.not"], 2, "plan: cannot read .*No such file"),

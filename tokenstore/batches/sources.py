@@ -4,6 +4,7 @@ A source with a path has one member, its own store. A pool has several members, 
 """
 
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 
 from tokenstore.format.layout import LENGTH_INDEX_NAME
@@ -22,6 +23,7 @@ class SourceMember:
         store: the open store.
         repeat: average number of times that an epoch contains each document.
         chosen: the documents that the source uses.
+        loss_weight: weight of its tokens in the loss.
         by_length: these documents by length; None under `concat`, which uses all documents in the order of the store.
     """
 
@@ -29,6 +31,7 @@ class SourceMember:
     store: Store
     repeat: Fraction
     chosen: Slice
+    loss_weight: Decimal = Decimal(1)
     by_length: Member | None = None
 
     @property
@@ -91,18 +94,17 @@ class Source:
         packed sources, and a forged length index makes a different plan. A valid one follows from the boundaries, so
         this rejects nothing else.
         """
+        content: dict[str, object] = {"digest": member.store.digest}
+        if member.loss_weight != 1:
+            content["loss_weight"] = f"{member.loss_weight.normalize():f}"
         if self.packing == "concat":
-            return {"digest": member.store.digest}
-        content: dict[str, object] = {
-            "digest": member.store.digest,
-            "length_index": member.store.entry(LENGTH_INDEX_NAME).checksum,
-        }
-        if not member.is_sliced:
             return content
-        chosen = member.chosen
-        slice_of = {
-            "documents": [chosen.first, chosen.first + chosen.count],
-            "take": [chosen.i, chosen.n],
-            "fraction": [chosen.p, chosen.q],
-        }
-        return {**content, "slice": slice_of}
+        content["length_index"] = member.store.entry(LENGTH_INDEX_NAME).checksum
+        if member.is_sliced:
+            chosen = member.chosen
+            content["slice"] = {
+                "documents": [chosen.first, chosen.first + chosen.count],
+                "take": [chosen.i, chosen.n],
+                "fraction": [chosen.p, chosen.q],
+            }
+        return content

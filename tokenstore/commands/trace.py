@@ -41,6 +41,7 @@ def trace(
     step: Annotated[int | None, Parameter(group=STEP)] = None,
     rank: Annotated[int | None, Parameter(group=STEP)] = None,
     row: Annotated[int | None, Parameter(group=STEP)] = None,
+    sequence: Annotated[int | None, Parameter(group=STEP)] = None,
     max_tokens: Annotated[int, Parameter(group=STEP)] = 48,
     whole: Annotated[bool, Parameter(group=STEP, negative=())] = False,
     tokens: Annotated[bool, Parameter(group=STEP, negative=())] = False,
@@ -66,6 +67,7 @@ def trace(
     tokenstore trace plan.yaml --step 48123
     tokenstore trace plan.yaml --step 48123 --rank 3 --world-size 64 --microbatch-size 8
     tokenstore trace plan.yaml --step 48123 --row 17 --whole
+    tokenstore trace plan.yaml --sequence 12319505
     tokenstore trace plan.yaml --document web:1234567
     tokenstore trace plan.yaml --document web:https://example.org/a --steps 0:10000
     tokenstore trace plan.yaml --diff other.yaml
@@ -81,6 +83,8 @@ def trace(
         List only the sequences of this rank. Default: of all ranks.
     row
         List only this row of the step, from 0.
+    sequence
+        List the sequence with this global number, as in the batch field sequence_ids.
     max_tokens
         Decode at most this many tokens per piece; 0 for none.
     whole
@@ -108,8 +112,10 @@ def trace(
     as_json
         Print one JSON object. Its keys are the attributes of the dataclasses in tokenstore.views.
     """
-    if [step, document, diff].count(None) != 2:
-        raise ConfigError("trace: expected exactly one of --step, --document and --diff")
+    if [step, sequence, document, diff].count(None) != 3:
+        raise ConfigError("trace: expected exactly one of --step, --sequence, --document and --diff")
+    if sequence is not None and row is not None:
+        raise ConfigError("trace: --row is a row of --step; omit it with --sequence")
     if min(max_tokens, limit) < 0:
         raise ConfigError("trace: --max-tokens and --limit must be 0 or more")
     if diff is not None:
@@ -117,11 +123,21 @@ def trace(
         return 0
     loaded, _ = loaded_plan(plan, allow_links, cache, as_json)
     sizes = (world_size, microbatch_size)
+    if sequence is not None:
+        step, row = _place_of(loaded, sequence)
     if step is not None:
         _show_step(loaded, step, rank, sizes, row, None if whole else max_tokens, tokens, as_json)
     else:
         _show_appearances(loaded, document or "", epoch, parse_range(steps, "steps"), limit, sizes, as_json)
     return 0
+
+
+def _place_of(plan: "Plan", sequence: int) -> tuple[int, int]:
+    """(step, row) of a sequence."""
+    try:
+        return plan.sequence(sequence)[:2]
+    except IndexError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _show_step(

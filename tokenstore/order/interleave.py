@@ -47,6 +47,12 @@ class Interleave:
         periods, rest = divmod(number, share)
         return periods * self.period + int(self.places[self.first[source] + rest])
 
+    def place_each(self, source: int, numbers: np.ndarray) -> np.ndarray:
+        """`place` of many sequences of a source: int64[n] -> int64[n]."""
+        share = int(self.first[source + 1] - self.first[source])
+        slots: np.ndarray = self.places[self.first[source] + numbers % share]
+        return numbers // share * self.period + slots
+
 
 def interleave(shares: tuple[int, ...]) -> Interleave:
     """Assign the slots of one period.

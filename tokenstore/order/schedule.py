@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+import numpy as np
+
 from tokenstore.order.interleave import Interleave, interleave
 
 MOST_SEQUENCES = 1 << 62  # ORD-10
@@ -74,6 +76,10 @@ class Segment:
     def place(self, name: str, number: int) -> int:
         """Cursor of sequence `number` of a source, counted from the start of this segment, and ignoring its end."""
         return self.start + self.table.place(self.names.index(name), number)
+
+    def places(self, name: str, numbers: np.ndarray) -> np.ndarray:
+        """`place` of many sequences of a source: int64[n] -> int64[n]."""
+        return self.start + self.table.place_each(self.names.index(name), numbers)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ stages.py       the stages of the run: weights and batch sizes
 feasibility.py  sources -> the schedule of the run, or why it is not feasible
 amend.py        other steps after some step, with the same history before it
 timeline.py     Timeline: the steps of a plan, states and histories of its runs
+pieces.py       Piece and SequenceInfo: documents in the sequences of a run
 plan.py         Plan: the pure function batch = f(step, rank), and everything that can be computed about a run
 history.py      history, fingerprint and state of a run (P10)
 progress.py     how far a run is in each source, also as metrics for a log
@@ -17,6 +18,7 @@ find.py         every step in which a document appears
 
 from tokenstore.planning.config import PlanConfig, SourceConfig, StageConfig
 from tokenstore.planning.find import Occurrence
-from tokenstore.planning.plan import Piece, Plan
+from tokenstore.planning.pieces import Piece, SequenceInfo
+from tokenstore.planning.plan import Plan
 
-__all__ = ["Occurrence", "Piece", "Plan", "PlanConfig", "SourceConfig", "StageConfig"]
+__all__ = ["Occurrence", "Piece", "Plan", "PlanConfig", "SequenceInfo", "SourceConfig", "StageConfig"]

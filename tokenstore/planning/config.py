@@ -40,6 +40,7 @@ MOST_LENGTH, MOST_ROWS = (
 _COUNT, _ROWS = integer(1, MOST), integer(1, MOST_ROWS)
 # Decimal, not float: a weight of 0.6 in YAML means 6/10, and shares are computed from exactly that (ORD-3).
 _WEIGHT, _REPEAT = decimal("0"), decimal("0.0001", "100", places=4)
+_LOSS_WEIGHT = decimal("0", "1000000", places=6)
 _SKIPPED = list_of(integer(0, MOST), "[start, stop]", length=2)
 _ENDS = ("first_exhausted", "all_exhausted")
 
@@ -74,6 +75,7 @@ class SourceFields(TypedDict, total=False):
     documents: "DocumentRange | DocumentFields | None"
     take: str | tuple[int, int] | None
     fraction: Number | Fraction | None
+    loss_weight: Number | None
 
 
 class DocumentFields(TypedDict, total=False):
@@ -159,6 +161,8 @@ class SourceConfig(Checked):
         take: `i/n`, with i from 0: of these documents, sorted by length, use every n-th, starting with number i. The
             parts 0/4, 1/4, 2/4 and 3/4 are disjoint and together complete.
         fraction: `1/16` or 0.0625: of these documents, use an evenly spaced fraction.
+        loss_weight: weight of its tokens in the loss, in the batch field `loss_weights`. It does not change which tokens a
+            batch contains. Default: 1.
     """
 
     what: ClassVar[str] = "source"
@@ -170,6 +174,7 @@ class SourceConfig(Checked):
     documents: Annotated[DocumentRange | None, optional(DocumentRange.check)] = None
     take: Annotated[Take | None, optional(part_of)] = None
     fraction: Annotated[Fraction | None, optional(proper_fraction)] = None
+    loss_weight: Annotated[Decimal | None, optional(_LOSS_WEIGHT)] = None
 
     def __init__(self, /, **fields: Unpack[SourceFields]):
         super().__init__(**fields)

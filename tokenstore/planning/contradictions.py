@@ -34,6 +34,8 @@ def _wrong_pools(config: "PlanConfig") -> list[str]:
             wrong.append(f"sources.{name}.pool: expected at least one source, found none")
         if source.pool is not None and source.version is not None:
             wrong.append(f"sources.{name}.version: a pool has no version; set the version of its members instead")
+        if source.pool is not None and source.loss_weight is not None:
+            wrong.append(f"sources.{name}.loss_weight: a pool has none; set the loss_weight of its members instead")
         if isinstance(source.pool, tuple) and len(set(source.pool)) < len(source.pool):
             wrong.append(f"sources.{name}.pool: a source is listed twice; write {{name: 2}} to repeat it")
         for each in source.repeats:

@@ -6,18 +6,17 @@ import pickle
 import threading
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, Unpack
 
 import numpy as np
 
 from tokenstore.batches.dealing import Dealer
 from tokenstore.batches.packings import Packings
 from tokenstore.batches.sampler import Order, Place, Sampler
-from tokenstore.batches.spans import DOCUMENT, DOCUMENT_START, LENGTH, SPAN_STORE, START
 from tokenstore.batches.tables import Tables
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.order.rank_rows import check_split, first_row
@@ -35,6 +34,7 @@ from tokenstore.planning.feasibility import (
 from tokenstore.planning.find import Finder, Occurrence
 from tokenstore.planning.history import check_unchanged
 from tokenstore.planning.notebook import plan_html
+from tokenstore.planning.pieces import Piece, SequenceInfo, piece_of
 from tokenstore.planning.progress import PieceLengths, SourceProgress, metrics_of, piece_lengths, progress_of
 from tokenstore.planning.resolve import resolve_sources
 from tokenstore.planning.timeline import Timeline
@@ -48,15 +48,6 @@ class Arrays(TypedDict):
 
     input_ids: np.ndarray
     targets: np.ndarray
-
-
-class Piece(NamedTuple):
-    """Tokens [start, stop) of document `document` of a source."""
-
-    source: str
-    document: int
-    start: int
-    stop: int
 
 
 class Plan(Timeline):
@@ -268,7 +259,39 @@ class Plan(Timeline):
         names = tuple(self.stores)
         with self._lock:
             rows = self._rows(step, rank, world_size, microbatch_size)
-            return [[_piece(names, span) for span in spans.tolist()] for spans in self._sampler.spans(rows)]
+            return [[piece_of(names, span) for span in spans.tolist()] for spans in self._sampler.spans(rows)]
+
+    def sequence(self, sequence_id: int) -> SequenceInfo:
+        """Look up a sequence by its global number, as in the batch field `sequence_ids`: where it is, and its documents.
+
+        Numbers count the rows of all steps, on all ranks: row r of step s has the number of sequences before step s, plus r. So it
+        does not depend on the number of ranks. Skipped steps count, and their sequences can be looked up too.
+
+        Args:
+            sequence_id: 0 or more, below the number of sequences of the plan.
+
+        Raises:
+            IndexError: the plan has no such sequence.
+
+        Example:
+            >>> info = plan.sequence(batch["sequence_ids"][3])
+            >>> info.step, [piece.document for piece in info.pieces]
+        """
+        number = operator.index(sequence_id)
+        end = self.schedule.cursor(self.last_start)
+        if not 0 <= number < end:
+            raise IndexError(f"sequence: expected a number in 0..{end - 1}, found {number}")
+        step = self.schedule.step_of(number)
+        row = number - self.schedule.cursor(step)
+        with self._lock:
+            located = self._sampler.locate(step, row, 1)
+            (spans,) = self._sampler.spans(located)
+        source, k = located[0].tolist()
+        if source < 0:
+            return SequenceInfo(step, row, None, None, None, ())
+        names, stores = tuple(self.num_sequences), tuple(self.stores)
+        pieces = tuple(piece_of(stores, span) for span in spans.tolist())
+        return SequenceInfo(step, row, names[source], k, k // self.num_sequences[names[source]], pieces)
 
     def rows(self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None) -> np.ndarray:
         """The numbers in the step of the sequences that `batch` returns for the same arguments, in the same order.
@@ -357,11 +380,6 @@ class Plan(Timeline):
 def as_plan(plan: Plan | str | Path) -> Plan:
     """`plan` itself, or the plan in the file at that path."""
     return plan if isinstance(plan, Plan) else Plan(plan)
-
-
-def _piece(names: Sequence[str], span: Sequence[int]) -> Piece:
-    start = span[START] - span[DOCUMENT_START]
-    return Piece(names[span[SPAN_STORE]], span[DOCUMENT], start, start + span[LENGTH])
 
 
 def _reopen(packed: bytes) -> Plan:

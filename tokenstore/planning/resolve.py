@@ -25,7 +25,7 @@ def resolve_sources(config: PlanConfig, stores: Mapping[str, Store]) -> tuple[So
 def _source(name: str, config: PlanConfig, stores: Mapping[str, Store]) -> Source:
     repeats = config.sources[name].repeats or {name: Decimal(1)}
     if config.packing == "concat":
-        return _concat_source(name, stores[name], config.sequence_length)
+        return _concat_source(name, config, stores[name])
     members = tuple(_member(each, config, stores[each], Fraction(repeats[each])) for each in sorted(repeats))
     by_length = [member.by_length for member in members if member.by_length]
     classes = length_classes(by_length, config.sequence_length, config.align or 1)
@@ -48,7 +48,12 @@ def _member(name: str, config: PlanConfig, store: Store, repeat: Fraction) -> So
         kept = np.diff(edges) > 0
         lengths, starts = lengths[kept], edges[:-1][kept]
     by_length = Member(lengths, starts, chosen.num_documents, repeat.numerator, repeat.denominator)
-    return SourceMember(name, store, repeat, chosen, by_length)
+    return SourceMember(name, store, repeat, chosen, _loss_weight(config, name), by_length)
+
+
+def _loss_weight(config: PlanConfig, name: str) -> Decimal:
+    given = config.sources[name].loss_weight
+    return Decimal(1) if given is None else given
 
 
 def _slice(name: str, source: SourceConfig, store: Store, lengths: np.ndarray, starts: np.ndarray) -> Slice:
@@ -87,12 +92,13 @@ def _slice(name: str, source: SourceConfig, store: Store, lengths: np.ndarray, s
     return chosen
 
 
-def _concat_source(name: str, store: Store, length: int) -> Source:
+def _concat_source(name: str, config: PlanConfig, store: Store) -> Source:
+    length = config.sequence_length
     count = num_windows(store.num_tokens, length)
     if count == 0:
         raise ConfigError(
             f"source {name}: expected at least one sequence of {length} tokens,"
             f" found {store.num_tokens} tokens ({store.place}); use a shorter sequence_length or another packing, or remove it"
         )
-    members = (SourceMember(name, store, Fraction(1), Slice(0, len(store))),)
+    members = (SourceMember(name, store, Fraction(1), Slice(0, len(store)), _loss_weight(config, name)),)
     return Source(name, "concat", members, count, Fraction(count * length), None)

@@ -13,9 +13,9 @@ B is the number of rows of a microbatch, L the sequence length in tokens.
     nanotron         dict, [B, L]                           input_ids, position_ids, label_ids, label_mask
     rows             dict, [B, L + 1] and [B, L]            tokens, loss_mask
 
-All but torchtitan and torchtitan_flat also have document_ids, source_ids and attention_cost. torch, hf and rows also have
-position_ids, cu_seqlens, cu_seqlens_padded and max_seqlen; megatron also has cu_seqlens_padded. `fields=` selects fields of a
-format, so that a pipeline stage gets only those it needs.
+All but torchtitan and torchtitan_flat also have document_ids, source_ids, sequence_ids, loss_weights, source_tokens and
+attention_cost. torch, hf and rows also have position_ids, cu_seqlens, cu_seqlens_padded and max_seqlen; megatron also has
+cu_seqlens_padded. `fields=` selects fields of a format, so that a pipeline stage gets only those it needs.
 
 No format has an attention_mask, because with one, Hugging Face models let the documents of a row attend to each other.
 Without one, they separate documents by position_ids, but only with use_cache=False, as their Trainer sets it.
@@ -55,6 +55,11 @@ and `ignore_index=` the value that is -100 or 0 below.
     attention_cost [B]           what the row costs in a plan with `balance`; otherwise, with attention 1 and linear 0: the
                                  sum of the squares of the tokens of its pieces
     source_ids [B]               index of the row's source among the sorted names of the sources; -1 for a row of padding
+    sequence_ids [B]             global number of the row, which `plan.sequence` looks up; -1 for a row of padding
+    loss_weights float32         the `loss_weight` of the source that the token is from (in a pool, of the member), and 0
+                                 where `targets` is -100: sum(losses * loss_weights) / sum(loss_weights) is a weighted mean
+    source_tokens [S]            tokens of the microbatch from each of the S sources with a path, sorted by name, so also from
+                                 the members of pools
 
 The datasets of nanotron yield rows of L + 1 tokens, which its collator splits. Such rows cannot express masked tokens, nor a
 next token that is in another row. Therefore this format has the fields that the collator would return. In the format rows, the loss mask expresses both.
@@ -70,6 +75,7 @@ import torch
 
 from tokenstore.batches import block as words
 from tokenstore.batches.gather import IGNORE
+from tokenstore.batches.spans import LENGTH, SPAN_STORE
 
 DictFormat = Literal["torch", "hf", "hf_flash", "megatron", "nanotron", "rows"]
 TupleFormat = Literal["torchtitan", "torchtitan_flat"]
@@ -115,6 +121,11 @@ class Rows:
         length: L.
         costs: computes int64[B], the cost of each row.
         max_documents: see the module. None: no fixed size.
+        ids: computes int64[B], the global number of each row.
+        spans: makes the spans of each row, int64[n, SPAN_COLUMNS].
+        loss_mask: float32[B, L], whether each token has a target; empty if no field is in MASKED.
+        loss_weights: float32[S], the loss weight of each source with a path, by name.
+        align: pieces begin at multiples of it.
     """
 
     sources: np.ndarray
@@ -123,7 +134,12 @@ class Rows:
     longest: int
     length: int
     costs: Callable[[], np.ndarray]
-    max_documents: int | None = None
+    max_documents: int | None
+    ids: Callable[[], np.ndarray]
+    spans: Callable[[], list[np.ndarray]]
+    loss_mask: np.ndarray
+    loss_weights: np.ndarray
+    align: int
 
 
 Derived = Callable[[Rows], np.ndarray | int]  # computes a field with a few values per row or piece
@@ -245,12 +261,50 @@ def source_ids(rows: Rows) -> np.ndarray:
     return rows.sources.copy()
 
 
+def _sequence_ids(rows: Rows) -> np.ndarray:
+    return rows.ids()
+
+
+def _source_tokens(rows: Rows) -> np.ndarray:
+    """int64[S]: tokens of each source with a path."""
+    counts = np.zeros(len(rows.loss_weights), np.int64)
+    for spans in rows.spans():
+        ends = np.minimum(
+            np.cumsum(spans[:, LENGTH]), rows.length
+        )  # targets across documents need a token after the row
+        np.add.at(counts, spans[:, SPAN_STORE], np.diff(ends, prepend=0))
+    return counts
+
+
+def _loss_weights(rows: Rows) -> np.ndarray:
+    """float32[B, L]: the loss mask, with the loss weight of each token's source in place of 1."""
+    weighted = rows.loss_mask.copy()
+    if np.all(rows.loss_weights == 1):
+        return weighted
+    for row, spans in zip(weighted, rows.spans(), strict=True):
+        stores, at = spans[:, SPAN_STORE], 0
+        if len(spans) and np.all(stores == stores[0]):  # always, unless the row is of a pool
+            row *= rows.loss_weights[stores[0]]
+            continue
+        for store, length in spans[:, [SPAN_STORE, LENGTH]].tolist():
+            row[at : at + length] *= rows.loss_weights[store]
+            at += -(-length // rows.align) * rows.align
+    return weighted
+
+
+def _loss_weights_of_one_row(rows: Rows) -> np.ndarray:
+    return _loss_weights(rows).reshape(1, -1)
+
+
 _IDS, _TARGETS, _LABELS = Written(words.IDS), Written(words.TARGETS), Written(words.LABELS)
 _POSITIONS, _DOCUMENTS = Written(words.POSITIONS), Written(words.DOCUMENTS)
 _OF_ROWS: dict[str, Written | Derived] = {
     "document_ids": _DOCUMENTS,
     "source_ids": source_ids,
     "attention_cost": _attention_cost,
+    "sequence_ids": _sequence_ids,
+    "loss_weights": _loss_weights,
+    "source_tokens": _source_tokens,
 }
 _MORE: dict[str, Written | Derived] = {
     "position_ids": _POSITIONS,
@@ -259,8 +313,10 @@ _MORE: dict[str, Written | Derived] = {
     "max_seqlen": _max_seqlen,
     **_OF_ROWS,
 }
-_SEQLENS = ("cu_seqlens", "cu_seqlens_padded", "max_seqlen")
-WITHOUT_BORDERS = (source_ids, _attention_cost)  # fields that do not need the borders of pieces
+_SEQLENS = ("cu_seqlens", "cu_seqlens_padded", "max_seqlen", "source_tokens")
+MASKED = (_loss_weights, _loss_weights_of_one_row)  # fields that need the loss mask
+# Fields that do not need the borders of pieces
+WITHOUT_BORDERS = (source_ids, _sequence_ids, _source_tokens, _attention_cost, *MASKED)
 _LABEL_MASK = Written(words.LABEL_MASK, dtype=torch.bool)
 
 
@@ -297,6 +353,9 @@ FORMATS: dict[str, Format] = {
             "document_ids": Written(words.DOCUMENTS, "one_row"),
             "source_ids": source_ids,
             "attention_cost": _attention_cost,
+            "sequence_ids": _sequence_ids,
+            "loss_weights": _loss_weights_of_one_row,
+            "source_tokens": _source_tokens,
         },
         by_row=False,
         flat=True,
@@ -330,6 +389,7 @@ FORMATS: dict[str, Format] = {
             "max_seqlen": _max_seqlen_of_rows,
             **_OF_ROWS,
         },
+        whole=("source_tokens",),
         ignored=0,
     ),
     "nanotron": Format(
@@ -341,6 +401,7 @@ FORMATS: dict[str, Format] = {
             "label_mask": _LABEL_MASK,
             **_OF_ROWS,
         },
+        whole=("source_tokens",),
         ignored=0,
     ),
     "rows": Format(

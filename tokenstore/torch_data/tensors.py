@@ -18,9 +18,10 @@ from tokenstore.batches import block as words
 from tokenstore.batches.planned import PlannedRows
 from tokenstore.batches.sampler import Place, Sampler
 from tokenstore.errors import TokenStoreError
+from tokenstore.order.sequence_ids import SequenceIds
 from tokenstore.planning.plan import Plan
 from tokenstore.store.maps import prefetch_pages
-from tokenstore.torch_data.formats import WITHOUT_BORDERS, Derived, Rows, Written
+from tokenstore.torch_data.formats import MASKED, WITHOUT_BORDERS, Derived, Rows, Written
 from tokenstore.torch_data.options import Contents
 from tokenstore.torch_data.prefetch import Bursts
 from tokenstore.torch_data.ranks import DataRank
@@ -82,11 +83,18 @@ class BatchMaker:
         self._derived: dict[str, Derived] = {
             name: field for name, field in made.items() if not isinstance(field, Written)
         }
-        self._words = [field.word for field in self._written.values()]
-        if words.TARGETS not in self._words and {words.LOSS_MASK, words.LABEL_MASK} & set(self._words):
-            self._words.append(
-                words.TARGETS
-            )  # the kernel computes masks from targets, even if the batch has no targets
+        self._made = [*self._written.values()]  # the arrays that the kernel fills
+        if any(make in MASKED for make in self._derived.values()) and words.LOSS_MASK not in self._made_words:
+            self._made.append(Written(words.LOSS_MASK, dtype=torch.float32))
+        if words.TARGETS not in self._made_words and {words.LOSS_MASK, words.LABEL_MASK} & set(self._made_words):
+            self._made.append(Written(words.TARGETS))  # masks are computed from targets, even if the batch has none
+        self._words = self._made_words
+        self._sequence_ids = SequenceIds(
+            plan.schedule, tuple(plan.num_sequences), plan.config.seed, plan.config.shuffle
+        )
+        weights = {member.name: member.loss_weight for source in plan.sources for member in source.members}
+        self._align = plan.config.align or 1
+        self._loss_weights = np.array([weights.get(name, 1) for name in plan.stores], np.float32)
         long_rows = any(field.layout == "long_rows" for field in self._written.values())
         self.sampler.set_format(contents.ignored, self._format.flat, contents.dtype.itemsize, int(long_rows))
         self._pin_memory, self._max_documents = pin_memory, contents.max_documents
@@ -149,19 +157,33 @@ class BatchMaker:
         self.sampler.copy(planned, coming, zip(self._words, addresses, strict=True))
         batch: dict[str, Any] = dict(zip(self._written, tensors, strict=False))
         if self._derived:
-            batch = self._with_derived(batch, planned.rows)
+            batch = self._with_derived(batch, planned, tensors)
         return batch if self._format.pack is None else self._format.pack(batch)
 
-    def _with_derived(self, written: dict[str, Any], located: np.ndarray) -> dict[str, Any]:
-        sampler = self.sampler
+    @property
+    def _made_words(self) -> list[int]:
+        return [field.word for field in self._made]
+
+    def _with_derived(
+        self, written: dict[str, Any], planned: PlannedRows, tensors: Sequence[torch.Tensor]
+    ) -> dict[str, Any]:
+        """The fields of a batch: those the kernel wrote, and those that are computed. `tensors` has the arrays of `_made`."""
+        sampler, mask = self.sampler, np.empty((0, self._length), np.float32)
+        if any(make in MASKED for make in self._derived.values()):
+            mask = tensors[self._words.index(words.LOSS_MASK)].numpy().reshape(-1, self._length)
         rows = Rows(
-            located[:, 0],
+            planned.rows[:, 0],
             sampler.borders,
             sampler.piece_tokens,
             sampler.longest,
             self._length,
-            partial(sampler.costs, located),
+            partial(sampler.costs, planned.rows),
             self._max_documents,
+            ids=partial(self._sequence_ids.of, planned.rows),
+            spans=planned.row_spans,
+            loss_mask=mask,
+            loss_weights=self._loss_weights,
+            align=self._align,
         )
         derived = {name: self._own(make(rows)) for name, make in self._derived.items()}
         return {name: written[name] if name in written else derived[name] for name in self._fields}
@@ -183,8 +205,7 @@ class BatchMaker:
         return [_empty_like(each) for each in templates]
 
     def _new_templates(self, num_rows: int) -> list[torch.Tensor]:
-        fields = [*self._written.values(), Written(words.TARGETS)][: len(self._words)]
-        shapes = [(field.shape(num_rows, self._length), field.dtype) for field in fields]
+        shapes = [(field.shape(num_rows, self._length), field.dtype) for field in self._made]
         self._templates[num_rows] = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in shapes]
         if any(make not in WITHOUT_BORDERS for make in self._derived.values()):
             self.sampler.want_borders(num_rows)

@@ -285,5 +285,9 @@ def _notes(plan: Plan) -> Iterator[str]:
         yield "sources: no weights are set, so sources are weighted by size and end their epochs together"
     if not config.shuffle:
         yield "shuffle is off: every epoch has the same order"
+    losses = {name: source.loss_weight for name, source in config.sources.items() if source.loss_weight is not None}
+    if losses:
+        text = ", ".join(f"{name} {weight:f}" for name, weight in losses.items())
+        yield f"weights in the loss: {text}; they are in the batch field loss_weights, which a training loop applies"
     if plan.schedule.skip_steps:
         yield "skipped steps count as used: no other step changes"

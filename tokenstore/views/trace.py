@@ -7,7 +7,8 @@ from itertools import islice, product
 from tokenstore.errors import ConfigError
 from tokenstore.format.input_lines import Origin
 from tokenstore.order.rank_rows import check_split
-from tokenstore.planning.plan import Piece, Plan
+from tokenstore.planning.pieces import Piece
+from tokenstore.planning.plan import Plan
 from tokenstore.views.decoding import Decoder
 from tokenstore.views.documents import Excerpt, document_of_id, excerpt_of
 
