@@ -75,6 +75,17 @@ def test_the_ids_of_a_step_are_all_its_numbers(folder: Path) -> None:
     assert sorted(ids) == list(range(48))
 
 
+def test_a_balanced_step_keeps_its_ids(folder: Path) -> None:
+    """ORD-18, ORD-19: rows that are dealt by cost have the numbers of plan.rows, and plan.sequence finds their documents."""
+    plan = plan_of_three(folder, {}, balance="attention")
+    for rank in range(2):
+        loader = TokenLoader(plan, rank=rank, world_size=2, fields=("input_ids", "sequence_ids"))
+        for step, batch in enumerate(loader):
+            ids = batch["sequence_ids"].tolist()
+            assert ids == (plan.schedule.cursor(step) + plan.rows(step, rank, 2)).tolist()
+            assert [list(plan.sequence(number).pieces) for number in ids] == plan.documents(step, rank, 2)
+
+
 def test_rows_of_padding_have_no_id(folder: Path) -> None:
     """-1 in the batch; plan.sequence has the row, without a source."""
     plan = Plan.of({"a": folder / "a"}, 48, 7, packing="none", num_steps="all_exhausted")
@@ -116,12 +127,14 @@ def expected_weights(plan: Plan, step: int, targets: np.ndarray) -> np.ndarray:
         for piece in pieces:
             weight = plan.config.sources[piece.source].loss_weight
             out[row, at : at + piece.stop - piece.start] = 1 if weight is None else float(weight)
-            at += piece.stop - piece.start
+            at += -(-(piece.stop - piece.start) // (plan.config.align or 1)) * (plan.config.align or 1)
     return np.where(targets == -100, np.float32(0), out)
 
 
 @pytest.mark.parametrize("weights", [{}, {"a": "0.25"}, {"a": 2, "b": "0.5", "c": 3}, {"c": 0}], ids=str)
-@pytest.mark.parametrize("fields", [{"packing": "best_fit"}, {"packing": "none"}, {"packing": "concat"}], ids=str)
+@pytest.mark.parametrize(
+    "fields", [{"align": 8}, {"packing": "none"}, {"packing": "concat"}, {"balance": "attention"}], ids=str
+)
 def test_loss_weights_are_those_of_each_tokens_source(folder: Path, weights: dict, fields: dict) -> None:
     """In a pool those of the member, and 0 where there is no target. Counts of tokens are those of the pieces."""
     plan = plan_of_three(folder, weights, **fields)

@@ -9,8 +9,9 @@ stages.py       the stages of the run: weights and batch sizes
 feasibility.py  sources -> the schedule of the run, or why it is not feasible
 amend.py        other steps after some step, with the same history before it
 timeline.py     Timeline: the steps of a plan, states and histories of its runs
+step_rows.py    StepRows: the pure function batch = f(step, rank), and the documents of its rows
 pieces.py       Piece and SequenceInfo: documents in the sequences of a run
-plan.py         Plan: the pure function batch = f(step, rank), and everything that can be computed about a run
+plan.py         Plan: both of these, and how far a run is and where documents appear
 history.py      history, fingerprint and state of a run (P10)
 progress.py     how far a run is in each source, also as metrics for a log
 find.py         every step in which a document appears

@@ -65,17 +65,15 @@ The datasets of nanotron yield rows of L + 1 tokens, which its collator splits. 
 next token that is in another row. Therefore this format has the fields that the collator would return. In the format rows, the loss mask expresses both.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal
 
-import numpy as np
 import torch
 
 from tokenstore.batches import block as words
 from tokenstore.batches.gather import IGNORE
-from tokenstore.batches.spans import LENGTH, SPAN_STORE
+from tokenstore.torch_data import row_fields
 
 DictFormat = Literal["torch", "hf", "hf_flash", "megatron", "nanotron", "rows"]
 TupleFormat = Literal["torchtitan", "torchtitan_flat"]
@@ -107,45 +105,6 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What is known about a microbatch besides its tokens.
-
-    `sources` and `borders` are views of memory that is used again, so fields are copies of them.
-
-    Attributes:
-        sources: int64[B], the source of each row.
-        borders: int32[n + 1], where pieces and padding start in the concatenated rows, and B * L. With alignment only
-            pieces: padding belongs to the piece before it.
-        piece_tokens: int32[n], with alignment, the tokens of each piece without its padding. Otherwise None.
-        longest: tokens in the longest piece; padding counts as a piece.
-        length: L.
-        costs: computes int64[B], the cost of each row.
-        max_documents: see the module. None: no fixed size.
-        ids: computes int64[B], the global number of each row.
-        spans: makes the spans of each row, int64[n, SPAN_COLUMNS].
-        loss_mask: float32[B, L], whether each token has a target; empty if no field is in MASKED.
-        loss_weights: float32[S], the loss weight of each source with a path, by name.
-        align: pieces begin at multiples of it.
-    """
-
-    sources: np.ndarray
-    borders: np.ndarray
-    piece_tokens: np.ndarray | None
-    longest: int
-    length: int
-    costs: Callable[[], np.ndarray]
-    max_documents: int | None
-    ids: Callable[[], np.ndarray]
-    spans: Callable[[], list[np.ndarray]]
-    loss_mask: np.ndarray
-    loss_weights: np.ndarray
-    align: int
-
-
-Derived = Callable[[Rows], np.ndarray | int]  # computes a field with a few values per row or piece
-
-
-@dataclass(frozen=True)
 class Format:
     """A format of batches.
 
@@ -161,7 +120,7 @@ class Format:
     """
 
     default: tuple[str, ...]
-    fields: Mapping[str, Written | Derived]
+    fields: Mapping[str, Written | row_fields.Derived]
     pack: Callable[[dict[str, Any]], Any] | None = None
     needed: tuple[str, ...] = ()
     by_row: bool = True
@@ -194,129 +153,24 @@ def check_fields(fields: Sequence[str] | None, format: str, by_row: bool = False
     return fields
 
 
-# ---- fields with a few values per row or piece
-
-
-def _cu_seqlens_padded(rows: Rows) -> np.ndarray:
-    return _filled(rows.borders, rows.max_documents)
-
-
-def _cu_seqlens(rows: Rows) -> np.ndarray:
-    return _filled(_sums(rows.borders, rows.piece_tokens), rows.max_documents)
-
-
-def _max_seqlen(rows: Rows) -> int:
-    if rows.max_documents is not None:
-        return rows.length
-    return rows.longest if rows.piece_tokens is None else int(np.diff(rows.borders).max())
-
-
-def _sums(borders: np.ndarray, piece_tokens: np.ndarray | None) -> np.ndarray:
-    """int32[n + 1]: with alignment, the tokens of all pieces before each piece, and of all pieces. Otherwise `borders`."""
-    return borders if piece_tokens is None else np.append(np.int32(0), np.cumsum(piece_tokens, dtype=np.int32))
-
-
-def _filled(borders: np.ndarray, most: int | None) -> np.ndarray:
-    """A copy of `borders`; with `most`, int32[most + 1], padded with its last value."""
-    if most is None:
-        return borders.copy()
-    if borders.size > most + 1:
-        raise ValueError(
-            f"max_documents: expected at least {borders.size - 1} for this batch, found {most};"
-            " the number of tokens of a batch is always enough"
-        )
-    filled = np.full(most + 1, borders[-1], np.int32)
-    filled[: borders.size] = borders
-    return filled
-
-
-def _row_borders(rows: Rows) -> Iterator[tuple[np.ndarray, np.ndarray | None]]:
-    """For each row, its borders counted from its start, and the tokens of its pieces; see `Rows`."""
-    ends = np.flatnonzero(rows.borders % rows.length == 0).tolist()  # every row starts with a border
-    for first, stop in pairwise(ends):
-        tokens = None if rows.piece_tokens is None else rows.piece_tokens[first:stop]
-        yield rows.borders[first : stop + 1] - rows.borders[first], tokens
-
-
-def _cu_seqlens_of_rows(rows: Rows) -> np.ndarray:
-    most = rows.length if rows.max_documents is None else rows.max_documents
-    return np.stack([_filled(_sums(*row), most) for row in _row_borders(rows)])
-
-
-def _cu_seqlens_padded_of_rows(rows: Rows) -> np.ndarray:
-    most = rows.length if rows.max_documents is None else rows.max_documents
-    return np.stack([_filled(borders, most) for borders, _ in _row_borders(rows)])
-
-
-def _max_seqlen_of_rows(rows: Rows) -> np.ndarray:
-    return np.array([np.diff(borders).max() for borders, _ in _row_borders(rows)], np.int32)
-
-
-def _attention_cost(rows: Rows) -> np.ndarray:
-    return rows.costs()
-
-
-def source_ids(rows: Rows) -> np.ndarray:
-    """int64[B]: a copy of the sources."""
-    return rows.sources.copy()
-
-
-def _sequence_ids(rows: Rows) -> np.ndarray:
-    return rows.ids()
-
-
-def _source_tokens(rows: Rows) -> np.ndarray:
-    """int64[S]: tokens of each source with a path."""
-    counts = np.zeros(len(rows.loss_weights), np.int64)
-    for spans in rows.spans():
-        ends = np.minimum(
-            np.cumsum(spans[:, LENGTH]), rows.length
-        )  # targets across documents need a token after the row
-        np.add.at(counts, spans[:, SPAN_STORE], np.diff(ends, prepend=0))
-    return counts
-
-
-def _loss_weights(rows: Rows) -> np.ndarray:
-    """float32[B, L]: the loss mask, with the loss weight of each token's source in place of 1."""
-    weighted = rows.loss_mask.copy()
-    if np.all(rows.loss_weights == 1):
-        return weighted
-    for row, spans in zip(weighted, rows.spans(), strict=True):
-        stores, at = spans[:, SPAN_STORE], 0
-        if len(spans) and np.all(stores == stores[0]):  # always, unless the row is of a pool
-            row *= rows.loss_weights[stores[0]]
-            continue
-        for store, length in spans[:, [SPAN_STORE, LENGTH]].tolist():
-            row[at : at + length] *= rows.loss_weights[store]
-            at += -(-length // rows.align) * rows.align
-    return weighted
-
-
-def _loss_weights_of_one_row(rows: Rows) -> np.ndarray:
-    return _loss_weights(rows).reshape(1, -1)
-
-
 _IDS, _TARGETS, _LABELS = Written(words.IDS), Written(words.TARGETS), Written(words.LABELS)
 _POSITIONS, _DOCUMENTS = Written(words.POSITIONS), Written(words.DOCUMENTS)
-_OF_ROWS: dict[str, Written | Derived] = {
+_OF_ROWS: dict[str, Written | row_fields.Derived] = {
     "document_ids": _DOCUMENTS,
-    "source_ids": source_ids,
-    "attention_cost": _attention_cost,
-    "sequence_ids": _sequence_ids,
-    "loss_weights": _loss_weights,
-    "source_tokens": _source_tokens,
+    "source_ids": row_fields.source_ids,
+    "attention_cost": row_fields.attention_cost,
+    "sequence_ids": row_fields.sequence_ids,
+    "loss_weights": row_fields.loss_weights,
+    "source_tokens": row_fields.source_tokens,
 }
-_MORE: dict[str, Written | Derived] = {
+_MORE: dict[str, Written | row_fields.Derived] = {
     "position_ids": _POSITIONS,
-    "cu_seqlens": _cu_seqlens,
-    "cu_seqlens_padded": _cu_seqlens_padded,
-    "max_seqlen": _max_seqlen,
+    "cu_seqlens": row_fields.cu_seqlens,
+    "cu_seqlens_padded": row_fields.cu_seqlens_padded,
+    "max_seqlen": row_fields.max_seqlen,
     **_OF_ROWS,
 }
 _SEQLENS = ("cu_seqlens", "cu_seqlens_padded", "max_seqlen", "source_tokens")
-MASKED = (_loss_weights, _loss_weights_of_one_row)  # fields that need the loss mask
-# Fields that do not need the borders of pieces
-WITHOUT_BORDERS = (source_ids, _sequence_ids, _source_tokens, _attention_cost, *MASKED)
 _LABEL_MASK = Written(words.LABEL_MASK, dtype=torch.bool)
 
 
@@ -346,16 +200,16 @@ FORMATS: dict[str, Format] = {
             "labels": Written(words.LABELS, "one_row"),
             "shift_labels": Written(words.TARGETS, "one_row"),
             "position_ids": Written(words.POSITIONS, "one_row"),
-            "cu_seq_lens_q": _cu_seqlens_padded,
-            "cu_seq_lens_k": _cu_seqlens_padded,
-            "max_length_q": _max_seqlen,
-            "max_length_k": _max_seqlen,
+            "cu_seq_lens_q": row_fields.cu_seqlens_padded,
+            "cu_seq_lens_k": row_fields.cu_seqlens_padded,
+            "max_length_q": row_fields.max_seqlen,
+            "max_length_k": row_fields.max_seqlen,
             "document_ids": Written(words.DOCUMENTS, "one_row"),
-            "source_ids": source_ids,
-            "attention_cost": _attention_cost,
-            "sequence_ids": _sequence_ids,
-            "loss_weights": _loss_weights_of_one_row,
-            "source_tokens": _source_tokens,
+            "source_ids": row_fields.source_ids,
+            "attention_cost": row_fields.attention_cost,
+            "sequence_ids": row_fields.sequence_ids,
+            "loss_weights": row_fields.loss_weights_of_one_row,
+            "source_tokens": row_fields.source_tokens,
         },
         by_row=False,
         flat=True,
@@ -384,9 +238,9 @@ FORMATS: dict[str, Format] = {
             "labels": _TARGETS,
             "loss_mask": Written(words.LOSS_MASK, dtype=torch.float32),
             "position_ids": _POSITIONS,
-            "cu_seqlens": _cu_seqlens_of_rows,
-            "cu_seqlens_padded": _cu_seqlens_padded_of_rows,
-            "max_seqlen": _max_seqlen_of_rows,
+            "cu_seqlens": row_fields.cu_seqlens_of_rows,
+            "cu_seqlens_padded": row_fields.cu_seqlens_padded_of_rows,
+            "max_seqlen": row_fields.max_seqlen_of_rows,
             **_OF_ROWS,
         },
         whole=("source_tokens",),

@@ -21,10 +21,11 @@ from tokenstore.errors import TokenStoreError
 from tokenstore.order.sequence_ids import SequenceIds
 from tokenstore.planning.plan import Plan
 from tokenstore.store.maps import prefetch_pages
-from tokenstore.torch_data.formats import MASKED, WITHOUT_BORDERS, Derived, Rows, Written
+from tokenstore.torch_data.formats import Written
 from tokenstore.torch_data.options import Contents
 from tokenstore.torch_data.prefetch import Bursts
 from tokenstore.torch_data.ranks import DataRank
+from tokenstore.torch_data.row_fields import MASKED, WITHOUT_BORDERS, Derived, Rows
 
 # Limits of the rows and tokens planned by one call, unless a single microbatch has more. With lower limits, batches wait for
 # memory more often; higher ones gain nothing
