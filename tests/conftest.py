@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -143,3 +144,7 @@ def range_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         yield server
+        if module := sys.modules.get("tokenstore.store.remote.workers"):
+            end = time.monotonic() + 20
+            while not module.workers().is_idle and time.monotonic() < end:  # requests of loaders that are gone
+                time.sleep(0.01)

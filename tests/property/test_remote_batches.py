@@ -11,10 +11,11 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.conftest import random_documents, write_store
+from tests.support.servers.moto_server import moto_server
 from tests.support.servers.range_server import RangeServer
-from tests.support.stores.at_urls import files_of, tokens_at
+from tests.support.stores.at_urls import cached_files, files_of
 from tests.support.stores.masked import random_masked, write_masked
-from tokenstore import Plan, PlanConfig, SequenceDataset, TokenDataset, TokenLoader
+from tokenstore import Plan, PlanConfig, RemoteOptions, SequenceDataset, TokenDataset, TokenLoader
 from tokenstore.store.block_checksums import add_block_checksums
 from tokenstore.store.remote.token_files import TokenFiles
 
@@ -57,19 +58,24 @@ def at_url(
         range_server.add_folder(f"bucket/{name}", path)
 
     def plans(case: str, transport: str) -> tuple[Plan, Plan]:
-        fields = dict(CASES[case])
-        sources: dict[str, Any] = {name: {"path": str(path)} for name, path in stores.items()}
-        for name, weight in zip(sources, fields.pop("weights", ()), strict=False):
-            sources[name]["weight"] = weight
-        if fields.pop("pool", False):
-            sources["ab"] = {"pool": {"a": 1.5, "b": 1}}
-        config = PlanConfig(
-            sequence_length=LENGTH, global_batch_size=BATCH, seed=3, sources=sources, num_steps=100, **fields
-        )
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            remote = tokens_at(Plan(config), "s3://bucket", transport=transport, cache=tmp_path / "cache", deadline=60)
-            return Plan(config), remote
+        both = []
+        for place in ("{path}", "s3://bucket/{name}"):
+            fields = dict(CASES[case])
+            sources: dict[str, Any] = {
+                name: {"path": place.format(name=name, path=path)} for name, path in stores.items()
+            }
+            for name, weight in zip(sources, fields.pop("weights", ()), strict=False):
+                sources[name]["weight"] = weight
+            if fields.pop("pool", False):
+                sources["ab"] = {"pool": {"a": 1.5, "b": 1}}
+            config = PlanConfig(
+                sequence_length=LENGTH, global_batch_size=BATCH, seed=3, sources=sources, num_steps=100, **fields
+            )
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                remote = RemoteOptions(transport=transport, cache=tmp_path / "cache", deadline=60)
+                both.append(Plan(config, remote=remote))
+        return both[0], both[1]
 
     return plans
 
@@ -127,16 +133,45 @@ def test_other_ways_to_read_a_plan(at_url: Callable, transport: str) -> None:
     assert all(equal(next(batches), batch) for batch in expected)
 
 
-def test_spans_fetch_what_is_used_and_keep_nothing(at_url: Callable, tmp_path: Path) -> None:
+@pytest.mark.deep
+@pytest.mark.parametrize("transport", ["spans", "mirror"])
+def test_workers_that_are_spawned(at_url: Callable, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They open the URL again, with the same options; a state continues in them."""
+    monkeypatch.setattr(TokenFiles, "block_bytes", 1 << 20)  # as in the children
+    local, remote = at_url("concat", transport)
+    expected = [batch for batch, _ in zip(TokenLoader(local, rank=0, world_size=1, step=7), range(6), strict=False)]
+    dataset = TokenDataset(remote, rank=0, world_size=1, step=7)
+    batches = iter(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="spawn"))
+    assert all(equal(next(batches), batch) for batch in expected)
+
+
+@pytest.mark.parametrize("transport", ["spans", "mirror"])
+def test_a_real_s3_server(
+    stores: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str
+) -> None:
+    """The same batches from moto."""
+    with moto_server() as server:
+        for name, value in server.environment.items():
+            monkeypatch.setenv(name, value)
+        server.add_folder("b", stores["b"])
+        fields: dict[str, Any] = {"sequence_length": LENGTH, "global_batch_size": 4}
+        remote = RemoteOptions(transport=transport, cache=tmp_path / "cache")
+        loader = TokenLoader(Plan.of("s3://bucket/b", **fields, remote=remote), rank=0, world_size=1)
+        local = TokenLoader(Plan.of(str(stores["b"]), **fields), rank=0, world_size=1)
+        assert all(equal(next(loader), next(local)) for _ in range(5))
+        loader.close()
+
+
+def test_spans_fetch_what_is_used_and_keep_nothing(at_url: Callable, range_server: RangeServer, tmp_path: Path) -> None:
     """Bytes per byte used stay below 1.02, and no file is written."""
     _, remote = at_url("cross", "spans")
     loader = TokenLoader(remote, rank=0, world_size=1)
     used = sum(4 * next(loader)["input_ids"].numel() for _ in range(40))
     ahead = 16 * 16 * (4 * LENGTH + 4)  # requested, and not used yet
     masks = 0.04 * used  # one bit per token of 32, of every other source
-    fetched = sum(files_of(remote, name).client.counters.bytes_fetched for name in "ab")
+    fetched = sum(record.num_bytes for record in range_server.gets("tokens-") + range_server.gets("mask-"))
     assert used <= fetched <= 1.02 * used + masks + ahead
-    assert not (tmp_path / "cache").exists()
+    assert not cached_files(tmp_path / "cache")
 
 
 def test_a_mirror_fetches_each_block_once(at_url: Callable, range_server: RangeServer) -> None:
@@ -147,10 +182,13 @@ def test_a_mirror_fetches_each_block_once(at_url: Callable, range_server: RangeS
     for _ in range(100):
         assert equal(next(loader), next(expected))
     total = sum(int(files_of(remote, name).num_bytes.sum()) for name in "ab")
-    fetched = sum(record.num_bytes for record in range_server.gets())
-    assert fetched <= 1.05 * total
+    blocks = range_server.gets("tokens-") + range_server.gets("mask-")
+    assert sum(record.num_bytes for record in blocks) <= 1.05 * total
     range_server.log.clear()
     again = TokenLoader(at_url("concat", "mirror")[1], rank=0, world_size=1, format="hf")
     first = TokenLoader(local, rank=0, world_size=1, format="hf")
     assert all(equal(next(again), next(first)) for _ in range(100))
-    assert not range_server.log
+    assert not range_server.gets("tokens-") + range_server.gets("mask-")
+    metrics = again.metrics()
+    assert metrics["data/remote/cache_hits"] > 0 == metrics["data/remote/cache_misses"]
+    assert "data/remote/bytes" not in first.metrics()

@@ -5,10 +5,11 @@ which is mapped like a local file. Before a microbatch is copied, its spans poin
 
 - without a mirror, to a buffer of the microbatch, which threads fill with exact ranges;
 - with a mirror, to the map, after the blocks that were absent have been fetched; or to such a buffer, for the first rows and
-  where blocks would come too late, as long as this adds little to what the mirror takes.
+  where blocks would come too late, as long as this adds little to what the mirror takes. Then the smallest ranges are fetched
+  that have checksums (FMT-15).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import monotonic
 from typing import NamedTuple
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from tokenstore.batches.spans import CONTINUES, LENGTH, MASK, MEMORY, SPAN_STORE, START
 from tokenstore.batches.tables import VIRTUAL
+from tokenstore.format.layout import CHECKSUM_BLOCK
 from tokenstore.store import Store
 from tokenstore.store.remote.mirror import Mirror
 from tokenstore.store.remote.token_files import PART_BYTES, TokenFiles
@@ -25,7 +27,7 @@ AHEAD_ROWS, AHEAD_BYTES = (
     256,
     32 << 20,
 )  # to plan ahead, so that threads have requests to make: at least two microbatches
-_SPAN_SHARE = 0.02  # of the bytes of a mirror that exact ranges may add
+_SPAN_SHARE = 0.02  # of the bytes of a mirror that such ranges may add
 _MANY_BLOCKS = MOST_THREADS  # coming blocks from which on another one would come too late
 _ALIGNMENT = 8
 
@@ -59,6 +61,24 @@ class RemoteRows:
         """The files of a store, if it is remote."""
         found = self._stores[store]
         return None if found is None else found.files
+
+
+def traffic_of(stores: Iterable[Store]) -> dict[str, int | float]:
+    """What this process has fetched from stores at URLs, as metrics; {} if there are none. `planning.progress` lists the keys."""
+    files = [store.token_files for store in stores if store.token_files is not None]
+    if not files:
+        return {}
+    counters, traffic = [each.client.counters for each in files], [each.traffic for each in files]
+    found = {
+        "requests": sum(each.requests for each in counters),
+        "retries": sum(each.retries for each in counters),
+        "bytes": sum(each.bytes_fetched for each in counters),
+        "cache_hits": sum(each.cache_hits for each in traffic),
+        "cache_misses": sum(each.cache_misses for each in traffic),
+        "waits": sum(each.waits for each in traffic),
+        "wait_seconds": sum(each.wait_seconds for each in traffic),
+    }
+    return {f"data/remote/{name}": value for name, value in found.items()}
 
 
 class Coming:
@@ -125,14 +145,15 @@ class _RemoteStore:
 
     def request(self, spans: np.ndarray, mine: np.ndarray, coming: Coming, urgent: bool) -> None:
         """Request the spans `mine` (int64[n], indices). urgent: the microbatch is needed at once."""
-        ranges, mirror = self._ranges_of(spans, mine), self.files.mirror
+        ranges, mirror, unit = self._ranges_of(spans, mine), self.files.mirror, 1
         if mirror is not None:
             if mirror.is_complete and not ranges.virtual.any():
                 self.files.traffic.cache_hits += len(mine)
                 return
+            unit = CHECKSUM_BLOCK if mirror.is_usable else 1
             ranges = self._from_mirror(mirror, ranges, coming, urgent)
         if len(ranges.spans):
-            self._fetch(spans, ranges, coming)
+            self._fetch(spans, ranges, unit, coming)
 
     def _ranges_of(self, spans: np.ndarray, mine: np.ndarray) -> "_Ranges":
         """The bytes of files that spans consist of, and those of their masks."""
@@ -162,20 +183,26 @@ class _RemoteStore:
         return ranges.only(ranges.virtual)
 
     def _may_be_exact(self, mirror: Mirror, absent: "_Ranges", urgent: bool) -> bool:
-        """Whether to fetch exact ranges although there is a mirror: blocks would come too late, and it adds little."""
+        """Whether to fetch ranges although there is a mirror: blocks would come too late, and it adds little."""
         if not urgent and mirror.num_coming < _MANY_BLOCKS:
             return False
-        return mirror.spend(int((absent.stops - absent.starts).sum()), int(self.files.num_bytes.sum() * _SPAN_SHARE))
+        merged, _ = absent.merged(CHECKSUM_BLOCK, self.files.num_bytes)
+        return mirror.spend(
+            sum(stop - start for _, start, stop in merged), int(self.files.num_bytes.sum() * _SPAN_SHARE)
+        )
 
-    def _fetch(self, spans: np.ndarray, ranges: "_Ranges", coming: Coming) -> None:
-        """Fetch exact ranges into a buffer, and let their spans point there. Ranges that touch are one request."""
-        merged, places = ranges.merged()
+    def _fetch(self, spans: np.ndarray, ranges: "_Ranges", unit: int, coming: Coming) -> None:
+        """Fetch ranges into a buffer, and let their spans point there. Ranges that touch are one request.
+
+        unit: 1 for exact ranges; CHECKSUM_BLOCK to fetch what can be verified.
+        """
+        merged, places = ranges.merged(unit, self.files.num_bytes)
         buffer = coming.buffer(self.files, sum(_room(stop - start) for _, start, stop in merged))
         at, bases = 0, []
         for number, start, stop in merged:
             for first in range(start, stop, PART_BYTES):
                 part = buffer[at + first - start : at + min(first + PART_BYTES, stop) - start]
-                self.files.fetch_into(number, first, part, coming.group)
+                self.files.fetch_into(number, first, part, coming.group, verified=unit > 1)
             bases.append(buffer.ctypes.data + at - start)
             at += _room(stop - start)
         addresses = np.array(bases, np.int64)[places] + ranges.starts
@@ -215,12 +242,19 @@ class _Ranges(NamedTuple):
         """These ranges and others."""
         return _Ranges(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
 
-    def merged(self) -> tuple[list[tuple[int, int, int]], np.ndarray]:
-        """(file, start, stop) of all ranges, those that touch or overlap joined; and int64[n], which of these each one is in."""
+    def merged(self, unit: int, num_bytes: np.ndarray) -> tuple[list[tuple[int, int, int]], np.ndarray]:
+        """(file, start, stop) of all ranges, those that touch or overlap joined; and int64[n], which of these each one is in.
+
+        Args:
+            unit: starts are rounded down and stops rounded up to a multiple of it, or to the end of the file.
+            num_bytes: int64[files], size of each file.
+        """
         merged: list[tuple[int, int, int]] = []
         places = np.empty(len(self.spans), np.int64)
-        for i in np.lexsort((self.starts, self.files)).tolist():
-            number, start, stop = int(self.files[i]), int(self.starts[i]), int(self.stops[i])
+        starts = self.starts // unit * unit
+        stops = np.minimum(-(-self.stops // unit) * unit, num_bytes[self.files])
+        for i in np.lexsort((starts, self.files)).tolist():
+            number, start, stop = int(self.files[i]), int(starts[i]), int(stops[i])
             if merged and merged[-1][0] == number and start <= merged[-1][2]:
                 merged[-1] = number, merged[-1][1], max(stop, merged[-1][2])
             else:

@@ -8,6 +8,11 @@ communication:
     data/<source>/sequences, epochs, tokens, padding, weight, realised_weight    as in `SourceProgress`
     data/<source>/piece_p50, piece_p95     tokens of the pieces in an epoch; absent if the store has no length index
     data/<pool>/<member>/epochs, tokens    of each member of a pool; expected values inside an epoch of the pool
+A loader adds what its process has done since it opened the plan, if a store is at a URL:
+    data/remote/requests, retries          attempts to read an object, and those of them that followed a failure
+    data/remote/bytes                      bytes that were fetched
+    data/remote/cache_hits, cache_misses   spans that were in the mirror when they were planned, and those that were not
+    data/remote/waits, wait_seconds        microbatches that had not arrived when they were needed
 The keys of a plan are the same at every step. `sequences` and `epochs` are exact; `tokens` and `padding` are exact where
 `SourceProgress.tokens` is, and expected values inside an epoch of a packed source.
 """

@@ -7,6 +7,7 @@ from typing import Any, Generic, Literal, Self, Unpack, overload
 import torch
 from torch.utils.data import get_worker_info
 
+from tokenstore.batches.remote_rows import traffic_of
 from tokenstore.batches.sampler import Place
 from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.planning.history import check_unchanged
@@ -347,8 +348,11 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         self._go_to(step, 0)
 
     def metrics(self) -> dict[str, int | float]:
-        """The progress of the run at `step`, for its log. The same on every rank; see `tokenstore.planning.progress`."""
-        return self.plan.metrics(self._step)
+        """The progress of the run at `step`, for its log; see `tokenstore.planning.progress`.
+
+        It is the same on every rank, except the keys `data/remote/...`, which are what this process has fetched from URLs.
+        """
+        return {**self.plan.metrics(self._step), **traffic_of(self.plan.stores.values())}
 
     def set_epoch(self, epoch: int) -> None:
         """Does nothing, because each source counts its own epochs. Trainers call it."""

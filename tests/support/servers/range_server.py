@@ -141,9 +141,12 @@ class RangeServer:
         self._started.set()
         await self._stop.wait()
         server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for _ in range(5):  # connections that were just accepted get their tasks in the next rounds of the loop
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.sleep(0.005)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -159,7 +162,7 @@ class RangeServer:
         except (ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
         finally:
-            writer.close()
+            writer.transport.abort() if self._stop.is_set() else writer.close()
 
     async def _answer(self, request: Request, writer: asyncio.StreamWriter) -> bool:
         """Answer a request. False if the connection is closed or stays silent."""

@@ -1,22 +1,24 @@
-"""Stores whose tokens come from an object store, while their indexes are read from a local copy."""
+"""Stores at URLs, for tests of how tokens travel."""
 
 from pathlib import Path
 from typing import Any
 
-from tokenstore import Plan
-from tokenstore.store.remote.client import Client
-from tokenstore.store.remote.location import Location
-from tokenstore.store.remote.options import RemoteOptions
+from tokenstore import Plan, RemoteOptions
 from tokenstore.store.remote.token_files import TokenFiles
 
 
-def tokens_at(plan: Plan, url: str, **options: Any) -> Plan:
-    """Let the stores of `plan`, of which nothing has been read yet, read tokens and masks from URL/NAME. Returns the plan."""
-    for name, store in plan.stores.items():
-        resolved = RemoteOptions(**options).resolved()
-        client = Client(Location.of(f"{url}/{name}"), resolved.deadline)
-        store.token_files = TokenFiles(client, store.manifest, {}, resolved, store.block_checksums)
-    return plan
+def plan_at(url: str, cache: Path, fields: dict[str, Any] | None = None, **options: Any) -> Plan:
+    """A plan over one store at a URL."""
+    remote = RemoteOptions(cache=cache, **{"deadline": 60, **options})
+    all_: dict[str, Any] = {
+        "sequence_length": 64,
+        "global_batch_size": 8,
+        "packing": "concat",
+        "seed": 3,
+        "num_steps": 40,
+        **(fields or {}),
+    }
+    return Plan.of(url, remote=remote, **all_)
 
 
 def files_of(plan: Plan, name: str | None = None) -> TokenFiles:

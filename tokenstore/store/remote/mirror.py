@@ -31,7 +31,7 @@ class Mirror:
     """The token files of a store in a cache folder. Can be shared among threads.
 
     Attributes:
-        is_usable: whether blocks can still be added.
+        is_usable: whether blocks can be added. Otherwise those that are present are used.
     """
 
     def __init__(self, folder: MirrorFolder, files: Sequence[tuple[str, int, str]], block_bytes: int, fetch: Fetch):
@@ -45,7 +45,7 @@ class Mirror:
         """
         self._folder, self._files, self._block_bytes, self._fetch = folder, files, block_bytes, fetch
         self._opened: dict[int, MirrorFile] = {}
-        self.is_usable, self._problem = True, ""
+        self.is_usable, self._problem = folder.writable, ""
         self._is_complete = False
         self._renew()
         renew_after_fork(self, Mirror._renew)
@@ -70,6 +70,15 @@ class Mirror:
         if not self._is_complete and len(self._opened) == len(self._files):
             self._is_complete = all(self._opened[number].is_complete for number in range(len(self._files)))
         return self._is_complete
+
+    def open_all(self) -> bool:
+        """Open all files; returns whether the mirror is complete."""
+        try:
+            for number in range(len(self._files)):
+                self.file(number)
+        except UnusableMirror:
+            return False
+        return self.is_complete
 
     @property
     def num_coming(self) -> int:
@@ -123,6 +132,7 @@ class Mirror:
             if not self._is_wanted(number, block):
                 self._coming.pop((number, block), None)
                 return
+            num_waiting = len(self._coming[number, block])
         try:
             if self.is_usable:
                 self._fill(number, block)
@@ -131,7 +141,10 @@ class Mirror:
         except BaseException as problem:  # raised where the block is waited for
             error = problem
         with self._lock:
-            waiting = self._coming.pop((number, block), [])
+            waiting = self._coming.pop((number, block))
+            if error is not None and (late := waiting[num_waiting:]):  # who came late has attempts of their own
+                self._coming[number, block], waiting = late, waiting[:num_waiting]
+                workers().submit(lambda: self._bring(number, block))
         for holder in waiting:
             if (group := holder()) is not None:
                 group.finish(error)

@@ -36,6 +36,7 @@ class MirrorFolder:
 
     Attributes:
         path: the folder.
+        writable: whether files can be created in it.
     """
 
     def __init__(self, path: Path):
@@ -50,6 +51,7 @@ class MirrorFolder:
             self._use()
         except OSError as error:
             raise UnusableMirror(f"cannot use {self.path}: {error.strerror}") from error
+        self.writable = _is_writable(path)
 
     def _use(self) -> None:
         """Hold a shared lock on `in-use`. A process that cleans up may be removing the file."""
@@ -118,8 +120,8 @@ def _make_room(options: ResolvedOptions, own: Path, num_bytes: int) -> str:
         return f"its folder {options.cache} is on a network file system ({kind}); a mirror needs a local disk"
     sizes = {path: _allocated(path) for path in _folders(root)}
     mine = sizes.pop(own, 0)
-    if mine < num_bytes and not os.access(first, os.W_OK):
-        return f"the cache is read-only ({options.cache})"
+    if not _is_writable(first):
+        return "" if mine else f"the cache is read-only ({options.cache})"
     free, used = free_bytes(first), sum(sizes.values())
     limit = (free + used + mine) // 2 if options.cache_limit is None else options.cache_limit
     wanted = num_bytes if num_bytes <= limit else 0
@@ -136,6 +138,10 @@ def _make_room(options: ResolvedOptions, own: Path, num_bytes: int) -> str:
     if num_bytes - mine > free:
         return f"its disk has {counted(free, 'byte')} left ({options.cache})"
     return ""
+
+
+def _is_writable(folder: Path) -> bool:
+    return os.access(folder, os.W_OK, effective_ids=True)
 
 
 def _folders(root: Path) -> Iterator[Path]:

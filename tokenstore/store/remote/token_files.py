@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 import xxhash
 
-from tokenstore.errors import CorruptionError, TokenStoreError
+from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError
 from tokenstore.format.layout import CHECKSUM_BLOCK, mask_name
 from tokenstore.format.manifest import Manifest
 from tokenstore.store.files import renew_after_fork
@@ -126,7 +126,13 @@ class TokenFiles:
                         raise TokenStoreError(f"cache: {error}; use another cache, or the transport spans") from error
                     self._transport = "spans"
                     return None
-                self._mirror = Mirror(folder, self._files, self.block_bytes, self.fetch_verified)
+                mirror = Mirror(folder, self._files, self.block_bytes, self.fetch_verified)
+                if self._options.transport == "mirror" and not folder.writable and not mirror.open_all():
+                    raise ConfigError(
+                        f"transport mirror: the cache is read-only and does not have the whole store ({folder.path});"
+                        " use another cache, or the transport auto or spans"
+                    )
+                self._mirror = mirror
             return self._mirror
 
     def map(self, number: int) -> np.ndarray | None:
@@ -231,9 +237,10 @@ class TokenFiles:
         except UnusableMirror:
             return None
 
-    def fetch_into(self, number: int, start: int, out: np.ndarray, group: Group) -> None:
+    def fetch_into(self, number: int, start: int, out: np.ndarray, group: Group, verified: bool = False) -> None:
         """Fetch bytes from `start` on into uint8[n] in a thread; `group` gets a job that ends when they are there.
 
+        verified: they are whole blocks of FMT-15; compare them with their checksums.
         Nothing is fetched any more once nobody holds the group.
         """
         group.add()
@@ -244,7 +251,8 @@ class TokenFiles:
                 return
             error: BaseException | None = None
             try:
-                out[:] = self.fetch(number, start, start + len(out), lambda: holder() is not None)
+                fetch = self.fetch_verified if verified else self.fetch
+                out[:] = fetch(number, start, start + len(out), lambda: holder() is not None)
             except BaseException as problem:  # raised where the bytes are waited for
                 error = problem
             if (waiting := holder()) is not None:

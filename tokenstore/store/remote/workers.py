@@ -40,6 +40,11 @@ class Workers:
                 self._threads.append(thread)
                 thread.start()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all jobs have ended."""
+        return not self._unfinished
+
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             try:
