@@ -36,6 +36,7 @@ RENAMED = {
     "eos_token": "--eos",
     "max_record_bytes": "--max-record-size",
     "shard_bytes": "--shard-size",
+    "group_bytes": "--group-size",
     "from_format": "--from",
 }
 
@@ -71,12 +72,10 @@ def test_help_of_build_explains_every_field_of_its_options() -> None:
     described = inspect.getdoc(BuildOptions).partition("Raises:")[0].replace("`", "")
     texts = dict(re.findall(r"^ {4}(\w+): (\S+ \S+ \S+)", described, re.MULTILINE))
     assert texts.keys() == {field.name for field in fields(BuildOptions)}
-    in_mebibytes = {"max_record_bytes": "in MiB", "shard_bytes": "in MiB"}
+    in_units = {"max_record_bytes": "in MiB", "shard_bytes": "in MiB", "group_bytes": "in GiB"}
     for field in fields(BuildOptions):
         if field.name != "inputs":
-            assert re.search(
-                rf"{flag(field.name)} .*{re.escape(in_mebibytes.get(field.name, texts[field.name]))}", shown
-            )
+            assert re.search(rf"{flag(field.name)} .*{re.escape(in_units.get(field.name, texts[field.name]))}", shown)
             if isinstance(field.default, str):
                 assert re.search(rf"{flag(field.name)} [^\]]*(\[choices[^\]]*\] )?\[default: {field.default}\]", shown)
     assert re.search(r"--max-record-size [^\[]*\[default: 32\].*--workers [^\[]*\[default: one per core\]", shown)

@@ -89,7 +89,7 @@ def cut(patched: pytest.MonkeyPatch, unit: int, batch: int, block: int, bucket: 
     patched.setattr(batches, "_BATCH_DOCUMENTS", batch)
     patched.setattr(part, "_BLOCK_DOCUMENTS", block)
     patched.setattr(part, "_BLOCK_TOKENS", 3 * block)
-    patched.setattr(dedup, "_BUCKET_DOCUMENTS", bucket)
+    patched.setattr(dedup, "_RANGE_DOCUMENTS", bucket)
 
 
 def write_all(folder: Path, files: dict[str, list]) -> list[Path]:

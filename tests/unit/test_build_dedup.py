@@ -58,11 +58,11 @@ def test_the_first_of_equal_texts_is_kept_across_files_units_and_buckets(
     files = {"a.jsonl": repeated(200, 90), "b.jsonl.gz": repeated(50, 120, 1), "sub/c.jsonl": repeated(150, 99, 2)}
     sources = write_all(tmp_path / "in", files)
     small_units(1200)
-    monkeypatch.setattr(dedup, "_BUCKET_DOCUMENTS", 400 // buckets)
+    monkeypatch.setattr(dedup, "_RANGE_DOCUMENTS", 400 // buckets)
     monkeypatch.setattr(part, "_BLOCK_DOCUMENTS", 17)
     spread: list[int] = []
     real = dedup._spread
-    monkeypatch.setattr(dedup, "_spread", lambda *args: spread.append(1 << args[2]) or real(*args))
+    monkeypatch.setattr(dedup, "_spread", lambda *args: spread.append(args[2]) or real(*args))
     result = build_stores(tmp_path / "store", *sources, dedup="exact", max_bad=30, workers=workers)
     kept, duplicates = firsts_of(files)
     assert kept_of(result.path) == kept
@@ -97,7 +97,7 @@ def test_any_texts_against_a_set(
     sources = write_all(tmp_path, files)
     kept, duplicates = firsts_of(files)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(dedup, "_BUCKET_DOCUMENTS", bucket)
+        patched.setattr(dedup, "_RANGE_DOCUMENTS", bucket)
         patched.setattr(part, "_BLOCK_DOCUMENTS", block)
         patched.setattr(part, "_BLOCK_TOKENS", block)
         if not kept:
@@ -246,7 +246,7 @@ def test_hashes_that_differ_in_one_bit_are_not_equal(tmp_path: Path, monkeypatch
             return [rows[:4], rows[4:]]
 
     for bucket in (1, 2, 1 << 21):
-        monkeypatch.setattr(dedup, "_BUCKET_DOCUMENTS", bucket)
+        monkeypatch.setattr(dedup, "_RANGE_DOCUMENTS", bucket)
         with dedup.first_occurrences([Held(), Held()], tmp_path / "scratch") as first:
             assert first.tolist() == [True] * 6 + [False] * 12
         assert not (tmp_path / "scratch").exists()

@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
+import tokenstore
 from tests.support.stores.building import left_behind, mixed_corpus
 from tokenstore.builder import BuildOptions, build_store, build_task, making
+from tokenstore.builder.groups import owners_of, ranges_of, share_of
 from tokenstore.builder.schedule import Task, parse_task
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError
 from tokenstore.store.work import Work
 
 SPLIT = {"split": "train=0.6,test=0.4", "dedup": "exact", "origins": True}
+GROUPS = {"group_bytes": 64 * 90}  # units of 90 bytes
+GROUPED_SPLIT = {**GROUPS, **SPLIT}
+KINDS = {"store": {}, "splits": SPLIT, "groups": GROUPS, "groups of splits": GROUPED_SPLIT}
 
 
 @pytest.fixture
@@ -35,16 +40,17 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-@pytest.mark.parametrize("options", [{}, SPLIT], ids=["store", "splits"])
+@pytest.mark.parametrize("options", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("of", [1, 3, 7])
 def test_tasks_make_the_bytes_of_one_process(tmp_path: Path, corpus: Path, of: int, options: dict[str, Any]) -> None:
     """P8: the store does not depend on the number of tasks, nor does the list of bad records."""
     whole = build_store(options_of(corpus, tmp_path / "whole", **options))
     mine = options_of(corpus, tmp_path / "store", **options)
-    for number in reversed(range(of)):
-        result = build_task(mine, Task(number, of))
-        assert not (tmp_path / "store").exists()
-    assert result.num_missing == 0
+    for _ in range(3 if {*options} >= {"dedup", "group_bytes"} else 1):
+        for number in reversed(range(of)):
+            result = build_task(mine, Task(number, of))
+            assert not (tmp_path / "store").exists()
+        assert result.num_missing == 0
     made = build_store(mine, complete=True)
     assert tree(made.path) == tree(whole.path)
     assert made.rejects.read_bytes() == whole.rejects.read_bytes()
@@ -80,6 +86,45 @@ def test_a_finish_names_the_missing_units_and_their_tasks(tmp_path: Path, corpus
     for number in (1, 3):
         build_task(mine, Task(number, 4))
     build_store(mine, complete=True)
+
+
+def test_groups_hold_the_documents_of_a_build_without_them(tmp_path: Path, corpus: Path) -> None:
+    """Only the cuts between shards differ: documents, origins, inputs, counts and the list of bad records are the same."""
+    for options in ({}, SPLIT):
+        plain = build_store(options_of(corpus, tmp_path / f"plain{len(options)}", **options))
+        grouped = build_store(options_of(corpus, tmp_path / f"groups{len(options)}", **GROUPS, **options))
+        assert grouped.num_shards > plain.num_shards or options
+        for one, other in zip(plain.splits or [plain], grouped.splits or [grouped], strict=True):
+            with tokenstore.open_store(one.path) as a, tokenstore.open_store(other.path) as b:
+                assert [x.tolist() for x in a] == [x.tolist() for x in b]
+                assert [a.origin(i) for i in range(len(a))] == [b.origin(i) for i in range(len(b))]
+                assert a.manifest.counts == b.manifest.counts
+                assert a.file("inputs.jsonl").read_bytes() == b.file("inputs.jsonl").read_bytes()
+                assert a.length_index().tolist() == b.length_index().tolist()
+            assert tokenstore.verify(other.path) == []
+        assert plain.rejects.read_bytes() == grouped.rejects.read_bytes()
+
+
+def test_duplicates_are_searched_in_steps(tmp_path: Path, corpus: Path) -> None:
+    """A finish between the steps says what to do; the plain command does all that is missing."""
+    mine = options_of(corpus, tmp_path / "store", **GROUPED_SPLIT)
+    build_task(mine, Task(1, 2))
+    with pytest.raises(BuildError, match=r"units are missing .*run these tasks of 2 again: 0 \(--task 0/2\)"):
+        build_store(mine, complete=True)
+    build_task(mine, Task(0, 2))
+    made = build_store(mine)
+    assert tree(made.path) == tree(build_store(options_of(corpus, tmp_path / "one", **GROUPED_SPLIT)).path)
+
+
+@pytest.mark.parametrize("of", [1, 2, 3, 5, 11, 30])
+def test_tasks_share_all_units_of_all_groups(of: int) -> None:
+    """Each unit has one task, whether there are fewer tasks than groups or more."""
+    ranges = ranges_of([3, 3, 3, 9, 1, 1, 1, 1, 2], 7)
+    assert ranges == [range(0, 2), range(2, 3), range(3, 4), range(4, 9)]
+    owners = {unit: i for i in range(of) for _, units in share_of(ranges, Task(i, of)) for unit in units}
+    assert owners == owners_of(ranges, of)
+    assert sorted(owners) == list(range(9))
+    assert sum(len(units) for i in range(of) for _, units in share_of(ranges, Task(i, of))) == 9
 
 
 class Killed(BaseException):
@@ -128,7 +173,7 @@ def test_many_random_schedules_make_the_bytes_of_one_process(
 def check_schedule(tmp_path: Path, corpus: Path, dying: Callable[[int], None], seed: int) -> None:
     """Run tasks at random, then those that are missing, and compare with one process."""
     draw = random.Random(seed)
-    options = draw.choice([{}, SPLIT, {"id_field": None, "shard_bytes": 900}])
+    options = draw.choice([*KINDS.values(), {"shard_bytes": 900}])
     whole = build_store(options_of(corpus, tmp_path / "whole", **options))
     mine = options_of(corpus, tmp_path / "store", **options)
     for _ in range(draw.randrange(8)):
@@ -143,7 +188,7 @@ def check_schedule(tmp_path: Path, corpus: Path, dying: Callable[[int], None], s
             except BuildError:
                 assert not (tmp_path / "store").exists()
     of = draw.choice([1, 3])
-    for number in draw.sample(range(of), of):
+    for number in [*draw.sample(range(of), of), *range(of), *range(of)]:
         build_task(mine, Task(number, of))
     made = build_store(mine, complete=True)
     assert tree(made.path) == tree(whole.path)

@@ -109,7 +109,8 @@ def assemble(
     tally: Tally,
     options: BuildOptions,
     writers: Sequence[FileWriter],
-    scratch: Path,
+    scratch: Path | None,
+    first: np.ndarray | None = None,
 ) -> None:
     """Append the documents of `parts`, in order, to `writers`.
 
@@ -119,15 +120,15 @@ def assemble(
         tally: counts what the parts hold.
         options: of the build.
         writers: one per split.
-        scratch: a folder for temporary files of the search for duplicates.
+        scratch: a folder for temporary files of the search for duplicates, which `options` may ask for.
+        first: bool[documents], which documents are the first with their content; None for all.
 
     Raises:
         BadRecordsError: more bad records than allowed; the tally has them.
         CorruptionError: a part was changed after it was made.
     """
     with contextlib.ExitStack() as stack:
-        first = None
-        if options.dedup == "exact":
+        if options.dedup == "exact" and scratch is not None:
             parts = _all(parts, options)
             first = stack.enter_context(first_occurrences(parts, scratch))
         splits = splits_of(options)

@@ -1,7 +1,7 @@
 """Finds the first of equal documents. Documents with the same hash of their content (xxh3-128) count as equal.
 
-Hashes are distributed to files by their highest bits and sorted file by file, so memory does not grow with the number of
-documents.
+Hashes are distributed to files by ranges of their highest word and sorted file by file, so memory does not grow with the number of
+documents. Ranges can be searched by different processes: `Duplicates` keeps what each of them found.
 """
 
 import contextlib
@@ -11,10 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from tokenstore.builder.part import Part
-from tokenstore.store.writing import create, new_folder, new_mapped_file, remove, remove_tree
+from tokenstore.paths import is_file
+from tokenstore.store.private import private_folder, write_once
+from tokenstore.store.writing import create, new_folder, new_mapped_file, own_folder, remove, remove_tree
 
-_BUCKET_DOCUMENTS = 1 << 21  # per file: 48 MB of hashes and document numbers
-_MOST_BUCKETS = 256  # files open at once; with more than 5 * 10^8 documents the files become larger
+_RANGE_DOCUMENTS = 1 << 21  # per file: 48 MB of hashes and document numbers
+_MOST_RANGES = 256  # files open at once; with more than 5 * 10^8 documents the files become larger
 _ENTRY = np.dtype([("content", "<u8", 2), ("document", "<i8")])
 
 
@@ -27,32 +29,85 @@ def first_occurrences(parts: Sequence[Part], folder: Path) -> Iterator[np.ndarra
     remove_tree(folder)
     new_folder(folder)
     total = sum(part.num_documents for part in parts)
-    bits = min(_MOST_BUCKETS - 1, total // _BUCKET_DOCUMENTS).bit_length()
     with new_mapped_file(folder / "first", max(total, 1)) as first:
         first[:] = 1
-        for path in _spread(parts, folder, bits):
-            entries = np.fromfile(path, _ENTRY)
-            order = np.lexsort((entries["document"], entries["content"][:, 0], entries["content"][:, 1]))
-            same = (np.diff(entries["content"][order].astype(np.uint64), axis=0) == 0).all(axis=1)
-            first[entries["document"][order[1:][same]]] = 0
+        count = _num_ranges(total)
+        for path in _spread(parts, folder, count, range(count)):
+            first[_repeated(path)] = 0
             remove(path)
         yield first[:total].view(np.bool_)
     remove_tree(folder)
 
 
-def _spread(parts: Sequence[Part], folder: Path, bits: int) -> list[Path]:
-    """Write an _ENTRY per document to one of 2**bits files, by the highest `bits` bits of its hash; return their paths."""
-    paths = [folder / f"{number:03d}" for number in range(1 << bits)]
+class Duplicates:
+    """The documents that equal an earlier one, found range by range, in files that all processes of a build share.
+
+    Args:
+        folder: of the files; named by what is searched, so that other parts have another folder.
+        num_documents: of all parts.
+
+    Attributes:
+        count: number of ranges.
+    """
+
+    def __init__(self, folder: Path, num_documents: int):
+        self._folder, self.count = folder, _num_ranges(num_documents)
+
+    def missing(self) -> list[int]:
+        """The ranges that were not searched yet."""
+        return [number for number in range(self.count) if not is_file(self._file(number))]
+
+    def search(self, parts: Sequence[Part], ranges: Sequence[int]) -> None:
+        """Search some ranges in all documents of a build. Nothing happens for an empty list."""
+        if not ranges:
+            return
+        own_folder(self._folder.parent)
+        own_folder(self._folder)
+        with private_folder(self._folder / "search") as scratch:
+            for number, path in zip(ranges, _spread(parts, scratch, self.count, ranges), strict=True):
+                write_once(self._file(number), np.sort(_repeated(path)).astype("<i8").tobytes())
+                remove(path)
+
+    def first_in(self, start: int, stop: int) -> np.ndarray:
+        """Which of the documents [start, stop) are the first with their content: bool[stop - start]. All ranges are searched."""
+        first = np.ones(stop - start, np.bool_)
+        for number in range(self.count):
+            found = np.fromfile(self._file(number), "<i8")
+            low, high = np.searchsorted(found, (start, stop))
+            first[found[low:high] - start] = False
+        return first
+
+    def _file(self, number: int) -> Path:
+        return self._folder / f"{number:03d}"
+
+
+def _num_ranges(num_documents: int) -> int:
+    return 1 << min(_MOST_RANGES - 1, num_documents // _RANGE_DOCUMENTS).bit_length()
+
+
+def _repeated(path: Path) -> np.ndarray:
+    """int64[n], the documents in a file of entries that equal an earlier one in it."""
+    entries = np.fromfile(path, _ENTRY)
+    order = np.lexsort((entries["document"], entries["content"][:, 0], entries["content"][:, 1]))
+    same = (np.diff(entries["content"][order].astype(np.uint64), axis=0) == 0).all(axis=1)
+    return np.asarray(entries["document"][order[1:][same]])
+
+
+def _spread(parts: Sequence[Part], folder: Path, count: int, ranges: Sequence[int]) -> list[Path]:
+    """Write an _ENTRY per document whose hash is in one of `ranges`, of `count` equal ones, to the file of its range."""
+    paths = [folder / f"{number:03d}" for number in ranges]
+    shift = np.uint64(65 - count.bit_length())
     document = 0
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(create(path)) for path in paths]
+        files = {number: stack.enter_context(create(path)) for number, path in zip(ranges, paths, strict=True)}
         for part in parts:
             for rows in part.rows():
                 entries = np.zeros(rows.size, _ENTRY)
                 entries["content"] = rows["content"]
                 entries["document"] = np.arange(document, document + rows.size)
                 document += rows.size
-                numbers = (rows["content"][:, 1] >> np.uint64(64 - bits)) if bits else np.zeros(rows.size, np.uint64)
-                for number in np.unique(numbers):
-                    files[number].write(entries[numbers == number].data)
+                numbers = rows["content"][:, 1] >> shift if count > 1 else np.zeros(rows.size, np.uint64)
+                for number in np.unique(numbers).tolist():
+                    if number in files:
+                        files[number].write(entries[numbers == number].data)
     return paths

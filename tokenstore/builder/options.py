@@ -77,6 +77,8 @@ class BuildOptions:
         max_record_bytes: Length in bytes above which a record is bad.
         max_bad: Bad records allowed; one more fails the build. OUTPUT.tokenstore/rejects.jsonl lists them.
         shard_bytes: Target size of a shard file, in bytes.
+        group_bytes: Cut the inputs into groups of this many bytes, whose tokens are written once, in their final form, by the process
+            that finishes a group. For very large builds; 0 for none. The store's bytes depend on it.
         workers: Processes that tokenize. The store's bytes are the same for any number.
         executor: Where the workers are: `processes` of this machine, or actors on a `ray` cluster (RAY_ADDRESS, or a local one). All
             nodes must share the folder of the output and see the inputs under the same paths.
@@ -125,6 +127,7 @@ class BuildOptions:
     max_record_bytes: int = MAX_RECORD_BYTES
     max_bad: int = 0
     shard_bytes: int = 1 << 30
+    group_bytes: int = 0
     workers: int = 1
     input_identity: InputIdentity = "time"
     break_lock: bool = False
@@ -156,6 +159,7 @@ class BuildOptions:
             "workers": 1,
             "max_bad": 0,
             "shard_bytes": 4,
+            "group_bytes": 0,
             "min_tokens": 0,
             "max_tokens": 1,
             "max_record_bytes": 1,
@@ -163,9 +167,9 @@ class BuildOptions:
         }
         values = {name: getattr(self, name) for name in lows}
         wrong = [
-            f"{name}: expected {lows[name]} or more{'' if value < lows[name] else f', up to {_MOST}'}, found {value}"
+            f"{name}: expected {lows[name]} or more{'' if value < lows[name] else f', up to {MOST}'}, found {value}"
             for name, value in values.items()
-            if value is not None and not lows[name] <= value <= _MOST
+            if value is not None and not lows[name] <= value <= MOST
         ]
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             wrong.append(f"min_tokens: expected at most max_tokens, {self.max_tokens}, found {self.min_tokens}")
@@ -208,7 +212,7 @@ class BuildOptions:
         return {**options, "text_endings": list(self.text_endings), "keep": list(self.keep)}
 
 
-_MOST = 1 << 50  # upper limit of every number, as C libraries do not take all of Python's
+MOST = 1 << 50  # upper limit of every number, as C libraries do not take all of Python's
 _FIELDS = ("text_field", "tokens_field", "mask_field", "id_field", "filter", "map", "chat_template")
 _CHOICES: dict[str, Any] = {
     "records": Records,

@@ -55,6 +55,7 @@ _SUMMARY_BYTES, _SLICE_BYTES = (
     1 << 16,
     1 << 10,
 )  # a summary is below the first plus the second per slice, without hashes
+_MOST_SUMMARY = 1 << 28
 _STALE_TRIES = 5  # network file systems report ESTALE for a file that another node has just renamed
 _Found = TypeVar("_Found")
 
@@ -231,11 +232,22 @@ def load_part(folder: Path, key: str, unit: Unit, files: Sequence[InputFile] | M
     """The finished part in `folder`; None if its key is not `key`, or a file is missing, has another size or is a link."""
     num_bytes = sum(slice_bytes(part, files[part.file_number]) for part in unit)
     most = _SUMMARY_BYTES + len(unit) * _SLICE_BYTES + 2 * hashes_bytes(num_bytes)  # in hex
+    return _load(folder, key, most, FILES)
+
+
+def load_emptied(folder: Path, key: str) -> Part | None:
+    """A part whose documents are in a finished group, and of which only the summary and the bad records are left."""
+    return _load(folder, key, _MOST_SUMMARY, ("bad",))
+
+
+def _load(folder: Path, key: str, most: int, names: Sequence[str]) -> Part | None:
     try:
         summary = json.loads(_retried(lambda: read_bytes(folder / SUMMARY, most)))
-        found = [_retried((folder / name).lstat) for name in FILES]
-        sizes = tuple(each.st_size for each in found)
-        if summary.pop("key", None) != key or tuple(summary.pop("sizes")) != sizes:
+        found = [_retried((folder / name).lstat) for name in names]
+        sizes = tuple(summary.pop("sizes"))
+        if summary.pop("key", None) != key or len(sizes) != len(FILES):
+            return None
+        if [each.st_size for each in found] != [sizes[FILES.index(name)] for name in names]:
             return None
         slices = tuple(SliceSummary(*part) for part in summary.pop("slices"))
         part = Part(folder, slices=slices, sizes=sizes, **summary)

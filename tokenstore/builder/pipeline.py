@@ -26,13 +26,15 @@ from tokenstore.builder.assemble import Tally, assemble, finish, new_writer, spl
 from tokenstore.builder.documents.convert import DocumentReader
 from tokenstore.builder.documents.encode import special_ids
 from tokenstore.builder.executors.processes import run_units
+from tokenstore.builder.group_build import GroupBuild
+from tokenstore.builder.groups import owners_of
 from tokenstore.builder.hub import with_local_files
 from tokenstore.builder.job import Job, prepare, resolved_output
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import part_key
 from tokenstore.builder.reading.checksums import KnownChecksums, changed
 from tokenstore.builder.reading.inputs import STANDARD_INPUT
-from tokenstore.builder.reading.units import cut_units
+from tokenstore.builder.reading.units import cut_units, group_unit_bytes
 from tokenstore.builder.recipe import (
     manifest_fields,
     open_tokenizer,
@@ -126,24 +128,63 @@ def _build(job: Job, progress: Progress, note: Note, complete: bool) -> BuildRes
     remove_abandoned(job.work.building / "parts")
     remove_tree(working)
     new_folder(working)
-    names = _names(job.options)
-    with contextlib.ExitStack() as stack:
-        writers = [
-            stack.enter_context(new_writer(folder, job.tokenizer.vocab_size, job.options))
-            for folder in store_folders(working / "made", job.options)
-        ]
-        tally = fill(job, writers, progress, note, complete)
-        for store, (name, writer) in enumerate(zip(names, writers, strict=True)):
-            for file, data in side_files(job.options, job.tokenizer).items():
-                writer.add_file(file, data)
-            finish(writer, tally, store, name, manifest_fields(job.recipe, name))
-            write_length_index(writer.folder)
+    folders = store_folders(working / "made", job.options)
+    if job.options.group_bytes:
+        tally = _join(job, folders, progress, note, complete)
+    else:
+        tally = _assemble(job, folders, progress, note, complete)
+    for folder in folders:
+        write_length_index(folder)
     # Before the commit: once there is a store, the same command changes nothing, so the list would never appear
     rejects = publish_rejects(job.work, job.rejects)
     commit(working / "made", job.output, note)
     keep_checksums(job, tally)
     tidy([job.work.building, spool_folder(job.work)], note)
     return _result(job, rejects, was_there=False)
+
+
+def _join(job: Job, folders: Sequence[Path], progress: Progress, note: Note, complete: bool) -> Tally:
+    """Make what is missing of all groups, and write the stores from them."""
+    build = group_build(job)
+    if complete:
+        _check_complete(job, build)
+    build.make(Task(0, 1), progress, note)
+    with create_again(job.work.building / REJECTS_PART) as rejects:
+        try:
+            tally = build.join(folders, rejects, note)
+            sync(rejects)
+        except BadRecordsError as error:
+            sync(rejects)
+            _fail_bad(job, error.args[0])
+    return tally
+
+
+def group_build(job: Job) -> GroupBuild:
+    """The groups of a build in its work folder, and what of them is done."""
+    return GroupBuild.of(job, schedule_of(job), names_of(job.options))
+
+
+def _check_complete(job: Job, build: GroupBuild) -> None:
+    """BuildError if tasks have to be run again. A group whose parts are all there is written here."""
+    last = last_number_of_tasks(job.work)
+    if build.schedule.missing:
+        owners = owners_of([group.units for group in build.groups], last) if last else {}
+        raise BuildError(missing_message(build.schedule, last, owners))
+    if last and (what := build.remaining_ranges()):
+        raise BuildError(f"{what}; run all {counted(last, 'task')} again, as a build with --dedup takes several runs")
+
+
+def _assemble(job: Job, folders: Sequence[Path], progress: Progress, note: Note, complete: bool) -> Tally:
+    """Make the missing parts, and write the stores from all of them."""
+    names = names_of(job.options)
+    with contextlib.ExitStack() as stack:
+        writers = [stack.enter_context(new_writer(folder, job.tokenizer.vocab_size, job.options)) for folder in folders]
+        tally = fill(job, writers, progress, note, complete)
+        for store, (name, writer) in enumerate(zip(names, writers, strict=True)):
+            for file, data in side_files(job.options, job.tokenizer).items():
+                writer.add_file(file, data)
+            finish(writer, tally, store, name, manifest_fields(job.recipe, name))
+    return tally
 
 
 def keep_checksums(job: Job, tally: Tally) -> None:
@@ -176,7 +217,11 @@ def open_work(
 
 def schedule_of(job: Job, task: Task | None = None) -> Schedule:
     """The units of the build in the work folder, or of one task, and their finished parts."""
-    units = cut_units(job.files)
+    units = (
+        cut_units(job.files, unit_bytes=group_unit_bytes(size))
+        if (size := job.options.group_bytes)
+        else cut_units(job.files)
+    )
     if task is not None:
         units = list(task.share(units))
     began = time_of_work(job.work)
@@ -222,7 +267,7 @@ def finished(job: Job) -> BuildResult | None:
     """The store at the output if the same command made it, None if there is nothing, ConfigError for anything else."""
     if is_free(job.output):
         return None
-    names = _names(job.options)
+    names = names_of(job.options)
     for name, folder in zip(names, store_folders(job.output, job.options), strict=True):
         try:
             with open_store(folder) as store:
@@ -261,7 +306,7 @@ def finished(job: Job) -> BuildResult | None:
     return _result(job, job.rejects if is_there(job.rejects) else None, was_there=True)
 
 
-def _names(options: BuildOptions) -> list[str | None]:
+def names_of(options: BuildOptions) -> list[str | None]:
     """The names of the splits; [None] for a single store."""
     return [split.name for split in splits_of(options)] or [None]
 

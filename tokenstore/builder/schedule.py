@@ -5,7 +5,7 @@ once or one after the other, with any overlap, make the same parts.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,14 +102,17 @@ def _checked(number: int, of: int, text: str) -> Task:
     return Task(number, of)
 
 
-def missing_message(schedule: Schedule, of: int | None) -> str:
-    """What a build lacks: its missing units, and the tasks that would make them if the last run had `of` tasks."""
+def missing_message(schedule: Schedule, of: int | None, owners: Mapping[int, int] | None = None) -> str:
+    """What a build lacks: its missing units, and the tasks that would make them if the last run had `of` tasks.
+
+    `owners` has the task of each unit; without it, that of `Task.share`.
+    """
     missing = schedule.missing
     shown = ", ".join(map(str, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
     what = f"parts: {len(missing)} of {counted(len(schedule.units), 'unit')} are missing (units {shown})"
     if of is None:
         return f"{what}; run the same command with --task i/n, or without --finish to make them here"
-    numbers = sorted({unit % of for unit in missing})
+    numbers = sorted({owners[unit] if owners else unit % of for unit in missing})
     tasks = ",".join(map(str, numbers[:_SHOWN])) + (",..." if len(numbers) > _SHOWN else "")
     return f"{what}; run these tasks of {of} again: {tasks} (--task {numbers[0]}/{of})"
 

@@ -7,7 +7,7 @@ checks that there are all of them, and writes the same bytes as a build by one p
 
 import contextlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +15,11 @@ from tokenstore.builder.executors.processes import run_units
 from tokenstore.builder.job import Job, prepare, resolved_output
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import Part
-from tokenstore.builder.pipeline import finished, open_work, resumable, schedule_of
-from tokenstore.builder.reading.units import cut_units
+from tokenstore.builder.pipeline import finished, group_build, open_work, resumable, schedule_of
+from tokenstore.builder.reading.units import Unit, cut_units
 from tokenstore.builder.result import Note, Progress
 from tokenstore.builder.resume import note_task
-from tokenstore.builder.schedule import Schedule, Task
+from tokenstore.builder.schedule import Task
 from tokenstore.errors import BadRecordsError, BuildError
 from tokenstore.paths import is_folder
 from tokenstore.store.private import remove_abandoned
@@ -80,15 +80,36 @@ def build_task(
             return TaskResult(output, str(task), 0, 0, 0, 0, 0, was_there=True)
         make_folders(output.parent)
         _join(job, task, note)
-        mine = schedule_of(job, task)
         with _until_removed(job):
-            parts = _make(job, task, mine, progress, note)
-            num_missing = _num_missing(job)
+            return (_groups if options.group_bytes else _parts)(job, task, progress, note)
+
+
+def _parts(job: Job, task: Task, progress: Progress, note: Note) -> TaskResult:
+    mine = schedule_of(job, task)
+    if len(mine.missing) < len(mine.units):
+        note(f"resuming: {len(mine.units) - len(mine.missing)} of {len(mine.units)} parts of task {task} are done")
+    parts: list[Part] = []
+    with contextlib.closing(run_units(job.options, job.entry, job.files, mine, job.tokenizer, progress, note)) as made:
+        for part in made:
+            parts.append(part)
+            _check_bad(job, task, mine.units, parts)
+    return _result(job, task, len(mine.units), len(mine.missing), parts, _num_missing(job))
+
+
+def _groups(job: Job, task: Task, progress: Progress, note: Note) -> TaskResult:
+    build = group_build(job)
+    before = set(build.schedule.missing)
+    units, parts = build.make(task, progress, note)
+    _check_bad(job, task, [build.schedule.units[i] for i in units], parts)
+    return _result(job, task, len(units), len(before.intersection(units)), parts, len(build.schedule.missing))
+
+
+def _result(job: Job, task: Task, num_units: int, num_made: int, parts: Sequence[Part], num_missing: int) -> TaskResult:
     return TaskResult(
-        output,
+        job.output,
         str(task),
-        num_units=len(mine.units),
-        num_made=len(mine.missing),
+        num_units,
+        num_made,
         num_documents=sum(part.num_documents for part in parts),
         num_tokens=sum(part.num_tokens for part in parts),
         num_missing=num_missing,
@@ -111,23 +132,13 @@ def _num_missing(job: Job) -> int:
     return max(0, len(cut_units(job.files)) - len(made))
 
 
-def _make(job: Job, task: Task, mine: Schedule, progress: Progress, note: Note) -> list[Part]:
-    if len(mine.missing) < len(mine.units):
-        note(f"resuming: {len(mine.units) - len(mine.missing)} of {len(mine.units)} parts of task {task} are done")
-    parts: list[Part] = []
-    made = run_units(job.options, job.entry, job.files, mine, job.tokenizer, progress, note)
-    with contextlib.closing(made):
-        for part in made:
-            parts.append(part)
-            if sum(each.num_bad for each in parts) > job.options.max_bad:
-                _fail_bad(job, task, mine, parts)
-    return parts
-
-
-def _fail_bad(job: Job, task: Task, mine: Schedule, parts: list[Part]) -> None:
+def _check_bad(job: Job, task: Task, units: Sequence[Unit], parts: Sequence[Part]) -> None:
+    """BadRecordsError if this task alone has too many; its list is for a person, and is written again by the finish."""
+    if sum(part.num_bad for part in parts) <= job.options.max_bad:
+        return
     path = job.work.folder / f"rejects-task-{task.number}.jsonl"
     with create_again(path) as rejects:
-        for unit, part in zip(mine.units, parts, strict=False):
+        for unit, part in zip(units, parts, strict=False):
             for place, number, reason, start in part.bad():
                 piece = unit[place]
                 bad = {"file": job.files[piece.file_number].name, "byte": piece.start, "record": number}

@@ -35,6 +35,12 @@ def _mebibytes(_: type, tokens: tuple[Token, ...]) -> int:
     return mebibytes << 20
 
 
+def _gibibytes(_: type, tokens: tuple[Token, ...]) -> int:
+    """The number of bytes in as many GiB as are given."""
+    gibibytes: int = convert(int, tokens)
+    return gibibytes << 30
+
+
 _GROUPS = {  # the options of each group of --help; those in none are at the top
     "Records": "records text_field stdin_format text_endings tokens_field mask_field id_field keep origins",
     "Conversations (--records chat)": "chat_template chat_date train_on",
@@ -42,7 +48,7 @@ _GROUPS = {  # the options of each group of --help; those in none are at the top
     "Selecting documents": "filter map keep_empty min_tokens max_tokens dedup split",
     "Bad records": "max_record_bytes max_bad",
     "Running": "workers overwrite break_lock dry_run as_json",
-    "Running as many processes": "task finish executor input_identity",
+    "Running as many processes": "task finish executor group_bytes input_identity",
 }
 _GROUP = {name: Group(group, sort_key=i) for i, (group, names) in enumerate(_GROUPS.items()) for name in names.split()}
 _FLAG = Parameter(negative=(), show_default=False)
@@ -72,6 +78,15 @@ _SPECIAL: dict[str, tuple[Parameter, ...]] = {
         Parameter(name="--max-record-size", help="Length in MiB above which a record is bad."),
     ),
     "shard_bytes": (_IN_MEBIBYTES, Parameter(name="--shard-size", help="Target size of a shard file, in MiB.")),
+    "group_bytes": (
+        Parameter(
+            converter=_gibibytes,
+            name="--group-size",
+            show_default=lambda num_bytes: num_bytes >> 30,
+            help="Size of a group in GiB of input: its tokens are written once, in their final form, by the process that"
+            " finishes it. For very large builds; 0 for none. The store's bytes depend on it.",
+        ),
+    ),
     "workers": (Parameter(show_default=lambda _: "one per core"),),
 }
 

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -155,11 +156,15 @@ class Merger:
 
     def add_file(self, store: Store, name: str) -> None:
         """Copy a small file of a store, such as its tokenizer. CorruptionError if it is damaged."""
+        self.add_data(name, read_checked(store.path / name, store.manifest.files[name]))
+
+    def add_data(self, name: str, data: bytes) -> None:
+        """Add a small file."""
         with Output(self.folder / name) as output:
-            output.write(read_checked(store.path / name, store.manifest.files[name]))
+            output.write(data)
             self.files[name] = output.close()
 
-    def __enter__(self) -> "Merger":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:

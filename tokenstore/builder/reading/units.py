@@ -7,6 +7,7 @@ from tokenstore.builder.reading.inputs import InputFile
 
 MIN_UNIT_BYTES, MAX_UNIT_BYTES = 4 << 20, 16 << 20  # some seconds of tokenizing, so that a killed build loses little
 _MANY_UNITS = 64  # aimed for, so that all workers have some
+MAX_GROUP_UNIT_BYTES, _UNITS_OF_GROUP = 256 << 20, 64  # fewer files and longer units, for millions of them
 UNIT_FILES = 4096
 _CUTTABLE = (".jsonl", ".parquet")
 
@@ -38,6 +39,11 @@ def unit_size(files: Sequence[InputFile]) -> int:
     """Bytes per unit: a power of two, so that adding a little input leaves most units, and their parts, unchanged."""
     wanted = sum(file.num_bytes for file in files) // _MANY_UNITS
     return min(max(1 << (wanted - 1).bit_length(), MIN_UNIT_BYTES), MAX_UNIT_BYTES)
+
+
+def group_unit_bytes(group_bytes: int) -> int:
+    """Bytes per unit of a build in groups: the store's bytes depend on it, so it follows from the size of a group alone."""
+    return max(1, min(group_bytes // _UNITS_OF_GROUP, MAX_GROUP_UNIT_BYTES))
 
 
 def cut_units(files: Sequence[InputFile], unit_bytes: int | None = None) -> list[Unit]:
