@@ -37,6 +37,7 @@ RENAMED = {
     "max_record_bytes": "--max-record-size",
     "shard_bytes": "--shard-size",
     "group_bytes": "--group-size",
+    "group_bytes": "--group-size",
     "from_format": "--from",
 }
 
