@@ -37,7 +37,6 @@ RENAMED = {
     "max_record_bytes": "--max-record-size",
     "shard_bytes": "--shard-size",
     "group_bytes": "--group-size",
-    "group_bytes": "--group-size",
     "from_format": "--from",
 }
 
@@ -148,7 +147,8 @@ def test_a_usage_error_is_one_whole_line(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("COLUMNS", "40")
     done = run_here("bild", "x")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == (
-        'error: Unknown command "bild". Did you mean "build"? Available commands: build, adopt, append, merge, index, verify,'
-        " inspect, plan, ... Run `tokenstore --help`.\n"
+    assert done.stderr.startswith(
+        'error: Unknown command "bild". Did you mean "build"? Available commands: build, adopt, '
     )
+    assert done.stderr.endswith(", ... Run `tokenstore --help`.\n")
+    assert done.stderr.count("\n") == 1
