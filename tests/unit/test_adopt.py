@@ -3,6 +3,7 @@
 import stat
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -137,7 +138,22 @@ def test_files_that_cannot_be_linked_are_copied(tmp_path: Path, monkeypatch: pyt
     result = adopt(tmp_path / "s", tmp_path / "a", tmp_path / "b", note=notes.append)
     assert documents_of(result.path) == DOCUMENTS
     assert len(notes) == 1
-    assert "a.bin is copied: it cannot be linked to" in notes[0]
+    assert "a.bin is copied, and others like it: the system refuses hard links to it" in notes[0]
+
+
+def test_files_of_another_file_system_are_copied_if_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hard link cannot lead there. The space is checked before anything is read."""
+    made = nanogpt(tmp_path / "x.bin")
+    monkeypatch.setattr("tokenstore.foreign.prepare.stat_file", lambda path: SimpleNamespace(st_dev=-1))
+    notes: list[str] = []
+    result = adopt(tmp_path / "s", made, format="nanogpt", note=notes.append)
+    assert documents_of(result.path) == DOCUMENTS
+    assert notes == [f"copied, not linked: {made}: it is on another file system than the output"]
+    monkeypatch.setattr("tokenstore.foreign.adoption.free_bytes", lambda path: 25)
+    with pytest.raises(ConfigError, match="disk: copying needs 26 bytes, 25 are free"):
+        adopt(tmp_path / "t", made, format="nanogpt")
 
 
 def test_ids_of_dolma_are_ids_of_documents(tmp_path: Path) -> None:

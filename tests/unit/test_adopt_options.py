@@ -7,7 +7,8 @@ import pytest
 
 from tests.support.foreign.adopting import adopt, documents_of
 from tests.support.foreign.files import DOCUMENTS, EOS, STARTED, datatrove, dolma, llmc, megatron, nanogpt
-from tokenstore import Plan, TokenLoader, open_store
+from tests.support.servers.range_server import RangeServer
+from tokenstore import Plan, RemoteOptions, TokenLoader, open_store
 from tokenstore.builder import append_store
 from tokenstore.errors import BuildError, ConfigError, TokenStoreError
 from tokenstore.foreign import AdoptOptions
@@ -140,6 +141,25 @@ def test_batches_of_an_adopted_store_are_those_of_a_built_one(packing: str, tmp_
 
     assert open_store(adopted).dtype == np.uint32
     assert batches(adopted) == batches(built)
+
+
+def test_an_adopted_store_at_a_url_is_read_after_its_headers(
+    range_server: RangeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FMT-14: documents and batches of a store with first_byte, and with tokens wider than needed."""
+    monkeypatch.setenv("TOKENSTORE_CACHE", str(tmp_path / "cache"))
+    documents = [[EOS, *range(1, 5 + number % 30)] for number in range(60)]
+    path = adopt(tmp_path / "s", llmc(tmp_path / "x.bin", documents, dtype="<u4")).path
+    range_server.add_folder("bucket/web", path)
+    with open_store("s3://bucket/web") as store:
+        assert [document.tolist() for document in store] == documents
+    for transport in ("spans", "mirror"):
+        remote = RemoteOptions(transport=transport)
+        plans = (Plan.of({"one": path}, 32, 4), Plan.of({"one": "s3://bucket/web"}, 32, 4, remote=remote))
+        loaders = [TokenLoader(plan, rank=0, world_size=1) for plan in plans]
+        for _ in range(4):
+            local, fetched = (next(loader)["input_ids"].tolist() for loader in loaders)
+            assert local == fetched
 
 
 def test_options_take_paths_and_lists() -> None:

@@ -6,12 +6,11 @@ from pathlib import Path
 from tokenstore.builder.replacing import NO_STORE, check_replaceable, commit, is_free
 from tokenstore.builder.resume import tidy
 from tokenstore.errors import BuildError, ConfigError
-from tokenstore.foreign.adoption import Adopting, Adoption, Note, Progress
+from tokenstore.foreign.adoption import Adopting, Adoption, Note, Progress, check_space
 from tokenstore.foreign.notes import copies, findings
 from tokenstore.foreign.options import AdoptOptions
 from tokenstore.foreign.prepare import Job, prepare
 from tokenstore.paths import is_file, is_there
-from tokenstore.store.files import free_bytes
 from tokenstore.store.work import exclusive_work
 from tokenstore.store.writing import make_folders, remove_tree
 
@@ -94,11 +93,12 @@ def adopt_store(
 
 def _adopt(job: Job, output: Path, progress: Progress, note: Note) -> AdoptResult:
     make_folders(output.parent)
+    job = job.linked_on(output.parent.stat().st_dev)
     for text in copies(job):
         note(text)
-    needed = sum(source.file.num_tokens * job.dtype.itemsize for source in job.sources if source.reason)
-    if needed > (free := free_bytes(output.parent)):
-        raise ConfigError(f"disk: copying needs {needed:,} bytes, {free:,} are free ({output.parent}); free some")
+    check_space(
+        sum(source.file.num_tokens * job.dtype.itemsize for source in job.sources if source.reason), output.parent
+    )
     with exclusive_work(output) as work:
         if is_there(work.building / "recipe.json"):
             raise ConfigError(f"output: {work.building} holds an unfinished build; finish it, or remove the folder")

@@ -23,6 +23,7 @@ from tokenstore.format.layout import ADOPTED_NAME, FOREIGN_PREFIX, INPUTS_NAME, 
 from tokenstore.format.manifest import Manifest, TokenizerEntry
 from tokenstore.format.manifest_file import encode_manifest
 from tokenstore.outside import stat_file
+from tokenstore.store.files import free_bytes
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.output import Output
 from tokenstore.store.writing import link_file, write_atomically
@@ -48,6 +49,12 @@ class Adopting:
     eos_at: str
     num_copied: int
     joined: int
+
+
+def check_space(needed: int, folder: Path) -> None:
+    """ConfigError if the disk of a folder has fewer free bytes than copying needs."""
+    if needed > (free := free_bytes(folder)):
+        raise ConfigError(f"disk: copying needs {needed:,} bytes, {free:,} are free ({folder}); free some")
 
 
 class Adoption:
@@ -90,10 +97,8 @@ class Adoption:
         if is_linked:
             writer.add_linked(file.first_byte, scan, self._count)
         else:
-            if not source.reason and not any(path in self._copied for path in self._linkable):
-                self._note(
-                    f"{file.path} is copied: it cannot be linked to from the output's file system (and others like it)"
-                )
+            if not source.reason:
+                self._not_linked(source)
             self._copied.add(file.path)
             with writer.new_shard() as out:
                 writer.add_written(out, self._blocks(source), scan, self._count)
@@ -109,6 +114,15 @@ class Adoption:
         self._tally.empty += source.survey.num_empty if source.survey else 0
         self._adopted.append(AdoptedFile(shard.name, index, *identity))
         self._add_row(source, writer.num_documents - before)
+
+    def _not_linked(self, source: Source) -> None:
+        """Say once that files are copied because the system refuses links. ConfigError if there is no space for this one."""
+        check_space(source.file.num_tokens * self._job.dtype.itemsize, self._folder)
+        if self._copied.isdisjoint(self._linkable):
+            self._note(
+                f"{source.file.path} is copied, and others like it: the system refuses hard links to it (the file system has none, or"
+                " the file belongs to another user)"
+            )
 
     def _add_row(self, source: Source, num_documents: int) -> None:
         path = source.file.path

@@ -1,7 +1,7 @@
 """Decides, before any token is read in full, how each token file becomes a shard; everything that can be refused is refused here."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -14,6 +14,7 @@ from tokenstore.foreign.reading import Documents, TokenFile, most_documents
 from tokenstore.foreign.scan import Ids
 from tokenstore.foreign.survey import Survey, looks_wider, share_of_eos, survey
 from tokenstore.format.layout import token_dtype
+from tokenstore.outside import stat_file
 from tokenstore.tokenizer import Tokenizer, load_tokenizer
 
 _SAME_BITS = {
@@ -65,6 +66,16 @@ class Job:
     vocab_size: int
     dtype: np.dtype
     sources: tuple[Source, ...]
+
+    def linked_on(self, device: int) -> "Job":
+        """The job with the files of other file systems copied, because a hard link cannot lead to these."""
+        sources = tuple(
+            each
+            if each.reason or stat_file(each.file.path).st_dev == device
+            else replace(each, reason="it is on another file system than the output")
+            for each in self.sources
+        )
+        return replace(self, sources=sources)
 
     @property
     def ids(self) -> Ids:
