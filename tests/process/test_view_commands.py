@@ -110,7 +110,7 @@ class TestJson:
     def test_keys_of_a_plan(self, plan: Path) -> None:
         """For the summary, --epochs and --diff."""
         found = json.loads(ok("plan", plan, "--json"))
-        assert set(found) == {"plan", "ranks"}
+        assert set(found) == {"plan", "ranks", "transport"}
         assert (
             set(found["plan"])
             == names(plan_summary.PlanSummary)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tokenstore.commands.remote import loaded_plan
 from tokenstore.commands.screen import bar, colour, facts, heading, listed, screen, table, write_json
+from tokenstore.commands.show_transport import show_transport
 from tokenstore.errors import ConfigError
 from tokenstore.text import clip, percentage, safe, span
 
@@ -22,7 +23,8 @@ if TYPE_CHECKING:  # these import numba, half a second that --help need not wait
     from tokenstore.views.plan_summary import PlanSummary, SourceRow, StageRow
 
 _MOST_BATCHES = 12  # sizes of a batch that are listed
-QUESTION = Group("Other questions", sort_key=1)
+REMOTE = Group("Stores at URLs", sort_key=1)
+QUESTION = Group("Other questions", sort_key=2)
 
 
 def plan(
@@ -32,6 +34,8 @@ def plan(
     steps: int | None = None,
     world_size: int | None = None,
     microbatch_size: int | None = None,
+    tokens_per_second: Annotated[float | None, Parameter(group=REMOTE)] = None,
+    request_price: Annotated[float | None, Parameter(group=REMOTE)] = None,
     epochs: Annotated[Decimal | None, Parameter(group=QUESTION)] = None,
     source: Annotated[str | None, Parameter(group=QUESTION)] = None,
     diff: Annotated[Path | None, Parameter(group=QUESTION)] = None,
@@ -49,6 +53,7 @@ def plan(
     tokenstore plan plan.yaml
     tokenstore plan plan.yaml --steps 10000 --world-size 64 --microbatch-size 8
     tokenstore plan plan.yaml --epochs 4 --source code
+    tokenstore plan plan.yaml --tokens-per-second 1e6
     tokenstore plan plan.yaml --diff other.yaml
     ```
 
@@ -62,6 +67,10 @@ def plan(
         Show how a step divides among this many data-parallel ranks.
     microbatch_size
         Show how many microbatches of this size a rank receives per step.
+    tokens_per_second
+        Show the requests per second and their price at this speed of the whole run.
+    request_price
+        Price of 1,000 requests in US dollars. Default: 0.0004.
     epochs
         Show how many steps this many epochs take, for --source or for each source. 1.5 is one epoch and a half.
     source
@@ -92,14 +101,19 @@ def plan(
         return 0
     from tokenstore.views.plan_ranks import ranks_of_plan
     from tokenstore.views.plan_summary import summarize_plan
+    from tokenstore.views.plan_transport import REQUEST_PRICE, transport_of
 
     summary = summarize_plan(loaded, steps, warned)
+    price = REQUEST_PRICE if request_price is None else request_price
+    transport = transport_of(loaded, summary.steps, tokens_per_second, price)
     ranks = ranks_of_plan(loaded, 1 if world_size is None else world_size, microbatch_size)
     if as_json:
-        write_json({"plan": summary, "ranks": ranks})
+        write_json({"plan": summary, "ranks": ranks, "transport": transport})
     else:
         _show_summary(screen(), summary)
         _show_ranks(screen(), ranks, in_detail=world_size is not None or microbatch_size is not None)
+        if transport is not None:
+            show_transport(screen(), transport)
     return 0
 
 

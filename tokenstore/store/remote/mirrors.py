@@ -112,6 +112,20 @@ def choose_transport(options: ResolvedOptions, folder: Path, num_bytes: int, whe
     return "spans" if problem else "mirror"
 
 
+def expected_transport(options: ResolvedOptions, folder: Path, num_bytes: int) -> tuple[str, str]:
+    """What `choose_transport` will decide if no other run uses the cache, and why not a mirror. Nothing is removed."""
+    if options.transport != "auto":
+        return options.transport, ""
+    first = next(path for path in (folder, *folder.parents) if is_folder(path))
+    if kind := _network(first):
+        return "spans", f"the cache is on a network file system ({kind})"
+    used = sum(_allocated(path) for path in _folders(folder.parent))
+    free = free_bytes(first)
+    limit = (free + used) // 2 if options.cache_limit is None else options.cache_limit
+    room = min(limit, free + used)
+    return ("mirror", "") if num_bytes <= room else ("spans", f"the cache may hold {room:,} bytes")
+
+
 def _make_room(options: ResolvedOptions, own: Path, num_bytes: int) -> str:
     """Remove unused mirrors until the store fits; returns why it does not fit, or an empty text."""
     root = own.parent
