@@ -230,6 +230,28 @@ def test_a_cache_is_refused_with_position_ids(plan: Plan, train: Train) -> None:
         train(plan, options={"use_cache": True}, loader_options=fields)
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"ignore_index": -1}, "ignore_index: expected -100, which the losses of transformers ignore, found -1"),
+        ({"dtype": torch.uint16}, "dtype: expected int64 or int32, which embeddings accept, found uint16"),
+    ],
+)
+def test_options_that_models_do_not_support_are_refused(plan: Plan, train: Train, options: dict, text: str) -> None:
+    """When the Trainer is made, not by an error of a kernel."""
+    with pytest.raises(ConfigError, match=text):
+        train(plan, loader_options=options)
+
+
+def test_narrow_ids_train_the_same(plan: Plan, train: Train) -> None:
+    """int32 ids give the weights of int64 ids, and the loader knows the last batch."""
+    options = {"max_steps": 2, "save_strategy": "no"}
+    narrow = train(plan, options=options, loader_options={"dtype": "int32"})
+    assert np.array_equal(weight(narrow), weight(train(plan, options=options)))
+    info = narrow.callback_handler.train_dataloader.batch_info
+    assert np.array_equal(plan.batch(info.step)["input_ids"][list(info.rows)], narrow.ids[-1])
+
+
 def test_a_shuffled_sequence_dataset_is_refused(plan: Plan, tmp_path: Path) -> None:
     """With sequential sampling it follows the plan, except for plans with skipped steps."""
 

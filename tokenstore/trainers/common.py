@@ -15,6 +15,7 @@ from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.evaluation import Evaluation
 from tokenstore.torch_data.loader import TokenLoader
 from tokenstore.torch_data.options import AllOptions
+from tokenstore.torch_data.position import BatchInfo
 
 
 class PlacedLoader:
@@ -38,10 +39,17 @@ class PlacedLoader:
         self.plan = plan
         self._num_updates, self._options = num_updates, options
         self._template: TokenLoader[Any] = TokenLoader(plan, **options)
+        self._current = self._template
 
     def __iter__(self) -> Iterator[Any]:
         options: AllOptions = {**self._options, "step": step_after(self.plan, self._num_updates())}
-        yield from TokenLoader(self.plan, **options)
+        self._current = TokenLoader(self.plan, **options)
+        yield from self._current
+
+    @property
+    def batch_info(self) -> BatchInfo | None:
+        """What the last returned batch is, as in TokenLoader. A trainer may fetch batches before it trains on them."""
+        return self._current.batch_info
 
     def __len__(self) -> int:
         """Number of microbatches of the whole plan. Raises: TypeError: the plan is endless."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tokenstore.batches.gather import IGNORE
 from tokenstore.errors import ConfigError
 from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.evaluation import Evaluation
@@ -140,8 +141,13 @@ class TokenTrainerMixin(_Trainer):
                 endless. `trainer.evaluate(plan)` accepts a plan too.
             rank: data-parallel rank and world size. Default: those of the process; ranks of tensor and context parallelism
                 count as one.
-            loader_options: the options fields, format (default: "hf"), max_documents and pin_memory of TokenLoader.
+            loader_options: options of TokenLoader: fields, format (default: "hf"), max_documents, pin_memory, device, dtype,
+                readahead, prefetch.
+
+        Raises:
+            ConfigError: an option does not fit the models of transformers.
         """
+        _check_options(loader_options or {})
         self.train_plan, self._rank = train_plan, rank
         self._loader_options = {**_default_options(type(self), dict(loader_options or {})), **(loader_options or {})}
         self._evaluation: Evaluation | None = None  # while a plan is evaluated
@@ -266,6 +272,17 @@ class TokenTrainerMixin(_Trainer):
         setattr(self, _TRL_COUNT, tokens)
         trl: Any = self
         trl._metrics["train"]["num_tokens"] = [tokens]
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    """Raise ConfigError for options that the models of transformers do not support."""
+    if options.get("ignore_index") not in (None, IGNORE):
+        raise ConfigError(
+            f"ignore_index: expected {IGNORE}, which the losses of transformers ignore, found {options['ignore_index']}; omit it"
+        )
+    dtype = str(options.get("dtype", "int64")).removeprefix("torch.")
+    if dtype not in ("int64", "int32"):
+        raise ConfigError(f"dtype: expected int64 or int32, which embeddings accept, found {dtype}; omit it")
 
 
 def _default_options(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:

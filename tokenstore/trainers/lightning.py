@@ -10,6 +10,8 @@ from functools import partial
 from math import inf
 from typing import Any, TypedDict, Unpack
 
+import torch
+
 from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.evaluation import Evaluation
@@ -37,7 +39,10 @@ class BatchOptions(TypedDict, total=False):
     fields: Sequence[str] | None
     format: str
     pin_memory: bool
+    device: torch.device | str | None
     max_documents: int | None
+    ignore_index: int | None
+    dtype: torch.dtype | str
     readahead: int
     prefetch: int
     reuse: int
@@ -48,7 +53,8 @@ class TokenDataModule(LightningDataModule):
 
     An update is a step of the plan, so `accumulate_grad_batches` must be `microbatches_per_step`. An epoch of Lightning is a
     pass over the plan, or `limit_train_batches` of it; the next epoch continues where it ended. The state is that of the
-    plan and is checked when it is loaded. `evaluation` sums the losses of a validation; see the guide. A step that was interrupted is trained again, as checkpoints have no gradients.
+    plan and is checked when it is loaded. `evaluation` sums the losses of a validation; see the guide. A step that
+    was interrupted is trained again, as checkpoints have no gradients.
 
     Attributes:
         plan: the plan to train.
