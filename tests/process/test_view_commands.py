@@ -115,8 +115,8 @@ class TestJson:
             set(found["plan"])
             == names(plan_summary.PlanSummary)
             == keys(
-                "config fingerprint num_steps steps sequences tokens padding skipped_steps skip_steps sources stages"
-                " dropped warnings notes"
+                "config fingerprint num_steps steps sequences tokens padding skipped_steps skip_steps sources"
+                " slices stages dropped warnings notes"
             )
         )
         assert (
@@ -126,7 +126,7 @@ class TestJson:
         )
         assert set(found["plan"]["sources"][0]["progress"]) == names(SourceProgress)
         assert found["plan"]["config"]["sequence_length"] == 16
-        assert set(found["plan"]["stages"][0]) == {"first_step", "stop_step", "global_batch_size", "weights"}
+        assert set(found["plan"]["stages"][0]) == names(plan_summary.StageRow)
         assert set(found["plan"]["sources"][0]["epoch_starts"][0]) == {"epoch", "step"}
         assert (
             set(found["ranks"])
@@ -165,7 +165,7 @@ class TestJson:
         assert (
             set(found["rows"][0]["pieces"][0])
             == names(trace.TracedPiece)
-            == keys("source document id origin start stop num_tokens excerpt")
+            == keys("source document id origin start stop num_tokens excerpt padding")
         )
         found = json.loads(ok("trace", plan, "--document", "a:7", "--limit", 2, "--json"))
         assert set(found) == {"source", "document", "appearances", "complete"}

@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from tests.conftest import random_documents, write_store
-from tokenstore import DataRank, Plan, PlanConfig, TokenLoader
+from tokenstore import DataRank, Plan, PlanConfig, TokenDataset, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
 
 NEW = {"weights": {"a": "0.2", "b": "0.8"}, "global_batch_size": 16, "num_steps": 9}
@@ -105,6 +105,14 @@ def test_every_rank_switches_alike(plan: Plan) -> None:
         loader.switch_plan(after)
     rows = [row for batches in zip(*loaders, strict=True) for batch in batches for row in batch["input_ids"].tolist()]
     assert sorted(rows) == sorted(rows_of(after, range(2, 9)))
+
+
+def test_a_dataset_refuses(plan: Plan) -> None:
+    """A DataLoader has made batches ahead in its workers."""
+    with pytest.raises(
+        ConfigError, match=r"use TokenLoader, .* or make a new DataLoader over TokenDataset\(plan, step"
+    ):
+        TokenDataset(plan, rank=0, world_size=1).switch_plan(plan)
 
 
 class _Switching(IterableDataset):

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, Literal, Self, Unpack, overload
+from typing import Any, Generic, Literal, NoReturn, Self, Unpack, overload
 
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
@@ -145,6 +145,17 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
     def __iter__(self) -> "Microbatches[BatchT]":
         check_dealing(self, self.fixed_split())
         return Microbatches(self)
+
+    def switch_plan(self, plan: Plan | str | Path) -> NoReturn:
+        """Not possible: each worker of a DataLoader has its own copy of the dataset, and has made batches ahead.
+
+        Raises:
+            ConfigError: always. It names the ways to continue with another plan.
+        """
+        raise ConfigError(
+            "switch_plan: a DataLoader and its workers have made batches ahead; use TokenLoader, whose switch_plan discards"
+            " them, or make a new DataLoader over TokenDataset(plan, step=...)"
+        )
 
     def set_epoch(self, epoch: int) -> None:
         """Has no effect on the order, because each source counts its own epochs.
