@@ -15,7 +15,7 @@ from tests.support.servers.moto_server import moto_server
 from tests.support.servers.range_server import RangeServer
 from tests.support.stores.at_urls import cached_files, files_of
 from tests.support.stores.masked import random_masked, write_masked
-from tokenstore import Plan, PlanConfig, RemoteOptions, SequenceDataset, TokenDataset, TokenLoader
+from tokenstore import Evaluation, Plan, PlanConfig, RemoteOptions, SequenceDataset, TokenDataset, TokenLoader
 from tokenstore.store.block_checksums import add_block_checksums
 from tokenstore.store.remote.token_files import TokenFiles
 
@@ -30,6 +30,7 @@ CASES: dict[str, dict[str, Any]] = {
     "best_fit": {"packing": "best_fit", "skip_steps": [[20, 30]]},
     "pool": {"packing": "best_fit", "pool": True},
     "none": {"packing": "none", "shuffle": False},
+    "evaluation": {"packing": "concat", "num_steps": "all_exhausted"},
     "cross": {"packing": "concat", "cross_document_targets": True},
 }
 USUAL = ("concat", "pool")  # the others are deep tests
@@ -69,7 +70,7 @@ def at_url(
             if fields.pop("pool", False):
                 sources["ab"] = {"pool": {"a": 1.5, "b": 1}}
             config = PlanConfig(
-                sequence_length=LENGTH, global_batch_size=BATCH, seed=3, sources=sources, num_steps=100, **fields
+                sequence_length=LENGTH, global_batch_size=BATCH, seed=3, sources=sources, **{"num_steps": 100, **fields}
             )
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -131,6 +132,18 @@ def test_other_ways_to_read_a_plan(at_url: Callable, transport: str) -> None:
     dataset = TokenDataset(remote, rank=0, world_size=1)
     batches = iter(DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context="fork"))
     assert all(equal(next(batches), batch) for batch in expected)
+
+
+def test_an_evaluation_at_a_url_reads_every_token(at_url: Callable) -> None:
+    """Also those after the last window of each stream."""
+    local, remote = at_url("evaluation", "spans")
+    fields = ("input_ids", "targets", "document_ids")
+    evaluations = [Evaluation(plan, microbatch_size=100, fields=fields) for plan in (local, remote)]
+    num_tokens = 0
+    for one, other in zip(*evaluations, strict=True):
+        assert equal(one, other)
+        num_tokens += int((other["document_ids"] >= 0).sum())
+    assert num_tokens == sum(store.num_tokens for store in local.stores.values())
 
 
 @pytest.mark.deep
