@@ -18,7 +18,7 @@ Dedup = Literal["none", "exact"]
 InputIdentity = Literal["time", "size", "content"]
 Executor = Literal["processes", "ray"]
 # Options that the manifest's `options` do not hold: they do not decide the bytes, or it records them elsewhere
-APART = ("inputs", "output", "tokenizer", "pattern", "special_tokens", "engine", "chat_template", "workers", "max_bad", "overwrite", "input_identity", "break_lock", "executor", "stdin_format")  # fmt: skip
+APART = ("inputs", "output", "tokenizer", "pattern", "special_tokens", "engine", "chat_template", "workers", "max_bad", "overwrite", "input_identity", "break_lock", "executor", "scratch", "stdin_format")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -26,12 +26,12 @@ class BuildOptions:
     """The options of a build. `tokenstore build --help` shows these texts and defaults.
 
     The store's bytes depend on all of them but `output`, `engine`, `workers`, `executor`, `max_bad`,
-    `input_identity`, `break_lock` and `overwrite`.
+    `input_identity`, `break_lock`, `scratch` and `overwrite`.
 
     Attributes:
         inputs: Files, folders and glob patterns, in the order in which their documents are stored; `-` is standard input, and
             `hf://datasets/OWNER/NAME[@REVISION][/PATH]` a data set on the Hugging Face hub.
-        output: Folder of the new store; with a split, of one store per split.
+        output: Folder of the new store; with a split, of one store per split. Or a URL: s3://, gs:// or az://.
         tokenizer: `bytes` (needs no file), or the path of a Hugging Face tokenizer.json, a tekken.json, a tiktoken rank file or
             a SentencePiece model, or `hf://OWNER/NAME[@REVISION]`, which downloads it. For token ids made elsewhere also `none`,
             with a vocabulary size.
@@ -86,6 +86,8 @@ class BuildOptions:
             its modification `time`; nothing (`size`), for copies with other times; or its `content`, which is read for that.
         break_lock: Take over the lock of a run that has died, on file systems without `flock`. The message that asks for this
             names the run.
+        scratch: Folder for the work of a build whose output is a URL, with room for the store and its parts. Default: in
+            TOKENSTORE_CACHE, otherwise ~/.cache/tokenstore.
         overwrite: Replace a store or an unfinished build that was made with other options. Anything other than a store is
             refused.
 
@@ -94,7 +96,7 @@ class BuildOptions:
     """
 
     inputs: tuple[str, ...]
-    output: Path
+    output: Path | str
     tokenizer: str
     vocab_size: int | None = None
     records: Records = "text"
@@ -132,6 +134,7 @@ class BuildOptions:
     input_identity: InputIdentity = "time"
     break_lock: bool = False
     executor: Executor = "processes"
+    scratch: Path | None = None
     overwrite: bool = False
 
     def __post_init__(self) -> None:

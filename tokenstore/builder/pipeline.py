@@ -19,6 +19,7 @@ The one invariant: nothing has the output's name before all its files are synced
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,8 @@ from tokenstore.builder.recipe import (
     open_tokenizer,
     side_files,
 )
+from tokenstore.builder.remote_output import is_there as is_complete
+from tokenstore.builder.remote_output import location_of, result_at, send, urls_of, with_scratch
 from tokenstore.builder.replacing import NO_STORE, check_replaceable, commit, is_free
 from tokenstore.builder.result import BuildResult, Note, Progress, result_of
 from tokenstore.builder.resume import (
@@ -62,6 +65,7 @@ from tokenstore.store.input_list import checked_rows
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.private import remove_abandoned
 from tokenstore.store.reader import open_store
+from tokenstore.store.remote.location import Location
 from tokenstore.store.work import exclusive_work
 from tokenstore.store.writer import FileWriter
 from tokenstore.store.writing import create_again, make_folders, new_folder, remove_tree, sync
@@ -99,6 +103,30 @@ def build_store(
         >>> result = build_store(options)
         >>> result.num_tokens, result.digest
     """
+    if place := location_of(options):
+        return _build_at(place, options, progress, note, complete, records)
+    return _build_here(options, progress, note, complete, records)
+
+
+_Records = Iterable[Mapping[str, Any]] | None
+
+
+def _build_at(
+    place: Location, options: BuildOptions, progress: Progress, note: Note, complete: bool, records: _Records
+) -> BuildResult:
+    """Build in a scratch folder and upload, unless the same command has done so."""
+    scratch, names = with_scratch(options, place), names_of(options)
+    if not options.overwrite and STANDARD_INPUT not in options.inputs and is_complete(place, names):
+        check_same(prepare(scratch, resolved_output(scratch), None, note), urls_of(place, names))
+        return result_at(place, names, was_there=True)
+    made = _build_here(replace(scratch, overwrite=False), progress, note, complete, records)
+    with resumable(Path(made.path)):
+        return send(made, options, place, names, progress, note)
+
+
+def _build_here(
+    options: BuildOptions, progress: Progress, note: Note, complete: bool, records: _Records
+) -> BuildResult:
     output = resolved_output(options)
     is_spooled = STANDARD_INPUT in options.inputs
     if is_spooled:
@@ -267,11 +295,20 @@ def finished(job: Job) -> BuildResult | None:
     """The store at the output if the same command made it, None if there is nothing, ConfigError for anything else."""
     if is_free(job.output):
         return None
-    names = names_of(job.options)
-    for name, folder in zip(names, store_folders(job.output, job.options), strict=True):
+    folders = store_folders(job.output, job.options)
+    check_same(job, folders)
+    for folder in folders:
+        write_length_index(folder)  # stores of older versions have no length index
+    return _result(job, job.rejects if is_there(job.rejects) else None, was_there=True)
+
+
+def check_same(job: Job, places: Sequence[Path | str]) -> None:
+    """ConfigError unless the stores in these folders or at these URLs, one per split, are those that `job` makes."""
+    for name, place in zip(names_of(job.options), places, strict=True):
         try:
-            with open_store(folder) as store:
+            with open_store(place) as store:
                 manifest = store.manifest
+                store.inputs()  # fetches them from a URL
                 rows = [row for _, row in checked_rows(store.file(INPUTS_NAME), store.entry(INPUTS_NAME), len(store))]
         except FormatError as error:
             raise ConfigError(NO_STORE.format(job.output)) from error
@@ -291,10 +328,9 @@ def finished(job: Job) -> BuildResult | None:
         new["inputs"] = [[file.name, file.num_bytes] for file in job.files]
         if different := describe(differences(old, new)):
             raise ConfigError(
-                f"output: {folder} holds a store that was built from other inputs or with other options: {different};"
+                f"output: {place} holds a store that was built from other inputs or with other options: {different};"
                 " use --overwrite or another output, or `tokenstore append` to add inputs"
             )
-        write_length_index(folder)  # stores of older versions have no length index
     known = KnownChecksums(job.work)
     if others := changed(known, job.files, recorded):  # the same for all splits
         raise ConfigError(
@@ -303,7 +339,6 @@ def finished(job: Job) -> BuildResult | None:
             " again, or another output"
         )
     known.keep()
-    return _result(job, job.rejects if is_there(job.rejects) else None, was_there=True)
 
 
 def names_of(options: BuildOptions) -> list[str | None]:

@@ -11,6 +11,7 @@ from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import part_bytes
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.reading.units import cut_units
+from tokenstore.builder.remote_output import location_of, with_scratch
 from tokenstore.errors import BadRecordsError
 from tokenstore.format.layout import boundaries_bytes, length_index_numbers_bytes, mask_bytes, token_dtype
 from tokenstore.paths import is_folder
@@ -66,6 +67,8 @@ def preview_build(options: BuildOptions) -> BuildPreview:
         BadRecordsError: all records of the sample of one format are bad, for example because a field has another name.
         BuildError: an input is damaged.
     """
+    if place := location_of(options):
+        options = with_scratch(options, place)
     output = output_path(options)
     job = prepare(options, output, None, lambda text: None)
     options, files, tokenizer = job.options, job.files, job.tokenizer

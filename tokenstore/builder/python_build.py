@@ -8,6 +8,7 @@ from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.pipeline import build_store
 from tokenstore.builder.reading.inputs import STANDARD_INPUT
 from tokenstore.builder.result import BuildResult, Note, Progress
+from tokenstore.store.remote.location import is_url
 
 
 def build(
@@ -51,5 +52,7 @@ def build(
     paths = [inputs] if isinstance(inputs, (str, Path)) else inputs
     is_paths = isinstance(paths, (list, tuple)) and all(isinstance(each, (str, Path)) for each in paths)
     named = tuple(map(str, cast(Sequence[str], paths))) if is_paths else (STANDARD_INPUT,)
-    chosen = BuildOptions(inputs=named, output=Path(output), tokenizer=str(tokenizer), **options)
+    chosen = BuildOptions(
+        inputs=named, output=output if is_url(output) else Path(output), tokenizer=str(tokenizer), **options
+    )
     return build_store(chosen, progress, note, records=None if is_paths else cast(Iterable[Mapping[str, Any]], paths))

@@ -34,7 +34,7 @@ class BuildResult:
     """A finished store. For a build with splits: their totals, and a result for each in `splits`.
 
     Attributes:
-        path: the store's folder, or that of the splits.
+        path: the store's folder or URL, or that of the splits.
         num_documents, num_tokens, num_shards: in the store, or in all splits.
         dtype: of the tokens on disk, `uint16` or `uint32`.
         vocab_size: token ids are below it.
@@ -48,7 +48,7 @@ class BuildResult:
         splits: empty for a single store.
     """
 
-    path: Path
+    path: Path | str
     num_documents: int
     num_tokens: int
     dtype: str
@@ -66,7 +66,7 @@ class BuildResult:
 
 
 def result_of(
-    output: Path, stores: Sequence[tuple[Path, Manifest | None]], rejects: Path | None, was_there: bool
+    output: Path | str, stores: Sequence[tuple[Path | str, Manifest | None]], rejects: Path | None, was_there: bool
 ) -> BuildResult:
     """The result of a build or append.
 
@@ -80,7 +80,7 @@ def result_of(
     return results[0] if results[0].path == output else _totals(output, results)
 
 
-def _of_store(path: Path, base: Manifest | None, rejects: Path | None, was_there: bool) -> BuildResult:
+def _of_store(path: Path | str, base: Manifest | None, rejects: Path | None, was_there: bool) -> BuildResult:
     with open_store(path) as store:
         manifest = store.manifest
     before = manifest if was_there else base
@@ -102,7 +102,7 @@ def _of_store(path: Path, base: Manifest | None, rejects: Path | None, was_there
     )
 
 
-def _totals(output: Path, results: Sequence[BuildResult]) -> BuildResult:
+def _totals(output: Path | str, results: Sequence[BuildResult]) -> BuildResult:
     summed = ("num_documents", "num_tokens", "num_shards", "new_documents", "new_tokens")
     sums = {name: sum(getattr(result, name) for result in results) for name in summed}
     counts = {**results[0].counts, "documents": sums["num_documents"]}

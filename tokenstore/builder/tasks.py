@@ -17,10 +17,11 @@ from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import Part
 from tokenstore.builder.pipeline import finished, group_build, open_work, resumable, schedule_of
 from tokenstore.builder.reading.units import Unit, cut_units
+from tokenstore.builder.remote_output import location_of, with_scratch
 from tokenstore.builder.result import Note, Progress
 from tokenstore.builder.resume import note_task
 from tokenstore.builder.schedule import Task
-from tokenstore.errors import BadRecordsError, BuildError
+from tokenstore.errors import BadRecordsError, BuildError, ConfigError
 from tokenstore.paths import is_folder
 from tokenstore.store.private import remove_abandoned
 from tokenstore.store.work import join_work
@@ -69,10 +70,18 @@ def build_task(
         note: as in `build_store`.
 
     Raises:
-        ConfigError: the options are invalid, or other tasks were started with others.
+        ConfigError: the options are invalid, or other tasks were started with others; or the output is a URL and there is no
+            `scratch` folder.
         BadRecordsError: this task alone has more bad records than allowed.
         BuildError: as in `build_store`.
     """
+    if place := location_of(options):
+        if options.scratch is None:
+            raise ConfigError(
+                f"task: the output is a URL ({place.url}), so tasks need a folder that all of them share for their parts; give it"
+                " with --scratch"
+            )
+        options = with_scratch(options, place)
     output = resolved_output(options)
     job = prepare(options, output, None, note)
     with resumable(output):

@@ -9,6 +9,7 @@ import operator
 import time
 from collections.abc import Callable
 from dataclasses import asdict, field, fields, make_dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 from cyclopts import Group, Parameter, Token, convert
@@ -22,6 +23,7 @@ from tokenstore.commands.screen import write_json
 from tokenstore.commands.show_build import print_preview, print_result, print_task
 from tokenstore.errors import ConfigError
 from tokenstore.store.files import environment
+from tokenstore.store.remote.location import is_url
 from tokenstore.text import safe
 
 _Made = TypeVar("_Made")
@@ -41,6 +43,12 @@ def _gibibytes(_: type, tokens: tuple[Token, ...]) -> int:
     return gibibytes << 30
 
 
+def _place(_: type, tokens: tuple[Token, ...]) -> Path | str:
+    """A path, or the text of a URL, which is no path."""
+    text = tokens[0].value
+    return text if is_url(text) else Path(text)
+
+
 _GROUPS = {  # the options of each group of --help; those in none are at the top
     "Records": "records text_field stdin_format text_endings tokens_field mask_field id_field keep origins",
     "Conversations (--records chat)": "chat_template chat_date train_on",
@@ -48,7 +56,7 @@ _GROUPS = {  # the options of each group of --help; those in none are at the top
     "Selecting documents": "filter map keep_empty min_tokens max_tokens dedup split",
     "Bad records": "max_record_bytes max_bad",
     "Running": "workers overwrite break_lock dry_run as_json",
-    "Running as many processes": "task finish executor group_bytes input_identity",
+    "Running as many processes": "task finish executor group_bytes input_identity scratch",
 }
 _GROUP = {name: Group(group, sort_key=i) for i, (group, names) in enumerate(_GROUPS.items()) for name in names.split()}
 _FLAG = Parameter(negative=(), show_default=False)
@@ -63,7 +71,7 @@ def _names(_: type, tokens: tuple[Token, ...]) -> tuple[str, ...]:
 _NAMES = Parameter(consume_multiple=True, negative=(), show_default=False, converter=_names)
 _IN_MEBIBYTES = Parameter(converter=_mebibytes, show_default=lambda num_bytes: num_bytes >> 20)
 _SPECIAL: dict[str, tuple[Parameter, ...]] = {
-    "output": (Parameter(alias="-o"),),
+    "output": (Parameter(alias="-o", converter=_place),),
     "eos": (Parameter(name="--add-eos", negative="--no-eos"),),
     "eos_token": (Parameter(name="--eos"),),
     "text_endings": (_LIST,),

@@ -77,7 +77,7 @@ def print_result(result: BuildResult, seconds: float) -> None:
         ("end of text", f"{result.eos_token!r} ({result.eos_id})" if result.eos_id is not None else "none appended"),
         *[
             (
-                f"  {part.path.name}",
+                f"  {str(part.path).rpartition('/')[2]}",
                 f"{counted(part.num_documents, 'document')}, {counted(part.num_tokens, 'token')}, digest {part.digest}",
             )
             for part in result.splits

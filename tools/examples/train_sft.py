@@ -49,7 +49,7 @@ def build(folder: Path) -> Path:
         chat_template="chatml",
         train_on="assistant",
     )
-    return build_store(options).path
+    return Path(build_store(options).path)
 
 
 def marked(store: tokenstore.Store, batch: dict[str, Any], row: int) -> Iterator[str]:

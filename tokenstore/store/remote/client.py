@@ -172,6 +172,14 @@ class Client:
 
         return self._attempts(place, attempt)
 
+    def has(self, name: str) -> bool:
+        """Whether there is such an object. Raises RemoteError as in `get`."""
+        try:
+            self.head(name)
+        except MissingObject:
+            return False
+        return True
+
     def list(self) -> dict[str, ObjectInfo]:
         """All objects directly in this folder, by name. One request per thousand.
 
