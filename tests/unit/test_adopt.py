@@ -35,7 +35,7 @@ def test_a_store_over_token_files_has_their_documents(name: str, tmp_path: Path)
     assert stat.S_IMODE(made.stat().st_mode) == 0o640
     assert open_store(result.path).has_block_checksums
     assert (result.eos_at, result.ends_with_eos) == (("start", False) if name == "llmc" else ("end", True))
-    assert (result.low, result.high, result.counts["eos"]) == (1, EOS, len(documents))
+    assert (result.low, result.high, result.counts["eos tokens"]) == (1, EOS, len(documents))
 
 
 @pytest.mark.parametrize("name", ["megatron", "datatrove", "dolma", "llmc"])
@@ -245,7 +245,7 @@ def test_a_document_that_continues_in_the_next_file_is_cut_there_or_joined(tmp_p
     assert notes[-1].startswith("1 of 5 documents do not begin with 99: they continue a document of the file before")
     joined = adopt(tmp_path / "t", *files, note=notes.append, join=True)
     assert documents_of(joined.path) == STARTED
-    assert (joined.num_copied, joined.counts["joined"]) == (5, 1)
+    assert (joined.num_copied, joined.counts["joined documents"]) == (5, 1)
     with open_store(joined.path) as store:
         assert [store.origin(i).file for i in range(4)] == ["x_0.bin", "x_1.bin", "x_3.bin", "x_4.bin"]
 

@@ -144,7 +144,9 @@ def _end_of_text(result: AdoptResult) -> str:
     if result.eos_id is None:
         return "not known"
     place = {"end": "at the end", "start": "at the start", "none": "neither at the end nor at the start"}[result.eos_at]
-    found = {"end": result.counts["ended"], "start": result.counts["started"], "none": result.num_documents}[
-        result.eos_at
-    ]
+    found = {
+        "end": result.counts["end with eos"],
+        "start": result.counts["start with eos"],
+        "none": result.num_documents,
+    }[result.eos_at]
     return f"{result.eos_id}, {place} of {found:,} of {counted(result.num_documents, 'document')}"

@@ -67,7 +67,7 @@ def _facts(summary: StoreSummary) -> Iterator[tuple[str, str]]:
     yield "on disk", f"{size(summary.num_bytes)} in {shards} of {manifest.dtype}"
     yield "version", f"{summary.version}" + (f" of {', '.join(map(str, versions))}" if len(versions) > 1 else "")
     sha = f", sha256 {clip(tokenizer.sha256, 12).split('...')[0]}" if tokenizer.sha256 else ""
-    engine = f"{tokenizer.engine} {tokenizer.engine_version}"
+    engine = f"{tokenizer.engine} {tokenizer.engine_version}".rstrip()
     yield "tokenizer", f"{clip(tokenizer.kind, 60)}, {manifest.vocab_size:,} ids{sha} ({clip(engine, 60)})"
     name = manifest.options.get("eos_token")
     named = f"{clip(repr(name), 60)} ({tokenizer.eos_id})" if isinstance(name, str) else f"{tokenizer.eos_id}"

@@ -31,7 +31,7 @@ class AdoptResult:
         eos_at: where it is in most documents: `end`, `start` or `none`.
         ends_with_eos: whether every document ends with it.
         num_linked, num_copied: token files of which no token was copied, and others.
-        counts: documents by what they begin and end with, and others; see `Tally`.
+        counts: documents by what they begin and end with, and others, by name.
         digest: of the store.
     """
 

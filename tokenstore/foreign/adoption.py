@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -228,5 +228,17 @@ class Adoption:
         return manifest
 
     def _counts(self) -> dict[str, int]:
-        found = {name: count for name, count in asdict(self._tally).items() if name not in ("low", "high", "tokens")}
-        return {**found, "input files": len(self._rows), "copied": len(self._copied), "joined": self._joined}
+        """Counts by names that `inspect` shows."""
+        tally = self._tally
+        return {
+            "documents": tally.documents,
+            "empty": tally.empty,
+            "end with eos": tally.ended,
+            "start with eos": tally.started,
+            "eos tokens": tally.eos,
+            "files that do not end with eos": tally.open_files,
+            "tokens after the last eos of a file": tally.after_eos,
+            "input files": len(self._rows),
+            "copied files": len(self._copied),
+            "joined documents": self._joined,
+        }
