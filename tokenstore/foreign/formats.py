@@ -1,6 +1,7 @@
 """The formats of other tools, by name, and which file of a prefix is which."""
 
 import glob
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,9 +72,8 @@ def find_token_files(arguments: Sequence[str], name: str) -> tuple[Format, list[
             raise ConfigError(f"input: {argument} cannot be read ({error.strerror}); check its permissions") from error
     if not paths:
         raise ConfigError("input: expected token files, found none; name at least one")
-    for path in paths:
-        if paths.count(path) > 1:
-            raise ConfigError(f"input: {path} is named more than once; name every file once")
+    if repeated := [path for path, count in Counter(paths).items() if count > 1]:
+        raise ConfigError(f"input: {repeated[0]} is named more than once; name every file once")
     if name != AUTO:
         return FORMATS[name], paths
     found = {_detect(path) for path in paths}

@@ -21,10 +21,9 @@ array begins at byte 0, so `numpy.memmap(file, dtype)` just works. The manifest 
 
 FMT-2 Tokens. The ids of all documents, one document after the other. uint16 if vocab_size <= 65,536, otherwise uint32; an
 adopted store may have uint32 for any vocabulary (FMT-14). Every id is below vocab_size, and a writer MUST reject an id that is
-not. The stream of num_tokens tokens is divided into shards: a
-new shard begins before the document that would make the current shard larger than the target size. So no document is divided
-between two shards, and only a document larger than the target makes a shard larger than the target. If the store has
-end-of-text tokens, each is the last token of its document and part of it.
+not. The stream of num_tokens tokens is divided into shards: a new shard begins before the document that would make the current
+shard larger than the target size. So no document is divided between two shards, and only a document larger than the target makes
+a shard larger than the target. If the store has end-of-text tokens, each is the last token of its document and part of it.
 
 FMT-3 Boundaries. starts[i] is the stream position of document i's first token; starts[num_documents] = num_tokens. The starts
 are strictly increasing from 0, so a document has at least one token. The lookup table follows them: lookup[j] is the document
@@ -142,9 +141,9 @@ file of it was synced before.
 
 FMT-14 Adopted stores. A store may be made over token files of another tool (`tokenstore adopt`). Its shards are hard links to
 these files, or copies of them, and have their sizes. A header of the other format remains in the shard: the tokens begin at
-first_byte, and the bytes before are covered by the checksum and not interpreted. The other tool's index files are in `files` as
-`foreign-00000` and an ending, likewise links or copies.
-`adopted.json` is listed in `files` and is one JSON object, at most 1,024 bytes plus 1,024 per shard, with exactly these fields:
+first_byte, and the bytes before are covered by the checksum and not interpreted. End-of-text tokens may be anywhere in a
+document. The other tool's index files are in `files` as `foreign-00000` and an ending, likewise links or copies. `adopted.json`
+is listed in `files` and is one JSON object, at most 1,024 bytes plus 1,024 per shard, with exactly these fields:
     format        "megatron", "datatrove", "dolma", "nanogpt" or "llmc"
     cut           what divides the tokens into documents: "index", "eos", "both" or "file"
     eos_at        where the end-of-text token is in a document: "end", "start" or "none"
