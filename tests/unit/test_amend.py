@@ -204,6 +204,13 @@ class TestCommand:
         assert any(line.startswith("c - 75.00 % 0.000 -") for line in shown)
         assert output.read_text().startswith("# Amended from plan.yaml: the steps before 8 are unchanged.\n")
 
+    def test_warnings_are_shown(self, folder: Path, plan_file: Path) -> None:
+        """Those of the new plan, in lines of their own, and with --json in a list."""
+        options = ["--from-step", 8, "--add", f"again={folder / 'a'}", "--weight", "a=1", "--weight", "again=1"]
+        assert "warning: sources a and again are the same store" in ok("amend", plan_file, *options)
+        (text,) = json.loads(ok("amend", plan_file, *options, "--json"))["warnings"]
+        assert text.startswith("sources a and again are the same store")
+
     def test_writes_nothing_without_an_output(self, plan_file: Path) -> None:
         """It shows the change; with --json, also the fields of the new plan."""
         options = ["--from-step", 8, "--num-steps", "endless"]

@@ -1,5 +1,6 @@
 """`tokenstore amend`: writes a plan file with other later steps."""
 
+import warnings
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -88,18 +89,21 @@ def amend(
 
     before, _ = load_plan(plan, allow_links)
     try:
-        after = before.amended(from_step, **changes)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            after = before.amended(from_step, **changes)
     except ValueError as error:  # the plan has no such step
         raise error if isinstance(error, ConfigError) else ConfigError(f"amend: {error}") from error
+    warned = [str(each.message) for each in caught]
     amendment = compare_amended(before, after, from_step)
     if output is not None:
         comment = f"Amended from {plan.name}: the steps before {from_step} are unchanged."
         write_yaml(output, after.config.changed_fields(), comment)
     if as_json:
         written = None if output is None else str(output)
-        write_json({"amendment": amendment, "plan": after.config.as_json(), "output": written})
+        write_json({"amendment": amendment, "plan": after.config.as_json(), "warnings": warned, "output": written})
     else:
-        _show(screen(), amendment, output)
+        _show(screen(), amendment, warned, output)
     return 0
 
 
@@ -154,7 +158,7 @@ def _number(name: str, value: str) -> Decimal:
         raise ConfigError(f"amend: --weight: expected a number for {name}, found {value!r}") from None
 
 
-def _show(console: Console, amendment: "PlanAmendment", output: Path | None) -> None:
+def _show(console: Console, amendment: "PlanAmendment", warned: list[str], output: Path | None) -> None:
     step = amendment.from_step
     console.print(f"steps {span(0, step)} are unchanged; their history is {amendment.history[:12]}", soft_wrap=True)
     rows = [("steps", *(_steps(number) for number in amendment.num_steps))]
@@ -180,6 +184,8 @@ def _show(console: Console, amendment: "PlanAmendment", output: Path | None) -> 
     )
     titles = ("source", "before", "after", f"epochs at {step:,}", "at the end, before", "after")
     table(console, cells, *titles, right=range(1, 6))
+    for text in warned:
+        console.print(Text.assemble(("warning: ", "bold yellow"), safe(text)), soft_wrap=True)
     end = "nothing was written; add --output FILE" if output is None else f"wrote {safe(str(output))}"
     console.print(f"\n{end}", soft_wrap=True)
 

@@ -19,7 +19,7 @@
     plan                               {plan: PlanSummary, ranks: PlanRanks}
     plan --epochs                      {epoch_steps: [EpochSteps]}
     plan --diff, trace --diff          PlanDifference
-    amend                              {amendment: PlanAmendment, plan: fields of the new plan, output}
+    amend                              {amendment: PlanAmendment, plan: fields of the new plan, warnings, output}
     trace --step                       {step: TracedStep, rank, rows: [TracedRow], no_text}
     trace --document                   {source, document, appearances: [Appearance], complete}
     report                             report.StoreReport or report.PlanReport
