@@ -1,5 +1,6 @@
 """Batch ramps (ORD-17): the batch size changes gradually, and the mixture and the history continue across it."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,19 @@ def test_shares_stay_within_one_sequence_in_every_step_of_a_ramp(sources: dict) 
     for step in range(1, plan.num_steps + 1):
         total = plan.schedule.cursor(step)
         assert all(abs(row.sequences - row.weight * total) < 1 for row in plan.progress(step).values())
+
+
+def test_omitted_weights_differ_from_restated_ones(sources: dict) -> None:
+    """ORD-5, P10: restating the weights starts the interleave again, so it is another history; omitting them continues it."""
+    weights = {name: source["weight"] for name, source in sources.items()}
+    omitted = plan_of(sources, stages=[{"from_step": 3, "global_batch_size": 12}])
+    restated = plan_of(sources, stages=[{"from_step": 3, "global_batch_size": 12, "weights": weights}])
+    assert omitted.history(3) == restated.history(3)
+    assert omitted.history(4) != restated.history(4)
+    shares = [stage.get("shares") for stage in json.loads(omitted.history(4))["stages"]]
+    assert shares == [{"a": 7, "b": 3}, None]
+    drawn = [[plan.schedule.segments_in(n, n + 1)[0].at(n)[0] for n in range(24, 34)] for plan in (omitted, restated)]
+    assert drawn[0] != drawn[1] == [plan_of(sources).schedule.segments[0].at(n)[0] for n in range(10)]
 
 
 def test_a_stage_with_weights_does_not_end_a_ramp(sources: dict) -> None:
