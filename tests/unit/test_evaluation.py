@@ -220,6 +220,20 @@ def test_it_stops_after_some_sequences_of_the_plan(stores: dict[bool, dict[str, 
     assert result.sequences == min(limit, int((ids[:, 0] > 0).sum()))
 
 
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_sequence_ids_are_those_of_the_plan(stores: dict[bool, dict[str, Path]], packing: str) -> None:
+    """Rows that are in no step of the plan have none: those of a dropped last step, and the rest of a stream."""
+    plan = plan_of(stores[False], packing, last_batch="drop")
+    rows = {}
+    for batch in Evaluation(plan, fields=("input_ids", "targets", "sequence_ids", "source_ids"), microbatch_size=3):
+        assert (batch["sequence_ids"][batch["source_ids"] < 0] == -1).all()
+        rows |= zip(batch["sequence_ids"].tolist(), batch["input_ids"].tolist(), strict=True)
+    del rows[-1]
+    expected = np.concatenate([plan.batch(step)["input_ids"] for step in range(plan.num_steps or 0)])
+    assert [rows[number] for number in range(len(expected))] == expected.tolist()
+    assert len(rows) == len(expected)
+
+
 def test_repeated_sequences_come_once(stores: dict[bool, dict[str, Path]]) -> None:
     """A plan that repeats a source evaluates it once; one that ends early evaluates what it has."""
     repeated = plan_of({"c": stores[False]["c"]}, "none", num_steps=1)

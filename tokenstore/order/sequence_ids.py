@@ -21,14 +21,15 @@ class SequenceIds:
         self._bases: dict[int, np.ndarray] = {}  # by source: its number of sequences before each segment
 
     def of(self, rows: np.ndarray) -> np.ndarray:
-        """int64[n]: the global number of each row; -1 for a row of padding.
+        """int64[n]: the global number of each row; -1 for a row of padding, and for a row that is in no step.
 
-        rows: int64[n, 2], source and sequence number of each row; source -1 is a row of padding.
+        rows: int64[n, 2], source and sequence number of each row; source -1 is a row of padding. An evaluation also has rows
+            that are in no step: sequences that the last step drops, and numbers below 0 for the rest of a stream.
         """
         cursors = np.full(len(rows), -1, np.int64)
         for source in np.unique(rows[:, 0]).tolist():
             if source >= 0:
-                mine = rows[:, 0] == source
+                mine = (rows[:, 0] == source) & (rows[:, 1] >= 0)
                 cursors[mine] = self._cursors_of(source, rows[mine, 1])
         return self._row_numbers(cursors)
 
@@ -43,8 +44,10 @@ class SequenceIds:
         cursors = np.empty(len(numbers), np.int64)
         for i in np.unique(inside).tolist():
             mine = inside == i
-            cursors[mine] = segments[i].places(name, numbers[mine] - bases[i])
-        return cursors
+            has_it = bool(segments[i].shares.get(name))
+            cursors[mine] = segments[i].places(name, numbers[mine] - bases[i]) if has_it else -1
+        end = self._schedule.num_steps
+        return cursors if end is None else np.where(cursors < self._schedule.cursor(end), cursors, -1)
 
     def _row_numbers(self, cursors: np.ndarray) -> np.ndarray:
         """int64[n]: global numbers of the rows at these cursors. A negative cursor stays."""

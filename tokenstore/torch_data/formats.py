@@ -55,14 +55,16 @@ and `ignore_index=` the value that is -100 or 0 below.
     attention_cost [B]           what the row costs in a plan with `balance`; otherwise, with attention 1 and linear 0: the
                                  sum of the squares of the tokens of its pieces
     source_ids [B]               index of the row's source among the sorted names of the sources; -1 for a row of padding
-    sequence_ids [B]             global number of the row, which `plan.sequence` looks up; -1 for a row of padding
+    sequence_ids [B]             global number of the row, which `plan.sequence` looks up; -1 for a row of padding, and for
+                                 a row of an evaluation that is in no step
     loss_weights float32         the `loss_weight` of the source that the token is from (in a pool, of the member), and 0
                                  where `targets` is -100: sum(losses * loss_weights) / sum(loss_weights) is a weighted mean
     source_tokens [S]            tokens of the microbatch from each of the S sources with a path, sorted by name, so also from
                                  the members of pools
 
 The datasets of nanotron yield rows of L + 1 tokens, which its collator splits. Such rows cannot express masked tokens, nor a
-next token that is in another row. Therefore this format has the fields that the collator would return. In the format rows, the loss mask expresses both.
+next token that is in another row. Therefore this format has the fields that the collator would return. In the format
+"rows", the loss mask says which tokens are targets.
 """
 
 from collections.abc import Callable, Mapping, Sequence
