@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.support.foreign.adopting import adopt
+from tests.support.foreign.files import EOS, llmc
 from tests.support.processes.command_lines import ROOT, WAIT_SECONDS
 from tests.support.stores.masked import random_masked, write_masked
 from tokenstore import Plan
@@ -73,6 +75,17 @@ def test_a_kernel_that_reads_after_a_cut_is_an_error(path: Path, packing: str, s
     file.write_bytes(data)
     for step, batch in enumerate(expected):
         assert rows(sampler, step) == batch["input_ids"].tolist() + batch["targets"].tolist()
+
+
+@pytest.mark.filterwarnings("ignore:.*epochs")
+def test_the_first_page_of_a_file_with_a_header_is_guarded_too(tmp_path: Path) -> None:
+    """FMT-14: the tokens of an adopted file begin inside of its first page."""
+    made = llmc(tmp_path / "x.bin", [[EOS, *range(1, 40)]] * 20)
+    plan, sampler = running(adopt(tmp_path / "s", made).path)
+    assert plan.num_steps == STEPS
+    os.truncate(made, 0)
+    with pytest.raises(CorruptionError, match="file size: expected 2624 bytes, found 0"):
+        rows(sampler, 0)
 
 
 def test_a_file_that_is_whole_again_before_anybody_asks_is_read_again(

@@ -89,7 +89,7 @@ FORGERIES: dict[str, Callable[[dict], object]] = {
     },
     **{
         f"shard {key} {value!r:.30}": shard(**{key: value})
-        for key in ("num_bytes", "num_tokens", "first_token", "num_documents", "first_document")
+        for key in ("num_bytes", "first_byte", "num_tokens", "first_token", "num_documents", "first_document")
         for value in (-1, -(2**63), 2**62, 2**63, 10**300, True, "5", None, [5])
     },
     **{

@@ -76,7 +76,7 @@ FIELDS: list[tuple[Callable[[dict], None], str]] = [
     *((_set("shards", 1, "checksum", to=v), "shards[1].checksum: expected a string") for v in (None, 5, ["a"])),
     *(
         (_set("shards", 0, key, to=v), f"shards[0].{key}: expected an integer in 0..")
-        for key in ("num_bytes", "num_tokens", "first_token", "num_documents", "first_document")
+        for key in ("num_bytes", "first_byte", "num_tokens", "first_token", "num_documents", "first_document")
         for v in NOT_NUMBERS
     ),
     # side files

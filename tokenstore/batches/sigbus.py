@@ -42,12 +42,12 @@ _raise: Any = types.ExternalFunction("raise", types.int32(types.int32))
 
 
 @inline_kernel
-def _is_held(address: int, files: int, num_files: int) -> bool:
-    """Whether an address is in one of the maps of a table of files."""
+def _is_held(page: int, page_bytes: int, files: int, num_files: int) -> bool:
+    """Whether a page is in one of the maps of a table of files. Tokens may begin inside of a page, after a header (FMT-14)."""
     table = carray(int64_at(files), (num_files * FILE_COLUMNS,))
     for file in range(num_files):
         start = table[file * FILE_COLUMNS + ADDRESS]
-        if start != 0 and start <= address < start + table[file * FILE_COLUMNS + NUM_BYTES]:
+        if start != 0 and start & -page_bytes <= page < start + table[file * FILE_COLUMNS + NUM_BYTES]:
             return True
     return False
 
@@ -67,7 +67,8 @@ def _on_bus_error(number: int, info: int, context: int) -> None:
     if code == _IN_MAP:
         page = address & -state[PAGE_BYTES]
         for row in range(FIRST_ROW, STATE_WORDS, ROW_WORDS):
-            is_ours = state[row + FILES] != 0 and _is_held(page, state[row + FILES], state[row + NUM_FILES])
+            files, num_files = state[row + FILES], state[row + NUM_FILES]
+            is_ours = files != 0 and _is_held(page, state[PAGE_BYTES], files, num_files)
             if is_ours and _mmap(page, np.uint64(state[PAGE_BYTES]), _READ, _FIXED_ZEROS, -1, 0) == page:
                 state[row + NUM_REPLACED] += 1
                 state[row + REPLACED] = address
