@@ -209,10 +209,10 @@ def test_a_build_killed_during_dedup_resumes(tmp_path: Path, monkeypatch: pytest
     source = write_records(tmp_path / "in.jsonl", repeated(100, 30))
 
     def die(*args: object, **kwargs: object) -> None:
-        assert list((tmp_path / "store.tokenstore/building" / "dedup").iterdir())
+        assert list((tmp_path / "store.tokenstore/building/scratch/dedup").iterdir())
         raise KeyboardInterrupt
 
-    for where in ((dedup.np, "lexsort"), (assemble, "_append")):
+    for where in ((dedup.np, "lexsort"), (assemble, "_placed")):
         with monkeypatch.context() as patched:
             patched.setattr(*where, die)
             with pytest.raises(KeyboardInterrupt):

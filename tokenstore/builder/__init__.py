@@ -4,6 +4,7 @@ options, recipe     the options of a build; those that decide the bytes of the s
 job                 a build that is ready to run: inputs found, tokenizer loaded
 pipeline            a whole build: lock, resume, make the parts, assemble, commit
 python_build, spool   a build from Python; records that can be read only once
+finished            whether a store is what the same command makes
 resume, replacing   what a build keeps on disk for the next run; how it replaces a store
 reading/            input files -> rows
 documents/          rows -> documents -> tokens
@@ -11,6 +12,8 @@ schedule, tasks     the units of a build, who makes which, and the command of on
 part, making        one unit of work -> one durable part
 executors/          processes that make parts
 assemble            parts in order -> stores
+stores, placed      the stores of a build; documents on their way to them
+shuffle             the documents in a random order
 split, dedup        which store a document goes to; which documents are equal
 result              progress, notes and the result of a build
 store_writer        the public writer: a store from Python, document by document

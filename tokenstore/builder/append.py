@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tokenstore.builder.assemble import Tally
+from tokenstore.builder.assemble import Tally, columns_of
 from tokenstore.builder.documents.encode import has_masks
 from tokenstore.builder.job import Job, prepare
 from tokenstore.builder.options import BuildOptions
@@ -23,10 +23,12 @@ from tokenstore.builder.result import BuildResult, Note, Progress, result_of
 from tokenstore.builder.resume import publish_rejects, read_recipe, tidy
 from tokenstore.builder.split import parse_split
 from tokenstore.builder.spool import spool_folder, spooled_input
+from tokenstore.builder.stores import Place, Writers
 from tokenstore.errors import BuildError, ConfigError
 from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME
 from tokenstore.format.manifest import Manifest
 from tokenstore.paths import is_folder, is_there
+from tokenstore.store.document_files import Columns
 from tokenstore.store.input_list import checked_rows
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.next_version import commit_append
@@ -34,6 +36,11 @@ from tokenstore.store.reader import Store, open_store
 from tokenstore.store.work import exclusive_work
 from tokenstore.store.writer import FileWriter
 from tokenstore.store.writing import make_folders, remove_tree
+
+_PARTITIONED = (
+    "append: {} was built with --partition-by, whose stores are made in one pass; build the new inputs with the same options into"
+    " another folder, and join each partition with `tokenstore merge`"
+)
 
 
 @dataclass(frozen=True)
@@ -128,6 +135,8 @@ def _stores(path: Path) -> list[Path]:
                     f"append: {path} was adopted from {recorded.get('adopted_from')} files, so there are no options to continue with;"
                     " adopt or build the new files as a store of their own, and name both in the plan"
                 )
+        if recorded.get("partition_by"):
+            raise ConfigError(_PARTITIONED.format(path))
         if recorded.get("split_name") or recorded.get("split"):  # documents of the other splits would be lost
             name = recorded.get("split_name")
             raise ConfigError(f"append: {path} is split {name!r} of a build; append to the folder of its splits")
@@ -136,8 +145,12 @@ def _stores(path: Path) -> list[Path]:
         if is_there(folder / MANIFEST_NAME):
             with open_store(folder) as store:
                 options = store.manifest.options
+            if options.get("partition_by"):
+                raise ConfigError(_PARTITIONED.format(path))
             if options.get("split_name"):
                 return [_split(path, split.name) for split in parse_split(str(options["split"]))]
+        elif is_folder(folder) and any(is_there(each / MANIFEST_NAME) for each in folder.iterdir()):
+            raise ConfigError(_PARTITIONED.format(path))  # of splits too
     raise ConfigError(f"append: {path} is neither a store nor a folder of splits; check the path")
 
 
@@ -158,11 +171,11 @@ def _check_dedup(options: BuildOptions, path: Path) -> None:
 
 def _check_fits(options: BuildOptions, stores: Sequence[Store]) -> None:
     """Refuse stores whose content or tokenizer does not match what they record, as they may come from a stranger."""
-    said = (options.eos, options.origins, options.id_field is not None, has_masks(options), options.keep)
+    said = (options.eos, has_masks(options), columns_of(options))
     first = stores[0].manifest
     for store in stores:
         mine = store.manifest
-        if said != (mine.ends_with_eos, mine.has_origins, mine.has_ids, mine.has_masks, store.metadata_columns):
+        if said != (mine.ends_with_eos, mine.has_masks, Columns.of(store)):
             raise ConfigError(
                 f"options: {store.path} does not have the eos tokens, origins, ids, masks or metadata that its options record;"
                 " build the store again"
@@ -217,12 +230,20 @@ def _append(job: Job, targets: Sequence[_Target], progress: Progress, note: Note
     _open_work(job, targets, note)
     remove_tree(working)
     with contextlib.ExitStack() as stack:
-        writers = []
-        for i, target in enumerate(targets):
-            make_folders(folder := working / str(i))
-            writer = FileWriter.extending(target.base, folder, job.options.shard_bytes)
-            writers.append(stack.enter_context(writer))
-        tally = fill(job, writers, progress, note)
+        made: list[FileWriter] = []
+
+        def new(place: Place) -> FileWriter:
+            number = len(made)
+            make_folders(folder := working / str(number))
+            writer = FileWriter.extending(targets[number].base, folder, job.options.shard_bytes)
+            made.append(stack.enter_context(writer))
+            return writer
+
+        first_inputs = [
+            len(target.base.inputs()) if target.base.manifest.has_document_inputs else 0 for target in targets
+        ]
+        tally = fill(job, Writers(job.options, new, first_inputs), progress, note)
+        writers = made
         grown = [i for i, (writer, target) in enumerate(zip(writers, targets, strict=True)) if _grew(writer, target)]
         if not grown:
             raise BuildError(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenstore.builder.assemble import DROPPED, Tally
+from tokenstore.builder.assemble import DROPPED, Tally, columns_of
 from tokenstore.builder.dedup import Duplicates
 from tokenstore.builder.documents.encode import has_masks
 from tokenstore.builder.executors.processes import run_units
@@ -20,12 +20,13 @@ from tokenstore.builder.reading.units import slice_bytes
 from tokenstore.builder.recipe import manifest_fields, side_files
 from tokenstore.builder.result import BuildProgress, Note, Progress
 from tokenstore.builder.schedule import PART_NAME, Schedule, Task, load_schedule
+from tokenstore.builder.stores import Place
 from tokenstore.errors import BadRecordsError, BuildError, counted
 from tokenstore.format.layout import MANIFEST_NAME
 from tokenstore.format.manifest import Manifest
 from tokenstore.format.manifest_file import encode_manifest
 from tokenstore.paths import is_file
-from tokenstore.store.document_files import Columns, Documents
+from tokenstore.store.document_files import Documents
 from tokenstore.store.merging import Merger
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.writing import make_folders, write_atomically
@@ -39,21 +40,21 @@ class GroupBuild:
         job: the build.
         schedule: all units. A unit of a finished group counts as done.
         groups: in order.
-        names: of the splits; [None] for a single store.
+        places: the stores.
     """
 
     job: Job
     schedule: Schedule
     groups: list[Group]
-    names: Sequence[str | None]
+    places: Sequence[Place]
 
     @classmethod
-    def of(cls, job: Job, schedule: Schedule, names: Sequence[str | None]) -> "GroupBuild":
+    def of(cls, job: Job, schedule: Schedule, places: Sequence[Place]) -> "GroupBuild":
         """The groups of `schedule`, which has all units."""
         sizes = [sum(slice_bytes(part, job.files[part.file_number]) for part in unit) for unit in schedule.units]
         folder = job.work.building / "groups"
         groups = groups_of(schedule, ranges_of(sizes, job.options.group_bytes), folder, job.options.dedup != "none")
-        made = cls(job, schedule, groups, names)
+        made = cls(job, schedule, groups, places)
         made._count_finished(groups)
         return made
 
@@ -129,7 +130,7 @@ class GroupBuild:
             self._look_again()
             if any(self.schedule.done[i] is None for i in group.units) or load_counts(group) is not None:
                 return
-        fields = [manifest_fields(job.recipe, name) for name in self.names]
+        fields = [manifest_fields(job.recipe, place) for place in self.places]
         vocab_size, files = job.tokenizer.vocab_size, side_files(job.options, job.tokenizer)
         write_group(group, self.schedule, job.files, job.options, vocab_size, files, fields, duplicates)
 
@@ -169,8 +170,7 @@ class GroupBuild:
             BuildError: a store would have no documents.
             CorruptionError: a group was changed after it was written.
         """
-        tally = Tally(self.job.files, len(folders), rejects)
-        columns = Columns(self.job.options.origins, self.job.options.id_field is not None, self.job.options.keep)
+        tally, columns = Tally(self.job.files, rejects), columns_of(self.job.options)
         with contextlib.ExitStack() as stack:
             joiners = []
             for folder in folders:
@@ -178,8 +178,8 @@ class GroupBuild:
                 joiners.append(stack.enter_context(_Joiner(folder, columns, has_masks(self.job.options), True, note)))
             for group in self.groups:
                 self._join_group(group, joiners, tally)
-            for store, (joiner, name) in enumerate(zip(joiners, self.names, strict=True)):
-                self._finish(joiner, tally, store, name)
+            for store, (joiner, place) in enumerate(zip(joiners, self.places, strict=True)):
+                self._finish(joiner, tally, store, place)
         return tally
 
     def _join_group(self, group: Group, joiners: Sequence["_Joiner"], tally: Tally) -> None:
@@ -192,7 +192,7 @@ class GroupBuild:
                 with open_store(folder.parent) as opened:
                     joiner.add_group(opened, skipped, counts.documents[store].get(first_file, 0))
             for file, number in counts.documents[store].items():
-                tally.documents[store, file] += number
+                tally.of(store)[file] += number
         for file, number in counts.duplicates.items():
             tally.dropped[DROPPED.index("duplicates"), file] += number
         for i in group.units:
@@ -202,10 +202,10 @@ class GroupBuild:
             if tally.num_bad > self.job.options.max_bad:
                 raise BadRecordsError(tally)
 
-    def _finish(self, joiner: "_Joiner", tally: Tally, store: int, name: str | None) -> Manifest:
+    def _finish(self, joiner: "_Joiner", tally: Tally, store: int, place: Place) -> Manifest:
         counts = tally.counts(store)
         if not joiner.shards:
-            what = f"split {name}" if name else "documents"
+            what = f"split {place}" if str(place) else "documents"
             raise BuildError(f"{what}: expected at least one document, found none; no store was written")
         for file, data in side_files(self.job.options, self.job.tokenizer).items():
             joiner.add_data(file, data)
@@ -220,7 +220,7 @@ class GroupBuild:
             shards=tuple(joiner.shards),
             files=dict(sorted(joiner.files.items())),
             counts=counts,
-            **manifest_fields(self.job.recipe, name),
+            **manifest_fields(self.job.recipe, place),
         )
         write_atomically(joiner.folder / MANIFEST_NAME, encode_manifest(manifest), read_only=True)
         return manifest

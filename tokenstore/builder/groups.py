@@ -24,11 +24,14 @@ from tokenstore.builder.options import MOST, BuildOptions
 from tokenstore.builder.part import FILES, Part
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.schedule import PART_NAME, Schedule, Task
+from tokenstore.builder.stores import Place, Writers
 from tokenstore.errors import CorruptionError
 from tokenstore.format.input_lines import InputRow, encode_row
+from tokenstore.format.layout import token_dtype
 from tokenstore.format.manifest import canonical_json
 from tokenstore.store.files import read_bytes
 from tokenstore.store.private import private_folder, publish
+from tokenstore.store.writer import FileWriter
 from tokenstore.store.writing import own_folder, remove, remove_tree, write_atomically
 
 _GROUP_NAME = "group.json"
@@ -117,9 +120,9 @@ def write_group(
     own_folder(group.folder.parent)
     try:
         with private_folder(group.folder) as private:
-            tally = Tally(files, len(fields), BytesIO())
+            tally = Tally(files, BytesIO())
             _write_stores(private, parts, units, tally, options, vocab_size, side_files, fields, first)
-            write_atomically(private / _GROUP_NAME, _encoded(group, tally).encode())
+            write_atomically(private / _GROUP_NAME, _encoded(group, tally, len(fields)).encode())
             _publish(private, group)
     except FileNotFoundError:
         if load_counts(group) is None:  # else another process wrote it meanwhile, and removed the parts
@@ -149,15 +152,21 @@ def _write_stores(
     first: np.ndarray | None,
 ) -> None:
     """One store per split; none for a split without documents here."""
-    writers = [new_writer(folder / str(number), vocab_size, options) for number in range(len(fields))]
+    writers: list[FileWriter] = []
+
+    def new(place: Place) -> FileWriter:
+        writers.append(new_writer(folder / str(len(writers)), vocab_size, options))
+        return writers[-1]
+
     try:
-        assemble(parts, units, tally, replace(options, max_bad=MOST, dedup="none"), writers, None, first)
+        stores = Writers(replace(options, max_bad=MOST, dedup="none"), new)
+        assemble(parts, units, tally, stores, token_dtype(vocab_size), None, first)
         for number, (writer, given) in enumerate(zip(writers, fields, strict=True)):
             if writer.num_documents:
                 for name, data in side_files.items():
                     writer.add_file(name, data)
-                used = np.flatnonzero(tally.documents[number]).tolist()
-                rows = [encode_row(InputRow(tally.files[i].name, int(tally.documents[number, i])), {}) for i in used]
+                used = np.flatnonzero(tally.of(number)).tolist()
+                rows = [encode_row(InputRow(tally.files[i].name, int(tally.of(number)[i])), {}) for i in used]
                 writer.finish(inputs=b"".join(rows), counts=tally.counts(number), **given)
     finally:
         for writer in writers:
@@ -167,8 +176,8 @@ def _write_stores(
             remove_tree(folder / str(number))
 
 
-def _encoded(group: Group, tally: Tally) -> str:
-    documents = [_nonzero(each) for each in tally.documents]
+def _encoded(group: Group, tally: Tally, num_stores: int) -> str:
+    documents = [_nonzero(tally.of(store)) for store in range(num_stores)]
     duplicates = _nonzero(tally.dropped[DROPPED.index("duplicates")])
     return canonical_json({"key": group.key, "documents": documents, "duplicates": duplicates})
 

@@ -23,6 +23,7 @@ from tokenstore.builder.part import FILES, ROW, SUMMARY, Part, load_part
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.reading.units import Unit
 from tokenstore.builder.split import HASH_WORDS
+from tokenstore.builder.stores import check_partitions
 from tokenstore.errors import BuildError
 from tokenstore.store.private import private_folder, publish
 from tokenstore.store.writing import create, remove_tree, sync, write_atomically
@@ -115,6 +116,7 @@ def _write_files(
     note: str,
 ) -> Part:
     num_tokens = 0
+    partitions: dict[str, int] = {}
     checks: Checks | None = getattr(tokenizer, "checks", None)  # of the fast engine
     with contextlib.ExitStack() as stack:
         if checks:
@@ -125,7 +127,8 @@ def _write_files(
             if batch.starts_source:
                 getattr(tokenizer, "start_source", lambda: None)()
             encoded = encode_documents(batch.documents, tokenizer, reader.options)
-            _write(out, encoded, batch)
+            _write(out, encoded, batch, partitions)
+            check_partitions(reader.options, partitions)
             batches.count(batch, encoded)
             num_tokens += encoded.tokens.size
             report(batch.num_bytes, encoded.lengths.size, encoded.tokens.size)
@@ -139,10 +142,10 @@ def _write_files(
             checks.settle()
     slices = batches.summaries()
     num_documents = sum(part.num_documents for part in slices)
-    return Part(folder, num_documents, num_tokens, sizes, slices, note)
+    return Part(folder, num_documents, num_tokens, sizes, slices, tuple(partitions), note)
 
 
-def _write(out: Mapping[str, BinaryIO], encoded: Encoded, batch: Batch) -> None:
+def _write(out: Mapping[str, BinaryIO], encoded: Encoded, batch: Batch, partitions: dict[str, int]) -> None:
     """Append a batch to a part's files.
 
     Not with `ndarray.tofile`: on a full disk it can lose the last few kilobytes without an error.
@@ -155,6 +158,7 @@ def _write(out: Mapping[str, BinaryIO], encoded: Encoded, batch: Batch) -> None:
     rows["slice"] = np.asarray(batch.slices, np.int32)[encoded.kept]
     rows["name_bytes"] = [len(name) for name in names]
     rows["metadata_bytes"] = [len(document.metadata) for document in kept]
+    rows["partition"] = [partitions.setdefault(document.partition, len(partitions)) for document in kept]
     rows["content"] = np.array([document.content for document in kept], np.uint64).reshape(-1, HASH_WORDS)
     out["tokens"].write(encoded.tokens.data)
     out["rows"].write(rows.data)

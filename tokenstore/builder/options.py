@@ -4,10 +4,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from tokenstore.builder.documents.fields import Template
 from tokenstore.builder.documents.loss_spans import TrainOn
 from tokenstore.builder.reading.inputs import format_of, known_formats
 from tokenstore.builder.reading.records import MAX_RECORD_BYTES
-from tokenstore.builder.split import parse_split
+from tokenstore.builder.split import parse_split, sample_bound
 from tokenstore.errors import ConfigError
 
 Records = Literal["text", "tokens", "chat"]
@@ -38,6 +39,7 @@ class BuildOptions:
         vocab_size: Only with the tokenizer `none`: size of the vocabulary; every token id is smaller.
         records: What a record holds: a `text`; `tokens`, a list of token ids; or a `chat`, which is messages, ShareGPT
             conversations, instruction and output, prompt and completion, or question and answer.
+        text: Template for a text made of several fields, such as `{title}\\n\\n{body}`, instead of one field.
         text_field: Field or column that holds the text. `a.b` is field b inside field a.
         stdin_format: Ending that standard input would have as a file, such as `.txt` or `.jsonl.gz`.
         text_endings: Endings of other files to read like .txt, such as `.py`.
@@ -73,6 +75,11 @@ class BuildOptions:
         filter: Your own function, `module:function`. It gets a record, a dict, and returns whether to keep it.
         map: Your own function, `module:function`. It gets a record, a dict, and returns the record to use, or None to drop it.
         dedup: `exact` keeps only the first of equal documents.
+        sample: Keep only a share of the documents, such as `1%`. Their content decides, so equal documents are in or out together.
+        max_total_tokens: Stop before the document that would make the stores larger than this many tokens in total.
+        shuffle_documents: Seed of a random order of the documents. Default: the order of the inputs.
+        partition_by: Field or column by whose value the documents are divided into stores, such as `meta.lang`. Makes a store
+            OUTPUT/VALUE per value; at most 100 values, each of letters, digits, `.`, `_` and `-`.
         split: Names and shares, such as `train=0.99,validation=0.01`. Makes one store per split; equal documents go to the same one.
         max_record_bytes: Length in bytes above which a record is bad.
         max_bad: Bad records allowed; one more fails the build. OUTPUT.tokenstore/rejects.jsonl lists them.
@@ -100,6 +107,7 @@ class BuildOptions:
     tokenizer: str
     vocab_size: int | None = None
     records: Records = "text"
+    text: str | None = None
     text_field: str = "text"
     stdin_format: str = ".jsonl"
     text_endings: tuple[str, ...] = ()
@@ -125,6 +133,10 @@ class BuildOptions:
     filter: str | None = None
     map: str | None = None
     dedup: Dedup = "none"
+    sample: str | None = None
+    max_total_tokens: int | None = None
+    shuffle_documents: int | None = None
+    partition_by: str | None = None
     split: str | None = None
     max_record_bytes: int = MAX_RECORD_BYTES
     max_bad: int = 0
@@ -152,8 +164,22 @@ class BuildOptions:
         try:
             if self.split is not None:
                 parse_split(self.split)
+            sample_bound(self.sample)
+            if self.text is not None:
+                Template(self.text)
         except ConfigError as error:
             wrong.append(str(error))
+        in_order = [
+            name
+            for name in ("partition_by", "shuffle_documents", "max_total_tokens")
+            if getattr(self, name) is not None
+        ]
+        if self.group_bytes and in_order:
+            wrong.append(
+                f"group_bytes: not together with {' and '.join(in_order)}, which need all documents at once; omit one"
+            )
+        if self.text is not None and self.text_field != "text":
+            wrong.append(f"text: expected no text_field beside it, found {self.text_field!r}; use one of the two")
         if wrong:
             raise ConfigError("; ".join(wrong))
 
@@ -167,6 +193,7 @@ class BuildOptions:
             "max_tokens": 1,
             "max_record_bytes": 1,
             "vocab_size": 1,
+            "max_total_tokens": 1,
         }
         values = {name: getattr(self, name) for name in lows}
         wrong = [
@@ -188,6 +215,7 @@ class BuildOptions:
     def _wrong_together(self) -> list[str]:
         defaults = {
             "mask_field": ("tokens", None),
+            "text": ("text", None),
             "chat_template": ("chat", None),
             "chat_date": ("chat", None),
             "train_on": ("chat", "assistant"),
@@ -216,7 +244,7 @@ class BuildOptions:
 
 
 MOST = 1 << 50  # upper limit of every number, as C libraries do not take all of Python's
-_FIELDS = ("text_field", "tokens_field", "mask_field", "id_field", "filter", "map", "chat_template")
+_FIELDS = ("text_field", "partition_by", "tokens_field", "mask_field", "id_field", "filter", "map", "chat_template")
 _CHOICES: dict[str, Any] = {
     "records": Records,
     "document_start": DocumentStart,

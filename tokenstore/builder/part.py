@@ -31,7 +31,7 @@ from tokenstore.builder.options import BuildOptions, InputIdentity
 from tokenstore.builder.reading.checksums import block_hashes, checksum_of_blocks, hashes_bytes
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.reading.units import Slice, Unit, slice_bytes
-from tokenstore.builder.split import HASH_WORDS
+from tokenstore.builder.split import HASH_WORDS, is_partition_name
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.format.manifest import canonical_json
 from tokenstore.store.files import read_bytes
@@ -40,7 +40,7 @@ FILES = ("tokens", "mask", "names", "metadata", "rows", "bad")
 SUMMARY = "summary.json"
 _BLOCK_DOCUMENTS, _BLOCK_TOKENS = 1 << 16, 1 << 22  # parts are read in blocks that exceed neither
 # A document in a part: tokens, record number within its slice, slice within the unit, bytes of its id and of its metadata, hash
-# of its content
+# of its content, which of the part's partitions
 ROW = np.dtype(
     [
         ("length", "<i8"),
@@ -49,6 +49,7 @@ ROW = np.dtype(
         ("name_bytes", "<i4"),
         ("metadata_bytes", "<i4"),
         ("content", "<u8", HASH_WORDS),
+        ("partition", "<i4"),
     ]
 )
 _SUMMARY_BYTES, _SLICE_BYTES = (
@@ -98,6 +99,7 @@ class Part:
         num_documents, num_tokens: of all its slices.
         sizes: bytes of each file, in the order of `FILES`.
         slices: a summary per slice of the unit that was read.
+        partitions: the names of the partitions of its documents, in the order of their first documents.
         note: why the part was tokenized a second time; "" if it was not.
     """
 
@@ -106,6 +108,7 @@ class Part:
     num_tokens: int
     sizes: tuple[int, ...]
     slices: tuple[SliceSummary, ...]
+    partitions: tuple[str, ...] = ()
     note: str = ""
 
     @property
@@ -146,9 +149,13 @@ class Part:
             while (block := np.fromfile(rows, ROW, _BLOCK_DOCUMENTS)).size:
                 least = min(
                     block["length"].min() - 1,
-                    *(block[name].min() for name in ("name_bytes", "metadata_bytes", "slice")),
+                    *(block[name].min() for name in ("name_bytes", "metadata_bytes", "slice", "partition")),
                 )
-                if least < 0 or block["slice"].max() >= len(self.slices):
+                if (
+                    least < 0
+                    or block["slice"].max() >= len(self.slices)
+                    or block["partition"].max() >= len(self.partitions)
+                ):
                     self._damaged("rows")
                 yield block
 
@@ -250,7 +257,10 @@ def _load(folder: Path, key: str, most: int, names: Sequence[str]) -> Part | Non
         if [each.st_size for each in found] != [sizes[FILES.index(name)] for name in names]:
             return None
         slices = tuple(SliceSummary(*part) for part in summary.pop("slices"))
-        part = Part(folder, slices=slices, sizes=sizes, **summary)
+        partitions = tuple(summary.pop("partitions"))
+        if not all(name == "" or is_partition_name(name) for name in partitions):
+            return None
+        part = Part(folder, slices=slices, sizes=sizes, partitions=partitions, **summary)
     except (TokenStoreError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return part if all(S_ISREG(each.st_mode) for each in found) else None

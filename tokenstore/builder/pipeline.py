@@ -23,17 +23,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tokenstore.builder.assemble import Tally, assemble, finish, new_writer, splits_of, store_folders
+from tokenstore.builder.assemble import Tally, assemble, finish, new_writer
 from tokenstore.builder.documents.convert import DocumentReader
 from tokenstore.builder.documents.encode import special_ids
 from tokenstore.builder.executors.processes import run_units
+from tokenstore.builder.finished import check_same, finished, result_at_output
 from tokenstore.builder.group_build import GroupBuild
 from tokenstore.builder.groups import owners_of
 from tokenstore.builder.hub import with_local_files
 from tokenstore.builder.job import Job, prepare, resolved_output
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import part_key
-from tokenstore.builder.reading.checksums import KnownChecksums, changed
+from tokenstore.builder.reading.checksums import KnownChecksums
 from tokenstore.builder.reading.inputs import STANDARD_INPUT
 from tokenstore.builder.reading.units import cut_units, group_unit_bytes
 from tokenstore.builder.recipe import (
@@ -43,8 +44,8 @@ from tokenstore.builder.recipe import (
 )
 from tokenstore.builder.remote_output import is_there as is_complete
 from tokenstore.builder.remote_output import location_of, result_at, send, urls_of, with_scratch
-from tokenstore.builder.replacing import NO_STORE, check_replaceable, commit, is_free
-from tokenstore.builder.result import BuildResult, Note, Progress, result_of
+from tokenstore.builder.replacing import check_replaceable, commit
+from tokenstore.builder.result import BuildResult, Note, Progress
 from tokenstore.builder.resume import (
     REJECTS_PART,
     check_recipe,
@@ -56,15 +57,13 @@ from tokenstore.builder.resume import (
 )
 from tokenstore.builder.schedule import Schedule, Task, load_schedule, missing_message
 from tokenstore.builder.spool import spool_folder, spooled_input
-from tokenstore.errors import BadRecordsError, BuildError, ConfigError, FormatError, counted
-from tokenstore.format.differences import describe, differences
-from tokenstore.format.layout import INPUTS_NAME
+from tokenstore.builder.stores import Place, Writers, places_of
+from tokenstore.errors import BadRecordsError, BuildError, ConfigError, counted
+from tokenstore.format.layout import token_dtype
 from tokenstore.paths import is_there
 from tokenstore.store.files import free_bytes
-from tokenstore.store.input_list import checked_rows
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.private import remove_abandoned
-from tokenstore.store.reader import open_store
 from tokenstore.store.remote.location import Location
 from tokenstore.store.work import exclusive_work
 from tokenstore.store.writer import FileWriter
@@ -115,9 +114,14 @@ def _build_at(
     place: Location, options: BuildOptions, progress: Progress, note: Note, complete: bool, records: _Records
 ) -> BuildResult:
     """Build in a scratch folder and upload, unless the same command has done so."""
-    scratch, names = with_scratch(options, place), names_of(options)
+    if options.partition_by is not None:
+        raise ConfigError(
+            f"partition_by: not with an output at a URL ({place.url}); build into a folder, and copy the stores"
+        )
+    scratch, stores = with_scratch(options, place), places_of(options, None)
+    names = [each.split for each in stores]
     if not options.overwrite and STANDARD_INPUT not in options.inputs and is_complete(place, names):
-        check_same(prepare(scratch, resolved_output(scratch), None, note), urls_of(place, names))
+        check_same(prepare(scratch, resolved_output(scratch), None, note), stores, urls_of(place, names))
         return result_at(place, names, was_there=True)
     made = _build_here(replace(scratch, overwrite=False), progress, note, complete, records)
     with resumable(Path(made.path)):
@@ -156,19 +160,26 @@ def _build(job: Job, progress: Progress, note: Note, complete: bool) -> BuildRes
     remove_abandoned(job.work.building / "parts")
     remove_tree(working)
     new_folder(working)
-    folders = store_folders(working / "made", job.options)
     if job.options.group_bytes:
-        tally = _join(job, folders, progress, note, complete)
+        places = places_of(job.options, None)
+        tally = _join(job, [place.below(working / "made") for place in places], progress, note, complete)
+        partitions = None
     else:
-        tally = _assemble(job, folders, progress, note, complete)
-    for folder in folders:
-        write_length_index(folder)
+        tally, places, partitions = _assemble(job, working / "made", progress, note, complete)
+    for place in places:
+        write_length_index(place.below(working / "made"))
     # Before the commit: once there is a store, the same command changes nothing, so the list would never appear
     rejects = publish_rejects(job.work, job.rejects)
     commit(working / "made", job.output, note)
     keep_checksums(job, tally)
     tidy([job.work.building, spool_folder(job.work)], note)
-    return _result(job, rejects, was_there=False)
+    return result_at_output(job, partitions, rejects, was_there=False)
+
+
+def note_empty_columns(writer: FileWriter, note: Note) -> None:
+    """Tell the user of fields to keep that no document has, as their names may be wrong."""
+    if empty := writer.empty_columns():
+        note(f"no document has a value of {', '.join(map(repr, empty))}; check the names after --keep")
 
 
 def _join(job: Job, folders: Sequence[Path], progress: Progress, note: Note, complete: bool) -> Tally:
@@ -189,7 +200,7 @@ def _join(job: Job, folders: Sequence[Path], progress: Progress, note: Note, com
 
 def group_build(job: Job) -> GroupBuild:
     """The groups of a build in its work folder, and what of them is done."""
-    return GroupBuild.of(job, schedule_of(job), names_of(job.options))
+    return GroupBuild.of(job, schedule_of(job), places_of(job.options, None))
 
 
 def _check_complete(job: Job, build: GroupBuild) -> None:
@@ -202,17 +213,25 @@ def _check_complete(job: Job, build: GroupBuild) -> None:
         raise BuildError(f"{what}; run all {counted(last, 'task')} again, as a build with --dedup takes several runs")
 
 
-def _assemble(job: Job, folders: Sequence[Path], progress: Progress, note: Note, complete: bool) -> Tally:
-    """Make the missing parts, and write the stores from all of them."""
-    names = names_of(job.options)
+def _assemble(
+    job: Job, folder: Path, progress: Progress, note: Note, complete: bool
+) -> tuple[Tally, list[Place], list[str] | None]:
+    """Make the missing parts, and write the stores from all of them; returns the stores and the names of their partitions."""
     with contextlib.ExitStack() as stack:
-        writers = [stack.enter_context(new_writer(folder, job.tokenizer.vocab_size, job.options)) for folder in folders]
+
+        def new(place: Place) -> FileWriter:
+            return stack.enter_context(new_writer(place.below(folder), job.tokenizer.vocab_size, job.options))
+
+        writers = Writers(job.options, new)
         tally = fill(job, writers, progress, note, complete)
-        for store, (name, writer) in enumerate(zip(names, writers, strict=True)):
+        for store, place, writer in writers.sorted():
             for file, data in side_files(job.options, job.tokenizer).items():
                 writer.add_file(file, data)
-            finish(writer, tally, store, name, manifest_fields(job.recipe, name))
-    return tally
+            note_empty_columns(writer, note)
+            finish(writer, tally, store, place, manifest_fields(job.recipe, place, writers.partitions))
+    if not writers.writers:
+        raise BuildError("documents: expected at least one, found none; no store was written")
+    return tally, [place for _, place, _ in writers.sorted()], writers.partitions
 
 
 def keep_checksums(job: Job, tally: Tally) -> None:
@@ -257,8 +276,8 @@ def schedule_of(job: Job, task: Task | None = None) -> Schedule:
     return load_schedule(units, keys, job.work.building / "parts", job.files)
 
 
-def fill(job: Job, writers: Sequence[FileWriter], progress: Progress, note: Note, complete: bool = False) -> Tally:
-    """Make the missing parts and append all documents to `writers`, one per split.
+def fill(job: Job, writers: Writers, progress: Progress, note: Note, complete: bool = False) -> Tally:
+    """Make the missing parts and write all documents to their stores.
 
     Raises:
         BadRecordsError: more bad records than allowed; the rejects file lists them.
@@ -269,12 +288,15 @@ def fill(job: Job, writers: Sequence[FileWriter], progress: Progress, note: Note
         raise BuildError(missing_message(schedule, last_number_of_tasks(job.work)))
     if len(schedule.missing) < len(schedule.units) and not complete:
         note(f"resuming: {len(schedule.units) - len(schedule.missing)} of {len(schedule.units)} parts are done")
+    scratch = job.work.building / "scratch"
+    remove_tree(scratch)
+    new_folder(scratch)
     with create_again(job.work.building / REJECTS_PART) as rejects:
-        tally = Tally(job.files, len(writers), rejects)
+        tally = Tally(job.files, rejects)
         made = run_units(job.options, job.entry, job.files, schedule, job.tokenizer, progress, note)
         try:
             with contextlib.closing(made) as parts:  # ends the workers if assembling fails
-                assemble(parts, schedule.units, tally, job.options, writers, job.work.building / "dedup")
+                assemble(parts, schedule.units, tally, writers, token_dtype(job.tokenizer.vocab_size), scratch)
             sync(rejects)
         except BadRecordsError:
             sync(rejects)
@@ -289,66 +311,6 @@ def _fail_bad(job: Job, tally: Tally) -> None:
         f" of {first['file']}: {first['reason']} (all found so far are listed in {path}); fix them, or allow more with"
         " --max-bad. No store was written; finished work is kept, and the same command resumes"
     ) from None
-
-
-def finished(job: Job) -> BuildResult | None:
-    """The store at the output if the same command made it, None if there is nothing, ConfigError for anything else."""
-    if is_free(job.output):
-        return None
-    folders = store_folders(job.output, job.options)
-    check_same(job, folders)
-    for folder in folders:
-        write_length_index(folder)  # stores of older versions have no length index
-    return _result(job, job.rejects if is_there(job.rejects) else None, was_there=True)
-
-
-def check_same(job: Job, places: Sequence[Path | str]) -> None:
-    """ConfigError unless the stores in these folders or at these URLs, one per split, are those that `job` makes."""
-    for name, place in zip(names_of(job.options), places, strict=True):
-        try:
-            with open_store(place) as store:
-                manifest = store.manifest
-                store.inputs()  # fetches them from a URL
-                rows = [row for _, row in checked_rows(store.file(INPUTS_NAME), store.entry(INPUTS_NAME), len(store))]
-        except FormatError as error:
-            raise ConfigError(NO_STORE.format(job.output)) from error
-        old: dict[str, Any] = {
-            "options": manifest.options,
-            "tokenizer": vars(manifest.tokenizer),
-            "package_versions": manifest.package_versions,
-        }
-        old["inputs"] = [[row.file, row.num_bytes] for row in rows]
-        recorded = {row.file: row.checksum for row in rows}
-        fields = manifest_fields(job.recipe, name)
-        new = {
-            "options": fields["options"],
-            "tokenizer": job.recipe["tokenizer"],
-            "package_versions": job.recipe["package_versions"],
-        }
-        new["inputs"] = [[file.name, file.num_bytes] for file in job.files]
-        if different := describe(differences(old, new)):
-            raise ConfigError(
-                f"output: {place} holds a store that was built from other inputs or with other options: {different};"
-                " use --overwrite or another output, or `tokenstore append` to add inputs"
-            )
-    known = KnownChecksums(job.work)
-    if others := changed(known, job.files, recorded):  # the same for all splits
-        raise ConfigError(
-            f"input: {others[0].path} changed since the store was built: same size, other bytes"
-            f" ({len(others)} of {counted(len(job.files), 'input')} changed; {job.output}); use --overwrite to build"
-            " again, or another output"
-        )
-    known.keep()
-
-
-def names_of(options: BuildOptions) -> list[str | None]:
-    """The names of the splits; [None] for a single store."""
-    return [split.name for split in splits_of(options)] or [None]
-
-
-def _result(job: Job, rejects: Path | None, was_there: bool) -> BuildResult:
-    stores = [(folder, None) for folder in store_folders(job.output, job.options)]
-    return result_of(job.output, stores, rejects, was_there)
 
 
 @contextmanager

@@ -86,6 +86,9 @@ def preview_build(options: BuildOptions) -> BuildPreview:
     estimator = Estimator(tokenizer, reader)
     expected = [_checked(ending, estimator.estimate(each)) for ending, each in alike.items()]
     documents, tokens = (round(sum(each)) for each in zip(*((x.documents, x.tokens) for x in expected), strict=True))
+    if options.max_total_tokens is not None and tokens > options.max_total_tokens:
+        documents = documents * options.max_total_tokens // tokens
+        tokens = options.max_total_tokens
     errors = sum((each.error * each.tokens) ** 2 for each in expected) ** 0.5
     dtype = token_dtype(tokenizer.vocab_size)
     store_bytes = tokens * dtype.itemsize + boundaries_bytes(documents, tokens) + length_index_numbers_bytes(documents)

@@ -16,6 +16,7 @@ from tokenstore.builder.options import APART, BuildOptions
 from tokenstore.builder.reading.inputs import TABLES, InputFile
 from tokenstore.builder.reading.records import SliceReader
 from tokenstore.builder.reading.units import Slice
+from tokenstore.builder.stores import Place
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.format.differences import describe, differences
 from tokenstore.format.manifest import TokenizerEntry, canonical_json
@@ -236,12 +237,18 @@ def side_files(options: BuildOptions, tokenizer: Tokenizer) -> dict[str, bytes]:
     return files
 
 
-def manifest_fields(recipe: dict[str, Any], split: str | None) -> dict[str, Any]:
-    """The fields that a recipe decides in the manifest of a store, or in that of its split named `split`."""
-    options = recipe["options"]
+def manifest_fields(
+    recipe: dict[str, Any], place: Place | None = None, partitions: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """The fields that a recipe decides in the manifest of one of its stores; `partitions` are those of the whole build."""
+    options = dict(recipe["options"])
+    if place is not None and place.split is not None:
+        options["split_name"] = place.split
+    if place is not None and place.partition is not None:
+        options |= {"partition_name": place.partition, "partitions": list(partitions or ())}
     return {
-        "ends_with_eos": options["eos"],
+        "ends_with_eos": recipe["options"]["eos"],
         "tokenizer": TokenizerEntry(**recipe["tokenizer"]),
-        "options": {**options, "split_name": split} if split else options,
+        "options": options,
         "package_versions": recipe["package_versions"],
     }

@@ -30,7 +30,7 @@ def check_replaceable(output: Path) -> None:
     """
     if is_free(output):
         return
-    stores = [output] if _listed(output) is not None else sorted(output.iterdir())
+    stores = _stores_in(output)
     if any(_listed(store) is None for store in stores):
         raise ConfigError(NO_STORE.format(output))
     if others := _others(stores):
@@ -40,6 +40,17 @@ def check_replaceable(output: Path) -> None:
             f" {'is' if len(others) == 1 else 'are'} not part of the store ({shown}); --overwrite removes a whole store and"
             " nothing else: move them away, or choose another output"
         )
+
+
+def _stores_in(output: Path) -> list[Path]:
+    """The store at `output`; or what is in it: the stores of splits or partitions, or of the splits of partitions."""
+    if _listed(output) is not None:
+        return [output]
+    found: list[Path] = []
+    for path in sorted(output.iterdir()):
+        is_group = _listed(path) is None and is_folder(path) and not path.is_symlink()
+        found += sorted(path.iterdir()) if is_group else [path]
+    return found
 
 
 def commit(made: Path, output: Path, note: Note) -> None:

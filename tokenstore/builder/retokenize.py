@@ -91,9 +91,12 @@ def _compare_all(
     for file in files:
         alike[file.path.name, file.num_bytes].append(file)
     rows = checked_rows(store.file(INPUTS_NAME), store.entry(INPUTS_NAME), len(store), store.allow_links)
+    order = _by_input(store)
     for first, row in rows:
-        documents = range(first, first + row.documents)
-        if not documents:
+        documents = (
+            range(len(store))[first : first + row.documents] if order is None else order[first : first + row.documents]
+        )
+        if not row.documents:
             continue
         may_be_it = _that_may_be(row, alike)
         if not may_be_it:
@@ -101,9 +104,18 @@ def _compare_all(
             yield Finding(INPUTS_NAME, "inputs", rule, "no such file among the inputs given")
             continue
         wanted = documents[:: round(1 / max(share, _LEAST_SHARE))]
+        wanted = wanted if isinstance(wanted, range) else wanted.tolist()
         findings = (list(_compare(store, file, row, wanted, reader, tokenizer)) for file in may_be_it)
         yield from _least(findings)
         progress(row.num_bytes or 0, total)
+
+
+def _by_input(store: Store) -> np.ndarray | None:
+    """int64[documents]: their numbers by input and record; None if they are in this order already."""
+    if not store.manifest.has_document_inputs:
+        return None
+    order: np.ndarray = np.lexsort((store.origins(), store.document_inputs()))
+    return order
 
 
 def _that_may_be(row: InputRow, alike: dict[tuple[str, int | None], list[InputFile]]) -> list[InputFile]:

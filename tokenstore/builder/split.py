@@ -8,6 +8,7 @@ import xxhash
 
 from tokenstore.errors import ConfigError
 from tokenstore.format.layout import is_plain_name
+from tokenstore.store.work import WORK_SUFFIX
 
 HASH_WORDS = 2  # uint64 each: xxh3-128
 MAX_SPLITS = 256  # a split's number is one byte
@@ -59,6 +60,35 @@ def _share(text: str) -> Decimal | None:
     exponent = value.as_tuple().exponent  # a letter if the value is not finite
     exact = isinstance(exponent, int) and 0 < value <= 1 and exponent >= -_MOST_DIGITS
     return value if exact else None
+
+
+def sample_bound(share: str | None) -> int:
+    """The bound below which the second word of a document's hash must be for it to be in a sample; 2**64 for all.
+
+    The first word decides about splits, so a sample has the same shares in every split. A larger sample contains a smaller one.
+
+    Raises:
+        ConfigError: the share is not a number above 0 and at most 1, or such a percentage.
+    """
+    if share is None:
+        return 1 << 64
+    is_percentage = share.endswith("%")
+    value = _share(share.removesuffix("%").strip()) if not is_percentage else _percentage(share[:-1])
+    if value is None:
+        raise ConfigError(f"sample: expected a share such as 1% or 0.01, above 0 and at most 100%, found {share!r}")
+    return int(value * (1 << 64))
+
+
+def _percentage(text: str) -> Decimal | None:
+    try:
+        return _share(str(Decimal(text.strip()).scaleb(-2)))
+    except (InvalidOperation, ValueError):
+        return None
+
+
+def is_partition_name(name: str) -> bool:
+    """Whether a value can be the name of a store's folder."""
+    return is_plain_name(name) and not name.endswith(WORK_SUFFIX)
 
 
 def content_hash(content: bytes) -> tuple[int, int]:

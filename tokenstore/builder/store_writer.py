@@ -9,8 +9,9 @@ from typing import Any, Self, TypedDict, Unpack, cast
 
 import numpy as np
 
-from tokenstore.builder.documents.convert import Document, DocumentReader, encoded_metadata
+from tokenstore.builder.documents.convert import Document, DocumentReader
 from tokenstore.builder.documents.encode import Encoded, encode_documents, special_ids
+from tokenstore.builder.documents.fields import encoded_metadata
 from tokenstore.builder.hub import local_tokenizer
 from tokenstore.builder.options import BuildOptions, DocumentStart, Engine, SpecialText
 from tokenstore.builder.reading.records import Bad
@@ -301,7 +302,7 @@ class StoreWriter:
         files.finish(
             inputs=encode_row(InputRow(INPUT_NAME, files.num_documents), {}),
             counts={"documents": files.num_documents, **self.dropped},
-            **manifest_fields(recipe, None),
+            **manifest_fields(recipe),
         )
         write_length_index(files.folder)
         commit(files.folder, self.path, lambda text: None)

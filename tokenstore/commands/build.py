@@ -50,10 +50,11 @@ def _place(_: type, tokens: tuple[Token, ...]) -> Path | str:
 
 
 _GROUPS = {  # the options of each group of --help; those in none are at the top
-    "Records": "records text_field stdin_format text_endings tokens_field mask_field id_field keep origins",
+    "Records": "records text text_field stdin_format text_endings tokens_field mask_field id_field keep origins",
     "Conversations (--records chat)": "chat_template chat_date train_on",
+    "Stores": "partition_by split shuffle_documents",
     "Tokens": "vocab_size eos eos_token document_start special_text add_special_tokens engine pattern special_tokens",
-    "Selecting documents": "filter map keep_empty min_tokens max_tokens dedup split",
+    "Selecting documents": "filter map keep_empty min_tokens max_tokens dedup sample max_total_tokens",
     "Bad records": "max_record_bytes max_bad",
     "Running": "workers overwrite break_lock dry_run as_json",
     "Running as many processes": "task finish executor group_bytes input_identity scratch",
@@ -157,6 +158,9 @@ def build(
     tokenstore build chats.jsonl -o stores/sft --tokenizer tokenizer.json --records chat --chat-template llama3
     zcat crawl/*.gz | my-filter | tokenstore build - -o stores/web --tokenizer tokenizer.json
     tokenstore build web.jsonl -o stores/web --tokenizer tokenizer.json --keep meta.url,meta.score
+    tokenstore build web.jsonl -o stores/web --tokenizer tokenizer.json --text '{title}\\n\\n{body}' --sample 1%
+    tokenstore build web.jsonl -o stores/by-language --tokenizer tokenizer.json --partition-by meta.lang
+    tokenstore build crawl/ -o stores/crawl --tokenizer tokenizer.json --shuffle-documents 1 --max-total-tokens 10_000_000_000
     tokenstore build web.jsonl -o stores/web --tokenizer tokenizer.json --dry-run
     tokenstore build data/ -o stores/web --tokenizer tokenizer.json --task 3/8
     tokenstore build data/ -o stores/web --tokenizer tokenizer.json --finish

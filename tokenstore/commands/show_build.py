@@ -56,6 +56,7 @@ def _size(num_bytes: float) -> str:
 _WHY = {
     "empty": "without text",
     "filtered": "removed by --filter or --map",
+    "not sampled": "not in the sample",
     "short": "shorter than --min-tokens",
     "long": "longer than --max-tokens",
     "duplicates": "equal to an earlier one",
@@ -77,7 +78,7 @@ def print_result(result: BuildResult, seconds: float) -> None:
         ("end of text", f"{result.eos_token!r} ({result.eos_id})" if result.eos_id is not None else "none appended"),
         *[
             (
-                f"  {str(part.path).rpartition('/')[2]}",
+                f"  {str(part.path).removeprefix(str(result.path)).strip('/')}",
                 f"{counted(part.num_documents, 'document')}, {counted(part.num_tokens, 'token')}, digest {part.digest}",
             )
             for part in result.splits

@@ -1,32 +1,28 @@
 """Record -> document: applies the user's functions, then reads the record as a text, as tokens or as a conversation."""
 
 import dataclasses
-import re
 import reprlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenstore.builder.documents.fields import Template, checked_text, encoded_metadata, field, kind_of, optional_field
 from tokenstore.builder.documents.hooks import Hook, load_hook
 from tokenstore.builder.options import BuildOptions
-from tokenstore.builder.reading.records import Bad, Reading, Row, decoded
-from tokenstore.builder.split import content_hash
+from tokenstore.builder.reading.records import Bad, Reading, Row
+from tokenstore.builder.split import content_hash, is_partition_name, sample_bound
 from tokenstore.errors import BuildError
-from tokenstore.format.layout import MAX_ID_BYTES, MAX_METADATA_BYTES
+from tokenstore.format.layout import MAX_ID_BYTES
 from tokenstore.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from tokenstore.builder.documents.loss_spans import Renderer
 
-_SHOWN, _SHOWN_NAME, _MOST_NAMES = 200, 40, 8
+_SHOWN = 200
 _IGNORED_LABEL = -100
-_INDEX, _IS_INDEX = re.compile(r"\[(-?[0-9]{1,9})\]"), re.compile(r"-?[0-9]{1,9}")
-FILTERED = "filtered"  # why the options drop a record
-_ABSENT = object()
+FILTERED, NOT_SAMPLED = "filtered", "not sampled"  # why the options drop a record
 _NO_IDS = np.empty(0, np.int64)
 
 
@@ -42,6 +38,7 @@ class Document:
         name: the record's own id; "" if it has none.
         content: hash of the content, two uint64 words; zeros if no option needs it.
         metadata: the JSON list of the fields to keep; b"" if there are none.
+        partition: the value that says which store it belongs to; "" if there is only one.
     """
 
     text: str = ""
@@ -51,6 +48,7 @@ class Document:
     name: str = ""
     content: tuple[int, int] = (0, 0)
     metadata: bytes = b""
+    partition: str = ""
 
     @property
     def size(self) -> int:
@@ -76,12 +74,14 @@ class DocumentReader:
         self.refused = tokenizer.special_tokens if options.special_text == "error" else ()
         self.keep = load_hook(options.filter) if options.filter else None
         self.change = load_hook(options.map) if options.map else None
-        self.hashed = options.split is not None or options.dedup != "none"
+        self.hashed = options.split is not None or options.dedup != "none" or options.sample is not None
+        self._sample = sample_bound(options.sample)
+        self.template = Template(options.text) if options.text is not None else None
         if options.records == "chat":
             self.renderer = renderer_of(options, tokenizer)
 
     def document(self, row: Row, of_table: bool = False) -> Document | Bad | str:
-        """The document of a row, Bad if the row is wrong, or the reason why the options drop it: "filtered".
+        """The document of a row, Bad if the row is wrong, or the reason why the options drop it: FILTERED or NOT_SAMPLED.
 
         With `of_table`, fields that are None count as missing, as every row of a table has every field.
 
@@ -103,7 +103,8 @@ class DocumentReader:
             text = f"{type(error).__name__} in the filter or map: {error}"[:_SHOWN]
             return Bad(text.encode("utf-8", "replace").decode(), _start(row))  # a lone surrogate cannot be printed
         try:
-            return self._kept(row, self._content(row, self._name(row), of_table))
+            found = self._content(row, self._name(row), of_table)
+            return self._kept(row, found) if found.content[1] < self._sample else NOT_SAMPLED
         except ValueError as error:
             return Bad(str(error), _start(row))
 
@@ -113,11 +114,20 @@ class DocumentReader:
         return self._text(row, name) if self.options.records == "text" else self._tokens(row, name)
 
     def _kept(self, row: Row, document: Document) -> Document:
-        """The document with the fields to keep. A field that the record lacks is null."""
-        if not self.options.keep:
+        """The document with the fields to keep, null where the record lacks one, and the value of its partition."""
+        options = self.options
+        if options.keep:
+            document = replace(
+                document, metadata=encoded_metadata([optional_field(row, name) for name in options.keep])
+            )
+        if options.partition_by is None:
             return document
-        values = [optional_field(row, name) for name in self.options.keep]
-        return replace(document, metadata=encoded_metadata(values))
+        value = field(row, options.partition_by)
+        name = str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+        if not isinstance(name, str) or not is_partition_name(name):
+            rule = "1 to 100 letters, digits, '.', '_' or '-'"
+            raise ValueError(f"field {options.partition_by!r}: expected a name of {rule}, found {str(value)[:40]!r}")
+        return replace(document, partition=name)
 
     def _name(self, row: Row) -> str:
         if self.options.id_field is None:
@@ -125,13 +135,16 @@ class DocumentReader:
         value = field(row, self.options.id_field)
         if isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
-        text = _checked_text(value, self.options.id_field)
+        text = checked_text(value, self.options.id_field)
         if len(text.encode()) > MAX_ID_BYTES:
             raise ValueError(f"field {self.options.id_field!r}: expected at most {MAX_ID_BYTES} bytes, found more")
         return text
 
     def _text(self, row: Row, name: str) -> Document:
-        text = _checked_text(field(row, self.options.text_field), self.options.text_field)
+        if self.template is not None:
+            text = self.template.render(row)
+        else:
+            text = checked_text(field(row, self.options.text_field), self.options.text_field)
         if len(text) > self.options.max_record_bytes:  # of a table: other readers reject long records themselves
             raise ValueError(f"longer than {self.options.max_record_bytes} bytes; --max-record-size allows more")
         for token in self.refused:
@@ -194,8 +207,11 @@ def reading(options: BuildOptions) -> Reading:
     """What to read of each record: the columns that the options name; all for conversations and the user's functions."""
     columns: tuple[str, ...] | None = None
     if options.records != "chat" and options.filter is None and options.map is None:
-        wanted = [options.text_field] if options.records == "text" else [options.tokens_field, options.mask_field]
-        columns = tuple(dict.fromkeys(name for name in (*wanted, options.id_field, *options.keep) if name))
+        wanted: list[str | None] = [options.tokens_field, options.mask_field]
+        if options.records == "text":
+            wanted = [options.text_field] if options.text is None else [*Template(options.text).fields]
+        wanted += [options.id_field, options.partition_by, *options.keep]
+        columns = tuple(dict.fromkeys(name for name in wanted if name))
     return Reading(columns, options.text_field, options.text_endings, options.max_record_bytes)
 
 
@@ -203,96 +219,6 @@ def find_mask_field(rows: Iterable[tuple[int, Row | Bad]]) -> str | None:
     """`loss_mask` or `labels`, if the first good row has that field."""
     row = next((row for _, row in rows if not isinstance(row, Bad)), {})
     return next((name for name in ("loss_mask", "labels") if row.get(name) is not None), None)
-
-
-def optional_field(row: Row, name: str) -> Any:
-    """Like `field`, but None if there is no such field."""
-    try:
-        return field(row, name)
-    except ValueError:
-        return None
-
-
-def encoded_metadata(values: Sequence[Any]) -> bytes:
-    """The JSON list of the fields to keep of a document. Times are ISO 8601 texts; other objects are their text.
-
-    Raises:
-        ValueError: it has more than MAX_METADATA_BYTES bytes, or holds text that is not Unicode or objects nested too deeply.
-    """
-    import orjson
-
-    try:
-        found = orjson.dumps(values, default=_text_of, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
-    except (orjson.JSONEncodeError, UnicodeError) as error:
-        raise ValueError(f"metadata: {error}") from error
-    if len(found) > MAX_METADATA_BYTES:
-        raise ValueError(
-            f"metadata: expected at most {MAX_METADATA_BYTES} bytes, found {len(found)}; keep shorter fields"
-        )
-    return found
-
-
-def _text_of(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
-def field(row: Row, name: str) -> Any:
-    """The value of a field: by its name or else its path.
-
-    `a.b` is field b inside field a; `a[0].b`, or `a.0.b`, is field b of the first item of the list a, and `a[-1]` its last item.
-
-    Raises:
-        ValueError: there is no such field; the message lists those there are.
-    """
-    value = row.get(name, _ABSENT)
-    if value is not _ABSENT:
-        return value
-    value, above = row, "the record"
-    for part in path_of(name):
-        if value is None:
-            return None  # a field inside null is null
-        if isinstance(value, list) and _IS_INDEX.fullmatch(part):
-            if not -len(value) <= int(part) < len(value):
-                raise ValueError(f"no field {name!r}; {above} has {len(value)} items")
-            value = value[int(part)]
-        elif isinstance(value, dict) and part in value:
-            value = value[part]
-        else:
-            raise ValueError(f"no field {name!r}; {above} has {_fields_of(value)}")
-        above = repr(part)
-    return value
-
-
-@cache
-def path_of(name: str) -> tuple[str, ...]:
-    """The parts of a path: a.b[0] is ("a", "b", "0")."""
-    return tuple(_INDEX.sub(r".\1", name).split("."))
-
-
-def _fields_of(value: Any) -> str:
-    """Names of the fields of `value`, for messages."""
-    if not isinstance(value, dict):
-        return f"no fields, it is {_kind(value)}"
-    names = [repr(str(name))[:_SHOWN_NAME] for name in islice(value, _MOST_NAMES)]
-    more = f" and {len(value) - len(names)} more" if len(value) > len(names) else ""
-    return (", ".join(names) or "none") + more
-
-
-def _checked_text(value: Any, name: str) -> str:
-    if isinstance(value, bytes):
-        value = decoded(value)
-        if isinstance(value, Bad):
-            raise ValueError(value.reason)
-    if not isinstance(value, str):
-        raise ValueError(f"field {name!r}: expected a string, found {_kind(value)}")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:  # a lone surrogate, from the user's code: no reader lets one through
-            raise ValueError(
-                f"field {name!r}: expected text, found {error.reason} at character {error.start}"
-            ) from error
-    return value
 
 
 def _numbers(value: Any, name: str) -> np.ndarray:
@@ -307,7 +233,7 @@ def _numbers(value: Any, name: str) -> np.ndarray:
 def _listed(value: Any, name: str, rule: str) -> np.ndarray:
     """A list as an array[n]."""
     if not isinstance(value, (list, np.ndarray)):
-        raise ValueError(f"field {name!r}: expected {rule}, found {_kind(value)}")
+        raise ValueError(f"field {name!r}: expected {rule}, found {kind_of(value)}")
     try:
         found = np.asarray(value)
     except ValueError as error:  # it holds lists of different lengths
@@ -343,12 +269,8 @@ def _mask(row: Row, name: str, ids: np.ndarray) -> np.ndarray:
 
 def _first_other(value: Any, *kinds: type) -> str:
     """The type of the first element that is no number of `kinds`."""
-    others = (_kind(x) for x in value if not isinstance(x, kinds) or isinstance(x, bool))
+    others = (kind_of(x) for x in value if not isinstance(x, kinds) or isinstance(x, bool))
     return next(others, "numbers too large")
-
-
-def _kind(value: Any) -> str:
-    return "null" if value is None else type(value).__name__
 
 
 def _start(row: Any) -> str:

@@ -1,0 +1,74 @@
+"""Documents on their way from the parts to the stores: with the store, the input and the record of each."""
+
+from dataclasses import dataclass
+from itertools import compress
+
+import numpy as np
+
+# Of a document: its key in the shuffled order, its number of tokens, its record, input and store, bytes of its id and metadata
+PLACED = np.dtype(
+    [
+        ("key", "<u8"),
+        ("length", "<i8"),
+        ("record", "<i8"),
+        ("file", "<i8"),
+        ("store", "<i4"),
+        ("name_bytes", "<i4"),
+        ("metadata_bytes", "<i4"),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Some documents.
+
+    Attributes:
+        rows: PLACED[n], one per document.
+        tokens: uint16 or uint32[sum of lengths], the tokens of all documents, one after the other.
+        mask: bool[sum of lengths], which tokens are in the loss; None in a store without masks.
+        names: the id of each document; "" where it has none.
+        metadata: the metadata of each document, as JSON; b"" where it has none.
+    """
+
+    rows: np.ndarray
+    tokens: np.ndarray
+    mask: np.ndarray | None
+    names: list[str]
+    metadata: list[bytes]
+
+    def only(self, kept: np.ndarray) -> "Placed":
+        """The documents for which `kept`, bool[n], is true."""
+        if kept.all():
+            return self
+        tokens_kept = np.repeat(kept, self.rows["length"])
+        mask = None if self.mask is None else self.mask[tokens_kept]
+        names = list(compress(self.names, kept.tolist()))
+        metadata = list(compress(self.metadata, kept.tolist()))
+        return Placed(self.rows[kept], self.tokens[tokens_kept], mask, names, metadata)
+
+    def take(self, order: np.ndarray) -> "Placed":
+        """The documents with the numbers `order`, int64[m], in that order."""
+        lengths = self.rows["length"]
+        starts, taken = np.cumsum(lengths) - lengths, lengths[order]
+        places = np.repeat(starts[order] - (np.cumsum(taken) - taken), taken) + np.arange(int(taken.sum()))
+        numbers = order.tolist()
+        return Placed(
+            self.rows[order],
+            self.tokens[places],
+            None if self.mask is None else self.mask[places],
+            [self.names[i] for i in numbers],
+            [self.metadata[i] for i in numbers],
+        )
+
+
+def joined(parts: list[Placed]) -> Placed:
+    """All documents of one or more parts, in order."""
+    masks = [part.mask for part in parts if part.mask is not None]
+    return Placed(
+        np.concatenate([part.rows for part in parts]),
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate(masks) if masks else None,
+        [name for part in parts for name in part.names],
+        [row for part in parts for row in part.metadata],
+    )
