@@ -31,9 +31,9 @@ def check_marked(cache: Path, path: Path) -> float:
     marked = total = 0
     for file in cached_files(cache):
         data = (path / file.name.removesuffix(".blocks")).read_bytes()
-        found = file.read_bytes()
         tail = -(-len(data) // PAGE_BYTES) * PAGE_BYTES
-        marks = found[tail + PAGE_BYTES :]
+        marks = file.read_bytes()[tail + PAGE_BYTES :]  # first the marks, then the bytes: other ranks go on
+        found = file.read_bytes()
         assert len(marks) == -(-len(data) // BLOCK)
         for block in np.flatnonzero(np.frombuffer(marks, np.uint8)).tolist():
             place = slice(block * BLOCK, min((block + 1) * BLOCK, len(data)))
