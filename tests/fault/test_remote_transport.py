@@ -183,7 +183,7 @@ def test_a_read_only_cache_is_used_as_far_as_it_goes(
     run: Callable, local: Plan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its blocks are read, and others are fetched as spans. Nothing is written."""
-    monkeypatch.setattr(remote_rows, "AHEAD_ROWS", 1)
+    monkeypatch.setattr(remote_rows, "FIRST_ROWS", 1)
     with open_folder() as folder:
         cache = folder / "cache"
         check_batches(plan_at(URL, cache, transport="mirror"), local, 1)

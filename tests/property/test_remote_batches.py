@@ -180,7 +180,7 @@ def test_spans_fetch_what_is_used_and_keep_nothing(at_url: Callable, range_serve
     _, remote = at_url("cross", "spans")
     loader = TokenLoader(remote, rank=0, world_size=1)
     used = sum(4 * next(loader)["input_ids"].numel() for _ in range(40))
-    ahead = 16 * 16 * (4 * LENGTH + 4)  # requested, and not used yet
+    ahead = loader._maker.sampler.remote.ahead_rows * (4 * LENGTH + 4)  # requested, and not used yet
     masks = 0.04 * used  # one bit per token of 32, of every other source
     fetched = sum(record.num_bytes for record in range_server.gets("tokens-") + range_server.gets("mask-"))
     assert used <= fetched <= 1.02 * used + masks + ahead

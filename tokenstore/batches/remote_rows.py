@@ -23,23 +23,27 @@ from tokenstore.store.remote.mirror import Mirror
 from tokenstore.store.remote.token_files import PART_BYTES, TokenFiles
 from tokenstore.store.remote.workers import MOST_THREADS, Group, generation
 
-AHEAD_ROWS, AHEAD_BYTES = (
-    256,
-    32 << 20,
-)  # to plan ahead, so that threads have requests to make: at least two microbatches
+# Rows to plan ahead, so that threads have requests to make: at first, and at most after batches had to be waited for; and
+# bytes. At least two microbatches are planned
+FIRST_ROWS, MOST_ROWS, MOST_BYTES = 64, 1024, 32 << 20
 _SPAN_SHARE = 0.02  # of the bytes of a mirror that such ranges may add
 _MANY_BLOCKS = MOST_THREADS  # coming blocks from which on another one would come too late
 _ALIGNMENT = 8
 
 
 class RemoteRows:
-    """Fetches the tokens and masks of planned rows, for one sampler."""
+    """Fetches the tokens and masks of planned rows, for one sampler.
+
+    Attributes:
+        ahead_rows: how many rows to plan ahead. Doubled whenever a batch has to be waited for, except the first one.
+    """
 
     def __init__(self, stores: Sequence[Store], sequence_length: int):
         self._stores = [_RemoteStore(store) if store.token_files is not None else None for store in stores]
-        self._has_started = False
+        self._has_started = self._has_copied = False
         row_bytes = max(store.dtype.itemsize for store in stores) * (sequence_length + 1)
-        self.ahead_rows = max(min(AHEAD_ROWS, AHEAD_BYTES // row_bytes), 1)
+        self._most_rows = max(min(MOST_ROWS, MOST_BYTES // row_bytes), 1)
+        self.ahead_rows = min(FIRST_ROWS, self._most_rows)
 
     def request(self, spans: np.ndarray) -> "Coming | None":
         """Request what the spans of a microbatch need, and let them point to where it will be.
@@ -57,10 +61,12 @@ class RemoteRows:
         self._has_started = True
         return coming if coming.is_needed else None
 
-    def files_of(self, store: int) -> TokenFiles | None:
-        """The files of a store, if it is remote."""
-        found = self._stores[store]
-        return None if found is None else found.files
+    def wait(self, coming: "Coming") -> bool:
+        """As `Coming.wait`, and plan further ahead from now on if that has to wait."""
+        if not coming.group.is_ready and self._has_copied:
+            self.ahead_rows = min(2 * self.ahead_rows, self._most_rows)
+        self._has_copied = True
+        return coming.wait()
 
 
 def traffic_of(stores: Iterable[Store]) -> dict[str, int | float]:

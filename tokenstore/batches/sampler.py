@@ -265,8 +265,8 @@ class Sampler:
         while True:
             if planned.clock <= self._tables.lost:  # its maps may be released
                 (planned,) = self.plan(planned.rows)
-            if planned.coming is not None and not planned.coming.wait():  # the cache is full or was removed
-                (planned,) = self.plan(planned.rows)
+            if self.remote is not None and planned.coming is not None and not self.remote.wait(planned.coming):
+                (planned,) = self.plan(planned.rows)  # the cache is full or was removed
                 continue
             block[words.NUM_ROWS] = planned.num_rows
             block[words.STARTS], block[words.SPANS] = planned.starts_at, planned.spans_at
