@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from tokenstore.builder.documents.encode import encode_documents, special_ids
 from tokenstore.builder.reading.columnar import group_slices
 from tokenstore.builder.reading.inputs import TABLES, InputFile
 from tokenstore.builder.reading.records import Bad, SliceReader, line_start
+from tokenstore.builder.reading.remote_inputs import InputPath
 from tokenstore.builder.reading.units import Slice
 from tokenstore.tokenizer import EngineMismatch, Tokenizer, reference_of
 
@@ -109,7 +109,7 @@ class Estimator:
         self.is_exact = True
         self.num_records = self.num_bad = 0
         self.first_bad = ""
-        self.in_part: set[Path] = set()
+        self.in_part: set[InputPath] = set()
 
     def estimate(self, files: Sequence[InputFile]) -> Estimate:
         """Estimate the documents and tokens in `files`, all of one format and compression."""

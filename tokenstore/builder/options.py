@@ -30,7 +30,8 @@ class BuildOptions:
     `input_identity`, `break_lock`, `scratch` and `overwrite`.
 
     Attributes:
-        inputs: Files, folders and glob patterns, in the order in which their documents are stored; `-` is standard input, and
+        inputs: Files, folders and glob patterns, also as URLs (s3://, gs://, az://, http://, https://), in the order in which
+            their documents are stored; `-` is standard input, and
             `hf://datasets/OWNER/NAME[@REVISION][/PATH]` a data set on the Hugging Face hub.
         output: Folder of the new store; with a split, of one store per split. Or a URL: s3://, gs:// or az://.
         tokenizer: `bytes` (needs no file), or the path of a Hugging Face tokenizer.json, a tekken.json, a tiktoken rank file or

@@ -136,7 +136,7 @@ def build(
 
     Inputs are .txt files (a document each), .jsonl, .csv and .tsv files (a document per line or row), all of them also as
     .gz or .zst; .parquet and .arrow files, also folders written by Hugging Face save_to_disk; folders, for all such files
-    below them; and glob patterns. Documents are stored in the order of the arguments. Within a folder or pattern, files are
+    below them; and glob patterns. All of these can be URLs of object storage. Documents are stored in the order of the arguments. Within a folder or pattern, files are
     sorted by path.
     A store fixes neither the sequence length nor the order of training: the plan does.
 

@@ -9,12 +9,12 @@ modification time, but not the inode change time. Only inputs for which one of t
 import contextlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import xxhash
 
 from tokenstore.builder.reading.inputs import InputFile
+from tokenstore.builder.reading.remote_inputs import InputPath, open_input
 from tokenstore.errors import CorruptionError
 from tokenstore.store.files import read_bytes
 from tokenstore.store.work import Work
@@ -28,10 +28,10 @@ _PIECE = 1 << 20
 Stamp = list[int]  # size in bytes, inode, modification time and inode change time in nanoseconds
 
 
-def block_hashes(path: Path, start: int, stop: int) -> bytes:
+def block_hashes(path: InputPath, start: int, stop: int) -> bytes:
     """The checksums, 16 bytes each, of the blocks of a file that begin in bytes [start, stop)."""
     found = []
-    with open(path, "rb", buffering=0) as file:
+    with open_input(path) as file:
         for first in range(-(-start // BLOCK) * BLOCK, stop, BLOCK):
             file.seek(first)
             hasher, left = xxhash.xxh3_128(), BLOCK
@@ -57,7 +57,7 @@ def checksum_of_blocks(hashes: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(hashes)
 
 
-def stamp_of(path: Path) -> Stamp:
+def stamp_of(path: InputPath) -> Stamp:
     """The state of a file according to the file system, without reading it."""
     found = path.stat()
     return [found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns]

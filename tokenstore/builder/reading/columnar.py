@@ -7,10 +7,10 @@ import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import Any
 
 from tokenstore.builder.reading.decompress import Stream
+from tokenstore.builder.reading.remote_inputs import InputPath, RemotePath, open_input
 from tokenstore.builder.reading.units import Slice
 from tokenstore.errors import BuildError
 
@@ -25,7 +25,7 @@ Partition = tuple[tuple[str, str | None], ...]
 
 
 def table_rows(
-    path: Path,
+    path: InputPath,
     ending: str,
     part: Slice,
     columns: Columns,
@@ -61,39 +61,44 @@ def table_rows(
         raise damaged(path, error) from error
 
 
-def first_bytes(path: Path, count: int) -> bytes:
+def first_bytes(path: InputPath, count: int) -> bytes:
     """The first `count` bytes of a file; b"" if it cannot be read, which is reported when its rows are read."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with io.BufferedReader(open_input(path)) as file:
             return file.read(count)
     except OSError:
         return b""
 
 
-def damaged(path: Path, error: Exception) -> BuildError:
+def damaged(path: InputPath, error: Exception) -> BuildError:
     """The error for an input that its library cannot read to the end."""
     text = " ".join(str(error).split())[:200]
     return BuildError(f"input: {path} is damaged or incomplete ({text}); fetch it again or omit it")
 
 
-def column_names(path: Path, ending: str) -> list[str]:
+def _source(path: InputPath) -> Any:
+    """What pyarrow reads an input from."""
+    return io.BufferedReader(open_input(path)) if isinstance(path, RemotePath) else path
+
+
+def column_names(path: InputPath, ending: str) -> list[str]:
     """Names of the columns of a .parquet or .arrow file; raises pyarrow's errors for a damaged one."""
     from pyarrow import parquet
 
     if ending == ".parquet":
-        names: list[str] = parquet.read_schema(path).names
+        names: list[str] = parquet.read_schema(_source(path)).names
         return names
     batch = next(_arrow_batches(path, Slice(0), None, lambda num_bytes: None), None)
     return [] if batch is None else batch.schema.names
 
 
-def group_slices(path: Path) -> list[tuple[Slice, int]]:
+def group_slices(path: InputPath) -> list[tuple[Slice, int]]:
     """The row groups of a .parquet file as slices, with the number of rows of each; BuildError for a damaged file."""
     import pyarrow
     from pyarrow import parquet
 
     try:
-        with parquet.ParquetFile(path) as file:
+        with parquet.ParquetFile(_source(path)) as file:
             groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
     except (pyarrow.ArrowException, OSError) as error:
         raise damaged(path, error) from error
@@ -103,11 +108,13 @@ def group_slices(path: Path) -> list[tuple[Slice, int]]:
     return [(Slice(0, start, stop), group.num_rows) for (start, stop), group in bounds if start < stop]
 
 
-def _parquet_batches(path: Path, part: Slice, columns: Columns, done: Callable[[int], None]) -> Iterator[Any]:
+def _parquet_batches(path: InputPath, part: Slice, columns: Columns, done: Callable[[int], None]) -> Iterator[Any]:
     from pyarrow import parquet
 
     # With these settings at most one column chunk of a row group is in memory
-    with parquet.ParquetFile(path, page_checksum_verification=True, pre_buffer=False, buffer_size=1 << 20) as file:
+    with parquet.ParquetFile(
+        _source(path), page_checksum_verification=True, pre_buffer=False, buffer_size=1 << 20
+    ) as file:
         _check_columns(columns, file.schema_arrow, path)
         names = _list(columns, file.schema_arrow)
         groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
@@ -159,10 +166,10 @@ def _has_index(name: str) -> bool:
     return any(part.lstrip("-").isdigit() for part in name.replace("[", ".").replace("]", "").split("."))
 
 
-def _arrow_batches(path: Path, part: Slice, columns: Columns, done: Callable[[int], None]) -> Iterator[Any]:
+def _arrow_batches(path: InputPath, part: Slice, columns: Columns, done: Callable[[int], None]) -> Iterator[Any]:
     import pyarrow
 
-    with pyarrow.OSFile(str(path)) as raw:
+    with pyarrow.PythonFile(_source(path), "r") if isinstance(path, RemotePath) else pyarrow.OSFile(str(path)) as raw:
         listed = None
         if raw.read(len(_FILE_START)) == _FILE_START:
             listed = pyarrow.ipc.open_file(raw).num_record_batches
@@ -225,7 +232,7 @@ def _top(name: str, schema: Any) -> str:
     return name if name in schema.names else name.split(".")[0].split("[")[0]
 
 
-def _check_columns(columns: Columns, schema: Any, path: Path) -> None:
+def _check_columns(columns: Columns, schema: Any, path: InputPath) -> None:
     for name in columns or ():
         if not _is_there(schema, name):
             raise _no_column(name, schema.names, path)
@@ -247,7 +254,7 @@ def _is_there(schema: Any, field: str) -> bool:
     return True
 
 
-def _no_column(field: str, names: Sequence[str], path: Path) -> BuildError:
+def _no_column(field: str, names: Sequence[str], path: InputPath) -> BuildError:
     if (number := names.count(field)) > 1:
         return BuildError(f"field: {number} columns are named {field!r} ({path}); rename all but one")
     there = f"its columns are {', '.join(map(repr, names))}" if names else "it has none"
@@ -273,7 +280,7 @@ def _rows(batch: Any) -> Iterator[dict[str, Any] | ValueError]:
 
 
 def csv_rows(
-    stream: Stream, delimiter: str, columns: Columns, path: Path, max_bytes: int
+    stream: Stream, delimiter: str, columns: Columns, path: InputPath, max_bytes: int
 ) -> Iterator[dict[str, str] | ValueError]:
     """The rows of a .csv or .tsv file with a header line.
 

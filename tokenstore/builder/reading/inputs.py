@@ -1,16 +1,19 @@
 """Finds the input files and puts them in order, which is the order of their documents in the store."""
 
 import glob
+import io
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from tokenstore.errors import ConfigError
+from tokenstore.builder.reading.remote_inputs import InputPath, RemotePath, is_remote, objects_of, open_input, stat_of
+from tokenstore.errors import ConfigError, TokenStoreError
 from tokenstore.outside import MAX_RECIPE_BYTES, read_file
 from tokenstore.paths import entries_of, is_file, is_folder, is_there
+from tokenstore.store.remote.client import ObjectInfo
 
 TABLES = (".parquet", ".arrow")  # compressed internally, so never with an ending of COMPRESSIONS
 FORMATS = (".jsonl", ".json", ".txt", ".csv", ".tsv", ".tar", *TABLES)
@@ -30,7 +33,7 @@ class InputFile:
     """One input file.
 
     Attributes:
-        path: absolute; links in it are not resolved.
+        path: absolute, or of an object; links in it are not resolved.
         name: its path below the folder that all inputs share, so that it stays the same if that folder moves.
         format: one of FORMATS, as which the file is read.
         compression: one of COMPRESSIONS, or "".
@@ -39,7 +42,7 @@ class InputFile:
         partition: columns of a .parquet file that its folders name, as in `lang=en/part-0.parquet`.
     """
 
-    path: Path
+    path: InputPath
     name: str
     format: str
     compression: str
@@ -94,7 +97,8 @@ def find_inputs(
     """
     formats = known_formats(text_endings)
     known = f"{', '.join(formats)}, or one of these followed by {' or '.join(COMPRESSIONS)}"
-    found: dict[Path, None] = {}
+    found: dict[InputPath, None] = {}
+    infos: dict[RemotePath, ObjectInfo] = {}
     skipped: Counter[str] = Counter()
     num_named = 0
     wrong: list[str] = []
@@ -103,6 +107,13 @@ def find_inputs(
             if argument == STANDARD_INPUT and spooled is not None:
                 found[spooled] = None
                 num_named += 1
+                continue
+            if is_remote(argument):
+                objects, fault = _objects(argument, formats, known, skipped)
+                wrong += [fault] if fault else []
+                num_named += len(objects)
+                infos |= objects
+                found.update(dict.fromkeys(objects))
                 continue
             paths = _named_by(argument, formats, written, skipped)
             wrong += [fault for path in paths if (fault := _fault(path, formats, known))]
@@ -115,13 +126,34 @@ def find_inputs(
             wrong.append(f"input: {', '.join(arguments)} holds only files that the build itself wrote; name others")
         if not wrong:
             num_hidden = skipped.pop(_HIDDEN, 0)
-            files = tuple(_describe(list(found), formats, spooled))
+            files = tuple(_describe(list(found), formats, spooled, infos))
             return Inputs(files, dict(skipped), num_hidden, num_named - len(found))
     except OSError as error:
         place = str(error.filename or ", ".join(arguments))[:_SHOWN]
         wrong.append(f"input: {place} cannot be read ({error.strerror}); check its name and permissions")
     more = f"\nand {len(wrong) - _MOST_SHOWN} more errors like these" if len(wrong) > _MOST_SHOWN else ""
     raise ConfigError("\n".join(wrong[:_MOST_SHOWN]) + more)
+
+
+def _objects(
+    argument: str, formats: dict[str, str], known: str, skipped: Counter[str]
+) -> tuple[dict[RemotePath, ObjectInfo], str]:
+    """The inputs that a URL names, and what is wrong with it, "" if nothing."""
+    try:
+        objects = objects_of(argument)
+    except TokenStoreError as error:
+        return {}, f"input: {str(error).partition(': ')[2]}"
+    if list(map(str, objects)) == [argument]:  # one object, by its name
+        fault = (
+            "" if format_of(next(iter(objects)), formats) else f"input: {argument} has no known ending ({known}){_HINT}"
+        )
+        return objects, fault
+    wanted = {path: info for path, info in objects.items() if format_of(path, formats) and path.suffix != ".json"}
+    for path in objects.keys() - wanted.keys():
+        skipped[path.suffix or "no ending"] += 1
+    if wanted:
+        return wanted, ""
+    return {}, f"input: {argument} names no object with a known ending ({known}){_HINT}"
 
 
 def _nothing(argument: str, known: str) -> str:
@@ -197,14 +229,16 @@ def _below(path: Path, folders: Sequence[Path]) -> bool:
     return any(path.parts[: len(folder.parts)] == folder.parts for folder in folders)
 
 
-def _describe(paths: list[Path], formats: dict[str, str], spooled: Path | None) -> list[InputFile]:
+def _describe(
+    paths: list[InputPath], formats: dict[str, str], spooled: Path | None, infos: dict[RemotePath, ObjectInfo]
+) -> list[InputFile]:
     named = [path for path in paths if path != spooled]  # by the user: the others are in the work folder
     shared = min((p.parent.parts for p in named), key=len, default=())
     while not all(p.parts[: len(shared)] == shared for p in named):
         shared = shared[:-1]
     files = []
     for path in paths:
-        stat = path.stat()
+        stat = stat_of(infos[path]) if isinstance(path, RemotePath) else path.stat()
         fmt, compression = format_of(path, formats)  # type: ignore[misc]  # only files of a known format come here
         if fmt == ".json" and not compression and not _is_array(path):
             fmt = ".jsonl"  # which can be cut
@@ -214,16 +248,16 @@ def _describe(paths: list[Path], formats: dict[str, str], spooled: Path | None) 
     return files
 
 
-def _partition(path: Path) -> tuple[tuple[str, str | None], ...]:
+def _partition(path: InputPath) -> tuple[tuple[str, str | None], ...]:
     """Columns and values that the folders of a hive-partitioned table name. The innermost of one name counts."""
     pairs = (part.split("=", 1) for part in path.parent.parts if "=" in part[1:])
     found = {unquote(name): None if value == _HIVE_NULL else unquote(value) for name, value in pairs}
     return tuple(sorted(found.items()))
 
 
-def _is_array(path: Path) -> bool:
+def _is_array(path: InputPath) -> bool:
     """Whether a .json file begins like an array. Many files of this name hold a record per line."""
-    with open(path, "rb") as file:
+    with io.BufferedReader(open_input(path)) as file:
         return starts_array(file.read(_HEAD_BYTES))
 
 
@@ -232,9 +266,11 @@ def starts_array(head: bytes) -> bool:
     return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] == b"["
 
 
-def format_of(name: str | Path, formats: dict[str, str]) -> tuple[str, str] | None:
+def format_of(name: str | InputPath, formats: dict[str, str]) -> tuple[str, str] | None:
     """(format, compression) of a file by its name; None if its ending is not known."""
-    suffixes = [suffix.lower() for suffix in Path(name).suffixes[-2:]]
+    suffixes = [
+        suffix.lower() for suffix in (name if isinstance(name, PurePosixPath) else PurePosixPath(name)).suffixes[-2:]
+    ]
     if suffixes and suffixes[-1] in _SHORT:
         return _SHORT[suffixes[-1]]
     compression = suffixes.pop() if suffixes and suffixes[-1] in COMPRESSIONS else ""

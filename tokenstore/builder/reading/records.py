@@ -6,7 +6,6 @@ import lzma
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -17,6 +16,7 @@ from tokenstore.builder.reading.decompress import CHUNK, Stream, decompressed
 from tokenstore.builder.reading.inputs import TABLES, InputFile, starts_array
 from tokenstore.builder.reading.json_array import ArrayItems
 from tokenstore.builder.reading.magic import MAGIC_BYTES, misnamed
+from tokenstore.builder.reading.remote_inputs import InputPath, open_input
 from tokenstore.builder.reading.tar import KEY, Sample, TarReader
 from tokenstore.builder.reading.units import Slice, slice_bytes
 from tokenstore.errors import BuildError
@@ -106,8 +106,10 @@ class SliceReader:
 
     def _open(self) -> io.BufferedReader:
         if self.file.num_bytes > CHUNK or self.part.start or self.part.stop is not None:
-            return io.BufferedReader(io.FileIO(self.file.path), CHUNK)
-        with open(self.file.path, "rb") as file:  # a buffer of 1 MiB each would be slow for a million small files
+            return io.BufferedReader(open_input(self.file.path), CHUNK)
+        with io.BufferedReader(
+            open_input(self.file.path)
+        ) as file:  # a buffer of 1 MiB each would be slow for a million small files
             self.whole = file.read(self.file.num_bytes + 1)  # one byte more, to notice that the file has grown
         return io.BufferedReader(io.BytesIO(self.whole))
 
@@ -230,10 +232,10 @@ def _skip_line(stream: Stream, enough: int | None) -> int:
     return size
 
 
-def line_start(path: Path, place: int, most: int) -> int:
+def line_start(path: InputPath, place: int, most: int) -> int:
     """The first byte of the line that contains byte `place` of a file; `place` if that is over `most` bytes earlier."""
     last = place
-    with open(path, "rb") as file:
+    with io.BufferedReader(open_input(path)) as file:
         while last > 0:
             if place - last > most:
                 return place

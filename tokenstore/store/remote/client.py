@@ -172,6 +172,25 @@ class Client:
 
         return self._attempts(place, attempt)
 
+    def walk(self) -> dict[str, ObjectInfo]:
+        """All objects in this folder and below it, by their names relative to it. One request per thousand.
+
+        Raises the errors of `list`.
+        """
+        if self.location.scheme in ("http", "https"):
+            raise RemoteError(f"store: cannot list a folder over {self.location.scheme}:// ({self.location.url})")
+
+        def attempt() -> dict[str, ObjectInfo]:
+            pages = load_obstore().list(self._connected())
+            return {each["path"]: ObjectInfo(each["size"], each["e_tag"]) for page in pages for each in page}
+
+        found = self._attempts(self.location.url, attempt)
+        prefix = f"{self.location.path}/"  # some versions of obstore name objects by their whole key
+        return {
+            name.removeprefix(prefix) if all(n.startswith(prefix) for n in found) else name: found[name]
+            for name in found
+        }
+
     def has(self, name: str) -> bool:
         """Whether there is such an object. Raises RemoteError as in `get`."""
         try:
