@@ -100,6 +100,21 @@ def test_an_index_merged_by_hand_is_followed_by_copying(tmp_path: Path) -> None:
     assert notes == [f"copied, not linked: {tmp_path}/x.bin: its documents do not follow each other without gaps"]
 
 
+def test_links_to_files_are_followed(tmp_path: Path) -> None:
+    """The cache of the Hugging Face hub has links with the names, to files with hashes as names. The store has no link."""
+    made = megatron(tmp_path / "x")
+    (tmp_path / "blobs").mkdir()
+    for ending in (".bin", ".idx"):
+        made.with_suffix(ending).rename(tmp_path / "blobs" / ending[1:])
+        made.with_suffix(ending).symlink_to(tmp_path / "blobs" / ending[1:])
+    result = adopt(tmp_path / "s", tmp_path / "x")
+    assert documents_of(result.path) == DOCUMENTS
+    assert result.num_linked == 1
+    assert not any(path.is_symlink() for path in result.path.iterdir())
+    with pytest.raises(ConfigError, match="is named more than once"):
+        adopt(tmp_path / "t", tmp_path / "x", tmp_path / "blobs" / "bin", format="megatron")
+
+
 def test_several_files_become_one_store_in_their_order(tmp_path: Path) -> None:
     """As named; the inputs and records say where a document came from."""
     for name, at in (("a", 0), ("b", 2), ("c", 1)):

@@ -93,7 +93,7 @@ class Adoption:
         scan = Scan(self._job.cutter(source), self._job.ids, self._tally, file.path)
         writer.start()
         seen = stat_file(file.path)
-        is_linked = not source.reason and link_file(file.path, shard)
+        is_linked = not source.reason and link_file(file.path.resolve(), shard)
         if is_linked:
             writer.add_linked(file.first_byte, scan, self._count)
         else:
@@ -147,7 +147,7 @@ class Adoption:
         for path in source.file.index:
             ending = next(each for each in self._job.format.index_endings if path.name.endswith(each))
             name = f"{FOREIGN_PREFIX}{number:05d}{ending}"
-            if not self._job.options.copy and link_file(path, self._folder / name):
+            if not self._job.options.copy and link_file(path.resolve(), self._folder / name):
                 writer.files[name] = entry_of(self._folder / name)
             else:
                 with Output(self._folder / name) as out:

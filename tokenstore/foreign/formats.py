@@ -67,12 +67,12 @@ def find_token_files(arguments: Sequence[str], name: str) -> tuple[Format, list[
     paths: list[Path] = []
     for argument in arguments:
         try:
-            paths += [path.resolve() for path in _named_by(argument, endings)]
+            paths += [path.absolute() for path in _named_by(argument, endings)]
         except OSError as error:
             raise ConfigError(f"input: {argument} cannot be read ({error.strerror}); check its permissions") from error
     if not paths:
         raise ConfigError("input: expected token files, found none; name at least one")
-    if repeated := [path for path, count in Counter(paths).items() if count > 1]:
+    if repeated := [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]:
         raise ConfigError(f"input: {repeated[0]} is named more than once; name every file once")
     if name != AUTO:
         return FORMATS[name], paths

@@ -36,8 +36,8 @@ class TokenFile:
     """A file of tokens, and what its tool says about it.
 
     Attributes:
-        path: the token file, resolved.
-        index: its index files, resolved.
+        path: the token file, absolute; it may be a link, as in the cache of the Hugging Face hub.
+        index: its index files, likewise.
         dtype: of the tokens on disk.
         first_byte: where the tokens begin.
         num_tokens: tokens in the file.
