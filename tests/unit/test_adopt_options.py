@@ -1,5 +1,6 @@
 """What `tokenstore adopt` refuses before it reads all tokens, and what it says."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from tests.support.servers.range_server import RangeServer
 from tokenstore import Plan, RemoteOptions, TokenLoader, open_store
 from tokenstore.builder import append_store
 from tokenstore.errors import BuildError, ConfigError, TokenStoreError
-from tokenstore.foreign import AdoptOptions
+from tokenstore.foreign import AdoptOptions, ExportOptions
 from tokenstore.store.length_index import add_length_index
 
 
@@ -67,6 +68,21 @@ def test_inputs_that_name_nothing_or_too_much_are_refused(tmp_path: Path) -> Non
     refused("holds no files that end in .ds", "", format="datatrove")
     with pytest.raises(ConfigError, match="expected token files, found none"):
         adopt(tmp_path / "s")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        lambda: AdoptOptions(("x",), "s3://bucket/web", vocab_size=5),
+        lambda: AdoptOptions(("https://host/x.bin",), "s", vocab_size=5),
+        lambda: ExportOptions("s3://bucket/web", "dolma", "e"),
+        lambda: ExportOptions("s", "dolma", "gs://bucket/e"),
+    ],
+)
+def test_urls_are_refused(options: Callable[[], object]) -> None:
+    """A link is a matter of one disk."""
+    with pytest.raises(ConfigError, match=r"path: expected files and folders on a disk, found .*://"):
+        options()
 
 
 def test_a_store_at_the_output_is_replaced_only_on_request(tmp_path: Path) -> None:

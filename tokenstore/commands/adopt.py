@@ -1,7 +1,6 @@
 """`tokenstore adopt`: a store over token files of another tool."""
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -21,7 +20,7 @@ def adopt(
     inputs: Annotated[list[str], Parameter(name="INPUTS", negative=())],
     /,
     *,
-    output: Annotated[Path, Parameter(alias="-o")],
+    output: Annotated[str, Parameter(alias="-o")],
     from_format: Annotated[From, Parameter(name="--from")] = "auto",
     tokenizer: str | None = None,
     pattern: str | None = None,

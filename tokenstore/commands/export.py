@@ -17,11 +17,11 @@ _FLAG = Parameter(negative=(), show_default=False)
 
 
 def export(
-    store: Path,
+    store: str,
     /,
     *,
     to: To,
-    output: Annotated[Path, Parameter(alias="-o")],
+    output: Annotated[str, Parameter(alias="-o")],
     name: str | None = None,
     version: int | None = None,
     one_file: Annotated[bool, _FLAG] = False,

@@ -74,7 +74,7 @@ def adopt_store(
         >>> options = AdoptOptions(("corpus_text_document",), Path("stores/web"), vocab_size=50_257)
         >>> adopt_store(options).num_documents
     """
-    output = options.output
+    output = Path(options.output)
     if is_file(output):
         raise ConfigError(NO_STORE.format(output))
     output = output.resolve() if output.is_symlink() else output.parent.resolve() / output.name

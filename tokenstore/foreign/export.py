@@ -63,7 +63,8 @@ def export_store(
     Example:
         >>> export_store(ExportOptions(Path("stores/web"), "megatron", Path("export"))).files
     """
-    output = options.output.parent.resolve() / options.output.name
+    output = Path(options.output)
+    output = output.parent.resolve() / output.name
     if not is_free(output):
         raise ConfigError(f"output: {output} exists and is not empty; choose another folder")
     with open_store(options.store, version=options.version, allow_links=options.allow_links) as store:

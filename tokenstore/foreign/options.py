@@ -5,11 +5,20 @@ from pathlib import Path
 from typing import Literal
 
 from tokenstore.errors import ConfigError
+from tokenstore.store.remote.location import is_url
 
 From = Literal["auto", "megatron", "datatrove", "dolma", "nanogpt", "llmc"]
 CutName = Literal["index", "eos", "both", "file"]
 Place = Literal["end", "start", "none"]
 DtypeName = Literal["uint8", "uint16", "int32", "uint32", "int64", "uint64"]
+
+
+def _check_local(*places: str) -> None:
+    """ConfigError if one is a URL: a hard link is a matter of one disk."""
+    if urls := [place for place in places if is_url(place)]:
+        raise ConfigError(
+            f"path: expected files and folders on a disk, found {urls[0]}; download what is at a URL, and copy a finished store there"
+        )
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ class AdoptOptions:
     """
 
     inputs: tuple[str, ...]
-    output: Path
+    output: Path | str
     format: From = "auto"
     tokenizer: str | None = None
     pattern: str | None = None
@@ -50,6 +59,7 @@ class AdoptOptions:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
+        _check_local(str(self.output), *map(str, self.inputs))
         object.__setattr__(self, "output", Path(self.output))
         object.__setattr__(self, "inputs", tuple(map(str, self.inputs)))
         wrong = []
@@ -88,9 +98,9 @@ class ExportOptions:
         allow_links: A folder that symbolic links inside the store may lead to.
     """
 
-    store: Path
+    store: Path | str
     to: To
-    output: Path
+    output: Path | str
     name: str | None = None
     version: int | None = None
     one_file: bool = False
@@ -99,5 +109,6 @@ class ExportOptions:
     allow_links: Path | None = None
 
     def __post_init__(self) -> None:
+        _check_local(str(self.output), str(self.store))
         object.__setattr__(self, "store", Path(self.store))
         object.__setattr__(self, "output", Path(self.output))
