@@ -127,6 +127,23 @@ def test_tasks_share_all_units_of_all_groups(of: int) -> None:
     assert sum(len(units) for i in range(of) for _, units in share_of(ranges, Task(i, of))) == 9
 
 
+@pytest.mark.parametrize("option", [{"shuffle_documents": 3}, {"partition_by": "lang"}, {"max_total_tokens": 5}])
+def test_options_that_need_all_documents_are_refused_with_groups(tmp_path: Path, option: dict[str, Any]) -> None:
+    """A group is final before the next one is known."""
+    with pytest.raises(ConfigError, match=f"{next(iter(option))}: not with group_bytes"):
+        options_of(tmp_path, tmp_path / "s", **GROUPS, **option)
+
+
+@pytest.mark.parametrize("option", [{"shuffle_documents": 3}, {"max_total_tokens": 500}, {"sample": "50%"}])
+def test_shaping_applies_to_builds_by_tasks(tmp_path: Path, corpus: Path, option: dict[str, Any]) -> None:
+    """At the finish, in the order of the units, whatever tasks there were."""
+    whole = build_store(options_of(corpus, tmp_path / "whole", **option))
+    mine = options_of(corpus, tmp_path / "store", **option)
+    for number in (2, 0, 1):
+        build_task(mine, Task(number, 3))
+    assert tree(build_store(mine, complete=True).path) == tree(whole.path)
+
+
 class Killed(BaseException):
     """A process that dies; nothing handles it."""
 

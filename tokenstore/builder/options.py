@@ -230,6 +230,12 @@ class BuildOptions:
                 f" found {self.vocab_size} with the tokenizer {self.tokenizer}"
             ]
         )
+        if self.group_bytes:
+            wrong += [
+                f"{name}: not with group_bytes, as each group is written before the next one is known; use one of the two"
+                for name in ("shuffle_documents", "partition_by", "max_total_tokens")
+                if getattr(self, name) is not None
+            ]
         if without and self.records != "tokens":
             wrong.append(f"tokenizer: none is only for records=tokens, found records={self.records}")
         return wrong + [
