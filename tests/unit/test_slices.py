@@ -210,7 +210,7 @@ def test_odd_parts_are_refused(words: object) -> None:
 
 def test_concat_refuses_slices(web: Path) -> None:
     """The message names both ways out."""
-    with pytest.raises(ConfigError, match=r"packing concat reads whole stores; use packing best_fit .*build --filter"):
+    with pytest.raises(ConfigError, match=r"packing concat reads whole stores; use packing best_fit .*build --sample"):
         plan_of(web, {"packing": "concat"}, fraction="1/2")
 
 

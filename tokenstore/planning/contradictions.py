@@ -59,7 +59,7 @@ def _wrong_slices(config: "PlanConfig") -> list[str]:
         elif fields and config.packing == "concat":
             wrong.append(
                 f"sources.{name}: {fields} selects documents, and packing concat reads whole stores; use packing"
-                " best_fit or none, or build a smaller store with `tokenstore build --filter`"
+                " best_fit or none, or build a smaller store with `tokenstore build --sample`"
             )
         if (lengths := source.documents) is not None and lengths.min_tokens > (
             lengths.max_tokens or lengths.min_tokens

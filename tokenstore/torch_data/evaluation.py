@@ -227,7 +227,7 @@ class Evaluation(IterableDataset[Any]):
 
     @property
     def sums(self) -> torch.Tensor:
-        """float64[sources, 3]: the sum of the losses, the targets and the sequences of each source, on this rank."""
+        """The sums of the losses, the targets and the sequences on this rank, as float64[S, 3] with a row per source."""
         return self._losses.sums
 
     def result(self, group: dist.ProcessGroup | None = None, sums: torch.Tensor | None = None) -> EvaluationResult:
