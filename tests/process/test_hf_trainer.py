@@ -13,8 +13,7 @@ from accelerate import Accelerator
 from torch.nn.functional import cross_entropy
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from tests.conftest import random_documents
-from tests.support.trainers.hf_model import Recording, TokenTrainer, quiet_arguments, tiny_model
+from tests.support.trainers.hf_model import Recording, TokenTrainer, loss_by_hand, quiet_arguments, tiny_model
 from tests.support.trainers.microbatches import GIVEN, microbatches, same, small_plan, small_store
 from tokenstore import Plan, SequenceDataset, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
@@ -188,39 +187,6 @@ def test_evaluation_covers_the_whole_plan(plan: Plan, train: Train, make_store: 
         assert same(got, microbatches(wanted, range(3), size=2))
     for _ in range(2):
         assert np.isclose(trainer.evaluate(other)["eval_loss"], loss_by_hand(trainer.model, other))
-
-
-def test_each_source_has_a_loss(make_store: Callable[..., Path], tmp_path: Path) -> None:
-    """A plan of several sources: the loss of all, and of each, which equal those by hand."""
-    other = make_store("w", random_documents(4, 20, 9, vocab_size=64), vocab_size=64, length_index=True)
-    paths = {"v": small_store(make_store, "v"), "w": other}
-    plans = [Plan.of(path, 8, 4, packing="none", num_steps="all_exhausted") for path in (paths, *paths.values())]
-    model = tiny_model()
-    arguments = quiet_arguments(tmp_path, 4, 1, per_device_eval_batch_size=3)
-    metrics = TokenTrainer(model, arguments, train_plan=plans[0], eval_plan=plans[0]).evaluate()
-    for name, plan in zip(("eval_loss", "eval_v_loss", "eval_w_loss"), plans, strict=True):
-        assert np.isclose(metrics[name], loss_by_hand(model, plan), rtol=1e-5)
-
-
-def loss_by_hand(model: Any, plan: Plan) -> float:
-    """The mean loss over all targets of a plan."""
-    batches = [plan.batch(step) for step in range(plan.num_steps or 0)]
-    ids, targets = (torch.from_numpy(np.concatenate([b[name] for b in batches])) for name in ("input_ids", "targets"))
-    with torch.no_grad():
-        logits = model(ids).logits
-    return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100).item()
-
-
-@pytest.mark.parametrize("size", [1, 3, 12])
-def test_the_evaluation_loss_is_a_mean_over_targets(make_store: Callable[..., Path], tmp_path: Path, size: int) -> None:
-    """Short and long documents, some without a target, empty rows at the end: each target counts equally."""
-    documents = [*random_documents(5, 18, 9, vocab_size=64), [7]]
-    path = make_store("v", documents, vocab_size=64, length_index=True)
-    plan = Plan.of(path, 8, 12, packing="none", num_steps="all_exhausted")
-    model = tiny_model()
-    arguments = quiet_arguments(tmp_path, 4, 1, per_device_eval_batch_size=size)
-    trainer = TokenTrainer(model, arguments, train_plan=plan, eval_plan=plan)
-    assert np.isclose(trainer.evaluate()["eval_loss"], loss_by_hand(model, plan), rtol=1e-5)
 
 
 def test_a_cache_is_refused_with_position_ids(plan: Plan, train: Train) -> None:

@@ -2,6 +2,7 @@
 
 ranks.py       DataRank: the part of the data that a process loads, determined in the process that iterates
 position.py    the position of a rank in the plan: a step and the number of its sequences already returned
+states.py      loading a state: whose it is, and one that was saved inside a step
 formats.py     the formats of a batch and their fields
 row_fields.py  fields that Python computes: borders of pieces, ids, costs and weights
 options.py     arguments of loaders and datasets, and the check of those that decide what a batch contains

@@ -19,12 +19,10 @@ from tokenstore.torch_data.position import (
     BatchInfo,
     ProcessSplit,
     Split,
-    check_inside_step,
-    rest_of_step,
-    rows_used,
 )
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.torch_data.resharding import check_dealing
+from tokenstore.torch_data.states import check_inside_step, rest_of_step, rows_used
 from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT
 
 _VERSION = 1

@@ -9,15 +9,16 @@ from torch.utils.data import get_worker_info
 
 from tokenstore.batches.remote_rows import traffic_of
 from tokenstore.batches.sampler import Place
-from tokenstore.errors import ConfigError, StateMismatchError
+from tokenstore.errors import ConfigError
 from tokenstore.planning.history import check_unchanged
 from tokenstore.planning.plan import Plan, as_plan
 from tokenstore.torch_data.devices import check_device, check_pinned, on_device, use_device
 from tokenstore.torch_data.formats import DictFormat, TupleFormat
 from tokenstore.torch_data.options import LoaderOptions, check_contents, check_dtype
-from tokenstore.torch_data.position import BatchInfo, ProcessSplit, check_inside_step, rest_of_step, rows_used
+from tokenstore.torch_data.position import BatchInfo, ProcessSplit
 from tokenstore.torch_data.prefetch import Prefetcher, PrefetchStopped, check_ahead
 from tokenstore.torch_data.ranks import DataRank
+from tokenstore.torch_data.states import check_inside_step, check_whose, rest_of_step, rows_used
 from tokenstore.torch_data.tensors import Batch, BatchMaker, BatchT
 
 
@@ -301,7 +302,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         """
         if isinstance(state, Mapping) and not state:
             return
-        _check_whose(state)
+        check_whose(state)
         step, given = self.plan.check_state(state)
         given = rows_used(self.plan, state, given, self._inside_step)
         if self._inside_step != "rewind":
@@ -369,13 +370,3 @@ def _last_given(plan: Plan) -> int:
     for start, stop in reversed(plan.schedule.skip_steps):
         end = start if start < end <= stop else end
     return end
-
-
-def _check_whose(state: Mapping[str, Any]) -> None:
-    """Raise StateMismatchError for the state of a DataLoader over a TokenDataset, which has a position per worker."""
-    marks = [mark for mark in ("_snapshot", "_num_yielded", "worker") if isinstance(state, Mapping) and mark in state]
-    if marks:
-        raise StateMismatchError(
-            f"state: expected that of a TokenLoader, found that of a torchdata StatefulDataLoader (key {marks[0]!r}); load it"
-            " into a StatefulDataLoader over a TokenDataset with the same num_workers, or use TokenLoader(plan, step=...)"
-        )

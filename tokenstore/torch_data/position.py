@@ -4,75 +4,17 @@ A position is a step and the number of its rows, over all ranks, that were alrea
 """
 
 import copy
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from tokenstore.batches.sampler import Place
-from tokenstore.errors import ConfigError, StateMismatchError
+from tokenstore.errors import ConfigError
 from tokenstore.order.rank_rows import check_split, divisors
 from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.ranks import DataRank, ProcessRank
-
-INSIDE_STEP = ("warn", "continue", "rewind")
-
-
-def check_inside_step(choice: str) -> str:
-    """`choice`, if it is one of INSIDE_STEP. Raises: ValueError: it is not."""
-    if choice not in INSIDE_STEP:
-        raise ValueError(f"inside_step: expected one of {list(INSIDE_STEP)}, found {choice!r}")
-    return choice
-
-
-def rows_used(plan: Plan, state: Mapping[str, Any], given: int, choice: str) -> int:
-    """`given`, or 0 if the step must start again, because `plan` deals its rows in another order than the plan of `state`.
-
-    Args:
-        plan: the plan.
-        state: a state that it accepts.
-        given: sequences of the step that were already used.
-        choice: the argument `inside_step`. "continue" raises, because the gradients of the first sequences would count twice;
-            "warn" warns.
-
-    Raises: StateMismatchError: the choice is "continue".
-    """
-    difference = plan.dealing_difference(state)
-    if difference is None or not given:
-        return given
-    step = state["step"]
-    if choice == "continue":
-        raise StateMismatchError(
-            f"state: saved inside step {step}, where {difference}, so the rest of the step would be other sequences; set"
-            ' balance as it was, or drop the gradients of this step and pass inside_step="rewind"'
-        )
-    if choice == "warn":
-        warnings.warn(
-            f"state: saved inside step {step}, after {given} of its {plan.global_batch_size(step)} sequences, but"
-            f" {difference}. The step starts again. Drop its gradients if the checkpoint contains them, or set balance as it"
-            ' was. Pass inside_step="rewind" to start the step again without this warning',
-            stacklevel=3,
-        )
-    return 0
-
-
-def rest_of_step(plan: Plan, step: int, given: int, choice: str) -> int:
-    """Rows of `step` to skip as already trained on, for a state that was saved after `given` of them.
-
-    `choice` is the argument `inside_step`. Warns if it is "warn" and the state is inside the step.
-    """
-    if given and choice == "warn":
-        warnings.warn(
-            f"state: saved inside step {step}, after {given} of its {plan.global_batch_size(step)} sequences. Training"
-            " continues with the other sequences of the step. The gradients of the first ones are lost, unless the checkpoint"
-            ' contains them. Pass inside_step="rewind" to start the step again, or inside_step="continue" if you restored the'
-            f" gradients. To save only at the start of a step, use plan.state({step})",
-            stacklevel=3,
-        )
-    return 0 if choice == "rewind" else given
 
 
 @dataclass(frozen=True)

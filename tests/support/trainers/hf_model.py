@@ -3,9 +3,12 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch.nn.functional import cross_entropy
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
 
+from tokenstore import Plan
 from tokenstore.trainers.huggingface import TokenTrainerMixin
 
 
@@ -64,3 +67,12 @@ def quiet_arguments(folder: Path, size: int, accumulation: int, **options: Any) 
         gradient_accumulation_steps=accumulation,
         **{**defaults, **options},
     )
+
+
+def loss_by_hand(model: Any, plan: Plan) -> float:
+    """The mean loss over all targets of a plan."""
+    batches = [plan.batch(step) for step in range(plan.num_steps or 0)]
+    ids, targets = (torch.from_numpy(np.concatenate([b[name] for b in batches])) for name in ("input_ids", "targets"))
+    with torch.no_grad():
+        logits = model(ids).logits
+    return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100).item()
