@@ -73,10 +73,12 @@ def token_store(path: Path, seed: int, num_tokens: int) -> Path:
     return path
 
 
-def sparse_store(path: Path, num_documents: int, times: int = 1) -> Path:
+def sparse_store(
+    path: Path, num_documents: int, times: int = 1, lengths_of: Callable[[int, int], np.ndarray] = web_lengths
+) -> Path:
     """Make a store whose shards are sparse files (all tokens are 0), so that it may be huge. Its other files are real.
 
-    times: factor for the lengths of the web-like documents.
+    times: factor for the lengths of the documents. lengths_of: makes these lengths from a seed and their number.
     """
     path.mkdir(parents=True)
     checksum = xxhash.xxh3_128().hexdigest()
@@ -86,7 +88,7 @@ def sparse_store(path: Path, num_documents: int, times: int = 1) -> Path:
         for number, first in enumerate(
             range(0, num_documents, block)
         ):  # one shard each, with about half a GB of tokens
-            lengths = times * web_lengths(number, min(block, num_documents - first))
+            lengths = times * lengths_of(number, min(block, num_documents - first))
             starts = token + np.cumsum(lengths) - lengths
             size = int(lengths.sum())
             with open(path / shard_name(number), "wb") as shard:

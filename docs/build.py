@@ -32,6 +32,7 @@ CONTENTS = {
         "guides/slices",
         "guides/changing-a-run",
         "guides/packing",
+        "guides/balance-and-alignment",
         "guides/training",
         "guides/huggingface",
         "guides/lightning",

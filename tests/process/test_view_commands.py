@@ -19,7 +19,17 @@ from tests.support.stores.masked import SMALL, write_masked
 from tests.support.stores.written import build_stores
 from tokenstore.format.manifest import Manifest
 from tokenstore.planning.progress import SourceProgress
-from tokenstore.views import documents, lengths, plan_diff, plan_epochs, plan_ranks, plan_summary, store_summary, trace
+from tokenstore.views import (
+    documents,
+    lengths,
+    plan_balance,
+    plan_diff,
+    plan_epochs,
+    plan_ranks,
+    plan_summary,
+    store_summary,
+    trace,
+)
 
 ALL_HELP = """
 import contextlib, runpy, sys
@@ -110,12 +120,20 @@ class TestJson:
     def test_keys_of_a_plan(self, plan: Path) -> None:
         """For the summary, --epochs and --diff."""
         found = json.loads(ok("plan", plan, "--json"))
-        assert set(found) == {"plan", "ranks", "transport"}
+        assert set(found) == {"plan", "ranks", "balance", "transport"}
+        assert found["balance"] == []
+        uneven, *_ = json.loads(ok("plan", plan, "--json", "--world-size", "2"))["balance"]
+        assert (
+            set(uneven)
+            == names(plan_balance.PlanBalance)
+            == keys("global_batch_size steps attention linear in_order balanced is_balanced can_gain")
+        )
+        assert set(uneven["balanced"]) == names(plan_balance.Uneven) == {"in_step", "in_microbatches"}
         assert (
             set(found["plan"])
             == names(plan_summary.PlanSummary)
             == keys(
-                "config fingerprint num_steps steps sequences tokens padding skipped_steps skip_steps sources"
+                "config fingerprint num_steps steps sequences tokens padding alignment skipped_steps skip_steps sources"
                 " slices stages dropped warnings notes"
             )
         )

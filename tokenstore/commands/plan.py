@@ -17,6 +17,7 @@ from tokenstore.errors import ConfigError
 from tokenstore.text import clip, percentage, safe, span
 
 if TYPE_CHECKING:  # these import numba, half a second that --help need not wait for
+    from tokenstore.views.plan_balance import PlanBalance
     from tokenstore.views.plan_diff import PlanDifference
     from tokenstore.views.plan_epochs import EpochSteps
     from tokenstore.views.plan_ranks import PlanRanks
@@ -64,7 +65,8 @@ def plan(
     steps
         Summarize steps [0, STEPS). Default: all; 10,000 for an endless plan.
     world_size
-        Show how a step divides among this many data-parallel ranks.
+        Show how a step divides among this many data-parallel ranks, and how evenly its attention does, with and without
+        `balance` in the plan.
     microbatch_size
         Show how many microbatches of this size a rank receives per step.
     tokens_per_second
@@ -99,6 +101,7 @@ def plan(
         rows = [steps_of_epochs(loaded, name, epochs) for name in names]
         write_json({"epoch_steps": rows}) if as_json else _show_epoch_steps(screen(), rows)
         return 0
+    from tokenstore.views.plan_balance import balance_of_plan
     from tokenstore.views.plan_ranks import ranks_of_plan
     from tokenstore.views.plan_summary import summarize_plan
     from tokenstore.views.plan_transport import REQUEST_PRICE, transport_of
@@ -107,11 +110,13 @@ def plan(
     price = REQUEST_PRICE if request_price is None else request_price
     transport = transport_of(loaded, summary.steps, tokens_per_second, price)
     ranks = ranks_of_plan(loaded, 1 if world_size is None else world_size, microbatch_size)
+    uneven = balance_of_plan(loaded, ranks.world_size, microbatch_size)
     if as_json:
-        write_json({"plan": summary, "ranks": ranks, "transport": transport})
+        write_json({"plan": summary, "ranks": ranks, "balance": uneven, "transport": transport})
     else:
         _show_summary(screen(), summary)
         _show_ranks(screen(), ranks, in_detail=world_size is not None or microbatch_size is not None)
+        _show_balance(screen(), uneven, ranks.world_size)
         if transport is not None:
             show_transport(screen(), transport)
     return 0
@@ -151,9 +156,11 @@ def _facts(summary: "PlanSummary") -> Iterator[tuple[str, str]]:
     skipped = f", {summary.skipped_steps:,} of them skipped" if summary.skipped_steps else ""
     yield "steps", length + (f", {summary.steps:,} summarized" if summary.steps != summary.num_steps else "") + skipped
     config = summary.config
-    yield "sequences", f"{summary.sequences:,} of {config.sequence_length:,} tokens, packing {config.packing}"
+    options = (f", align {config.align}" if config.align else "") + (", balanced" if config.balance else "")
+    yield "sequences", f"{summary.sequences:,} of {config.sequence_length:,} tokens, packing {config.packing}{options}"
     exact = "" if all(row.progress.tokens_exact for row in summary.sources) else "about "
-    yield "tokens", f"{exact}{summary.tokens:,}; padding {percentage(summary.padding)}"
+    aligned = f", of which {percentage(summary.alignment)} from align: {config.align}" if config.align else ""
+    yield "tokens", f"{exact}{summary.tokens:,}; padding {percentage(summary.padding)}{aligned}"
     yield "seed", f"{clip(str(config.seed), 40)}" + ("" if config.shuffle else ", shuffle off")
     yield "fingerprint", summary.fingerprint
 
@@ -265,6 +272,38 @@ def _show_ranks(console: Console, ranks: "PlanRanks", in_detail: bool) -> None:
     if in_detail:
         console.print(
             f"microbatch sizes for {ranks.world_size:,} ranks: {listed(ranks.microbatch_sizes) or 'none'}",
+            soft_wrap=True,
+        )
+
+
+def _show_balance(console: Console, batches: tuple["PlanBalance", ...], world_size: int) -> None:
+    if not batches:
+        return
+    heading(console, "Balance")
+    first = batches[0]
+    what = "attention" if not first.linear else f"{first.attention} x attention + {first.linear} x positions"
+    console.print(f"cost of the busiest of {world_size:,} ranks over the mean, by {what}:", soft_wrap=True)
+    rows = (
+        (f"{batch.global_batch_size:,}", where, f"{before:.3f}", f"{after:.3f}")
+        for batch in batches
+        for where, before, after in (
+            ("whole step", batch.in_order.in_step, batch.balanced.in_step),
+            ("each microbatch", batch.in_order.in_microbatches, batch.balanced.in_microbatches),
+        )
+    )
+    table(console, rows, "batch", "ranks wait after", "in order", "balanced", right=(0, 2, 3))
+    for batch in batches:
+        if not batch.can_gain:
+            console.print(
+                f"a batch of {batch.global_batch_size:,}: one sequence per rank and step, so there is nothing to gain; use"
+                " fewer ranks with more sequences each, or context parallelism",
+                soft_wrap=True,
+            )
+    if any(batch.can_gain for batch in batches) and not first.is_balanced:
+        console.print('the plan deals rows in order; add "balance: attention" to balance them', soft_wrap=True)
+    if first.is_balanced and not first.linear and any(batch.can_gain for batch in batches):
+        console.print(
+            "only attention counts; set balance: {linear: parameters / (layers x width)} to count the whole model",
             soft_wrap=True,
         )
 

@@ -26,6 +26,7 @@ class LengthClasses:
             COPY the number of the first copy, MEMBER the member. PIECE is the number of the piece in its document; in
             class L it is the number of full pieces of each copy.
         align: rooms are multiples of this number (ORD-18).
+        padding: tokens that alignment adds to all rooms.
     """
 
     length: int
@@ -33,6 +34,7 @@ class LengthClasses:
     starts: np.ndarray
     entries: np.ndarray
     align: int = 1
+    padding: int = 0
 
     @property
     def num_pieces(self) -> int:
@@ -55,11 +57,13 @@ def length_classes(members: Sequence[Member], length: int, align: int = 1) -> Le
         length: the sequence length L.
         align: rooms are multiples of this number, a divisor of `length` (ORD-18).
     """
-    parts = []
+    parts, padding = [], 0
     for number, member in enumerate(members):
         copies = np.append(member.starts * member.p // member.q, member.num_copies)
-        chunks, rest = np.divmod(-(-member.lengths // align) * align, length)
+        rooms = -(-member.lengths // align) * align
+        chunks, rest = np.divmod(rooms, length)
         sizes = np.diff(copies)
+        padding += int(((rooms - member.lengths) * sizes).sum())
         # A run contributes to two classes: one shorter piece per copy, and `chunks` full pieces per copy to class L
         for classes, piece, slots in ((rest, chunks, sizes), (np.full_like(rest, length), chunks, sizes * chunks)):
             used = (classes > 0) & (slots > 0)
@@ -73,7 +77,7 @@ def length_classes(members: Sequence[Member], length: int, align: int = 1) -> Le
     counts = np.diff(ends[starts])
     # Slots of the class before this row: running total over all rows, less the total where the class begins
     first_slots = ends[:-1] - ends[starts[classes]]
-    return LengthClasses(length, counts, starts, np.stack([first_slots, *table[2:]], axis=1), align)
+    return LengthClasses(length, counts, starts, np.stack([first_slots, *table[2:]], axis=1), align, padding)
 
 
 @inline_kernel

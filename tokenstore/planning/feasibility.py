@@ -166,14 +166,15 @@ def _refuse(
 
 
 def warn_of_padding(sources: Sequence[Source], length: int) -> None:
-    """Warn about sources whose sequences are mostly padding, usually because sequence_length is far too large for them."""
+    """Warn about sources whose sequences are mostly padding, because sequence_length or align is too large for them."""
     for source in sources:
         room = source.num_sequences * length
         if source.packing == "best_fit" and room > _MOST_ROOM * source.num_tokens:
             epoch = "1 sequence" if source.num_sequences == 1 else f"{source.num_sequences:,} sequences"
+            field = "align" if 2 * source.classes.padding > room - source.num_tokens else "sequence_length"
             warnings.warn(
                 f"source {source.name}: {float(100 * (1 - source.num_tokens / room)):.3g} % padding: an epoch is {epoch} of"
-                f" {length:,} tokens, but the source has {int(source.num_tokens):,}; use a smaller sequence_length",
+                f" {length:,} tokens, but the source has {int(source.num_tokens):,}; use a smaller {field}",
                 stacklevel=3,
             )
 

@@ -62,12 +62,13 @@ class SourceProgress:
             from it by less than the padding of one epoch.
         tokens_exact: whether `tokens` and `padding` are exact.
         padding: share of the positions of its sequences that contain no token.
+        alignment: share of these positions that are padding because of `align`; a part of `padding`.
         weight: its target share of the sequences in the stage of the last step.
         realised_weight: its actual share of the sequences so far, over all stages.
         sequences_per_epoch: sequences in each epoch.
         steps_per_epoch: average at the shares of the last sequence; None if the source takes no part there or has run out.
-        pieces: lengths of the pieces in an epoch. Exact for a packed source; for a pool, of the room it reserves. With `concat`
-            an expected value over all offsets; None if the store has no length index.
+        pieces: lengths of the pieces in an epoch. Exact for a packed source; for a pool, and with `align`, of the room it
+            reserves. With `concat` an expected value over all offsets; None if the store has no length index.
         members: progress of each member of a pool, by name; otherwise empty.
     """
 
@@ -76,6 +77,7 @@ class SourceProgress:
     tokens: int
     tokens_exact: bool
     padding: float
+    alignment: float
     weight: float
     realised_weight: float
     sequences_per_epoch: int
@@ -119,6 +121,7 @@ def progress_of(
             tokens=int(tokens),
             tokens_exact=whole or source.packing == "concat",
             padding=float(1 - source.num_tokens / (source.num_sequences * length)),
+            alignment=_alignment(source, length),
             weight=share / period,
             realised_weight=sequences / total,
             sequences_per_epoch=source.num_sequences,
@@ -145,6 +148,12 @@ def metrics_of(step: int, sources: Mapping[str, SourceProgress], sequence_length
                 f"data/{name}/{member}/tokens": progress.tokens,
             }
     return metrics
+
+
+def _alignment(source: Source, length: int) -> float:
+    """Share of the positions of a source that alignment adds."""
+    added = 0 if source.length_classes is None else source.length_classes.padding
+    return added / (source.num_sequences * length)
 
 
 def _members(source: Source, epochs: Fraction) -> dict[str, MemberProgress]:

@@ -109,6 +109,7 @@ class PlanSummary:
         sequences: sequences of these steps, over all sources.
         tokens: tokens of these sequences.
         padding: share of their positions that hold no token.
+        alignment: share of their positions that are padding because of `align`; a part of `padding`.
         skipped_steps: number of these steps that no rank receives.
         skip_steps: all ranges of skipped steps of the plan, as [start, stop).
         sources: by name.
@@ -126,6 +127,7 @@ class PlanSummary:
     sequences: int
     tokens: int
     padding: float
+    alignment: float
     skipped_steps: int
     skip_steps: tuple[tuple[int, int], ...]
     sources: tuple[SourceRow, ...]
@@ -185,6 +187,7 @@ def summarize_plan(
         sequences=sequences,
         tokens=tokens,
         padding=max(1 - tokens / (sequences * plan.config.sequence_length), 0.0),
+        alignment=sum(row.sequences * row.alignment for row in progress.values()) / sequences,
         skipped_steps=schedule.num_skipped(steps),
         skip_steps=schedule.skip_steps,
         sources=sources,
