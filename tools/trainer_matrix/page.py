@@ -1,5 +1,11 @@
-"""The matrix as Markdown, printed and kept in docs/guides/trainer-matrix.md."""
+"""The matrix as Markdown, printed and kept in docs/guides/trainer-matrix.md.
 
+    python -m tools.trainer_matrix.page OUTPUT...      # rows that earlier runs printed
+
+Later outputs replace rows of earlier ones.
+"""
+
+import sys
 from pathlib import Path
 
 from tools.trainer_matrix.trainers import SCENARIOS, TRAINERS
@@ -24,8 +30,22 @@ def kept() -> dict[str, list[str]]:
 
 def keep(rows: list[list[str]]) -> None:
     """Write rows into the page. Other rows stay as they are; a trainer that was never run says so."""
-    known = {**kept(), **{row[0]: row for row in rows}}
+    known = {**kept(), **{row[0]: [cell.partition(" (log:")[0] for cell in row] for row in rows}}
     never = ["", *["not run"] * len(SCENARIOS)]
     merged = [known.get(trainer.title, [trainer.title, *never]) for trainer in TRAINERS]
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n\n{table(merged)}\n\n{END}{rest.partition(END)[2]}")
+
+
+def main() -> None:
+    """Write rows that were printed before, read from files of output, into the page."""
+    rows: dict[str, list[str]] = {}
+    for file in sys.argv[1:]:
+        lines = [line for line in Path(file).read_text().splitlines() if line.startswith("| ")]
+        cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+        rows |= {row[0]: row for row in cells if row[0] in {trainer.title for trainer in TRAINERS}}
+    keep(list(rows.values()))
+
+
+if __name__ == "__main__":
+    main()

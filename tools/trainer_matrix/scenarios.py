@@ -19,7 +19,7 @@ from tools.trainer_matrix.trainers import SCENARIOS, Trainer
 MICROBATCH, STEPS = 2, 6
 PER_STEP = 4  # microbatches per step with one rank
 KILL_BETWEEN, KILL_INSIDE = 3 * PER_STEP, 3 * PER_STEP + 2  # after three steps, and inside the fourth
-WAIT_SECONDS = 600
+WAIT_SECONDS = 1800  # reached only by a run that hangs, even on a busy machine
 TOLERANCE = 2e-4  # relative; the trainers add floats in other orders, and some print few digits
 LOCAL = {
     "OMP_NUM_THREADS": "1",
@@ -165,8 +165,9 @@ class Runner:
         """Checksums of the rows of every microbatch of a rank from a position on."""
         found: list[list[int]] = []
         size = self._microbatch(ranks)
+        dealt = None if self.trainer.whole_steps else size
         for step in range(from_step, STEPS):
-            rows = [checksum(row) for row in self.data.plan.batch(step, rank, ranks, size)["input_ids"]]
+            rows = [checksum(row) for row in self.data.plan.batch(step, rank, ranks, dealt)["input_ids"]]
             found += [rows[first : first + size] for first in range(0, len(rows), size)]
         return found[given:]
 
@@ -181,8 +182,9 @@ class Runner:
     def _check(self, name: str, from_step: int, ranks: int = 1, given: int = 0) -> None:
         """Check the rows of every rank, and the losses that were reported."""
         start = [(line["step"], line["given"]) for line in self._lines(name, 0, "resumed")]
-        if start != [(from_step, given)]:
+        if start not in [[(max(from_step - late, 0), given)] for late in range(self.trainer.lag + 1)]:
             raise Wrong(f"{name}: expected to start at step {from_step} after {given} microbatches, found {start}")
+        from_step = start[0][0]
         for rank in range(ranks):
             rows = [line["rows"] for line in self._lines(name, rank, "train")]
             _same(rows, self._planned(from_step, rank, ranks, given), f"{name}, rank {rank} of {ranks}")

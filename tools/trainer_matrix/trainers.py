@@ -17,7 +17,9 @@ class Trainer:
         loss: what the trainer reports as the loss of a step: the mean over all "targets"; over "microbatches" of rank 0, each
             a mean over its targets; over "ranks", likewise; or the "last" microbatch of rank 0.
         scaled: whether the microbatch size is halved with twice the ranks, because the trainer counts microbatches of a rank.
+        whole_steps: whether a batch is a rank's whole share of a step, which the trainer divides into microbatches itself.
         inside: whether the example saves inside a step; otherwise a run that is killed there starts the step again.
+        lag: steps by which the last checkpoint may be older than the kill, because the trainer saves in the background.
         not_run: {scenario: the reason why it is not run}.
         needs: names of checkouts that the example imports, because they are no packages.
         launcher: whether torchrun starts the ranks. Otherwise the example has --ranks.
@@ -29,7 +31,9 @@ class Trainer:
     environment: str = "base"
     loss: str = "targets"
     scaled: bool = False
+    whole_steps: bool = False
     inside: bool = False
+    lag: int = 0
     not_run: dict[str, str] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
     launcher: bool = True
@@ -72,7 +76,7 @@ TRAINERS = (
     ),
     Trainer("JAX", "jax_loop", "jax", "jax", inside=True),
     Trainer("litgpt", "litgpt_pretrain", "litgpt", "litgpt", loss="microbatches", scaled=True),
-    Trainer("OLMo-core", "olmo_core_trainer", "ai2-olmo-core", "olmo", loss="ranks"),
-    Trainer("Ray Train", "ray_train", "ray", "ray", launcher=False),
+    Trainer("OLMo-core", "olmo_core_trainer", "ai2-olmo-core", "olmo", loss="ranks", whole_steps=True),
+    Trainer("Ray Train", "ray_train", "ray", "ray", launcher=False, lag=1),
     Trainer("Grain", "grain_dataset", "grain", inside=True),
 )

@@ -8,12 +8,13 @@ arguments are a stand-in with the names that the provider reads. If it is killed
 """
 
 import sys
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from megatron.core import parallel_state
+from megatron.core import parallel_state, tensor_parallel
 from megatron.core.models.gpt import GPTModel
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.transformer import TransformerConfig
@@ -36,6 +37,13 @@ def arguments(options: Options, consumed_samples: int) -> SimpleNamespace:
     training.get_args = lambda: args
     sys.modules["megatron.training"] = training
     return args
+
+
+def on_the_cpu() -> None:
+    """Replace what needs a GPU: the device of buffers, and random states, which nothing here uses."""
+    cuda: Any = torch.cuda
+    cuda.current_device = lambda: torch.device("cpu")
+    tensor_parallel.get_cuda_rng_tracker = lambda: SimpleNamespace(fork=nullcontext)
 
 
 def make_model(options: Options) -> GPTModel:
@@ -65,8 +73,7 @@ def train(options: Options) -> None:
     rank, world_size = world()
     if not dist.is_initialized():
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    cuda: Any = torch.cuda
-    cuda.current_device = lambda: torch.device("cpu")  # the attention of Megatron-core makes buffers there
+    on_the_cpu()
     parallel_state.initialize_model_parallel()
     torch.manual_seed(0)
     model = make_model(options)

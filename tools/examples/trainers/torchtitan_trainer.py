@@ -10,6 +10,7 @@ If it is killed, the same command continues.
 import os
 import socket
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -40,6 +41,16 @@ except ImportError:  # the new contract
     from torchtitan.components.checkpointer import CheckpointManager
 
 
+CPU: dict[str, Any] = {  # what torchtitan calls of the module of a device, besides what torch.cpu has
+    "set_device": None,
+    "get_device_name": "CPU",
+    "get_device_properties": SimpleNamespace(total_memory=1 << 34),
+    "reset_peak_memory_stats": None,
+    "empty_cache": None,
+    "memory_stats": {},
+}
+
+
 class NoTokenizer(BaseTokenizer):
     """Plans need no tokenizer."""
 
@@ -64,11 +75,18 @@ class NoTokenizer(BaseTokenizer):
 
 
 def dense_attention(
-    self: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, attention_masks: Any, **kwargs: Any
+    self: Any,
+    q_BLNH: torch.Tensor,
+    k_BLNH: torch.Tensor,
+    v_BLNH: torch.Tensor,
+    *,
+    attention_masks: Any,
+    **kwargs: Any,
 ) -> torch.Tensor:
-    """FlexAttention on the CPU: the same mask, as a tensor. q, k, v: float[B, L, heads, size]."""
-    mask = create_mask(attention_masks.mask_mod, q.shape[0], 1, q.shape[1], k.shape[1], device="cpu")
-    heads = [each.transpose(1, 2) for each in (q, k, v)]
+    """FlexAttention on the CPU: the same mask, as a tensor. Tensors are float[B, L, heads, size]."""
+    batch, length = q_BLNH.shape[:2]
+    mask = create_mask(attention_masks.mask_mod, batch, 1, length, length, device="cpu")
+    heads = [each.transpose(1, 2) for each in (q_BLNH, k_BLNH, v_BLNH)]
     options: dict[str, Any] = {"enable_gqa": kwargs.get("enable_gqa", False), "scale": kwargs.get("scale")}
     attended = functional.scaled_dot_product_attention(heads[0], heads[1], heads[2], attn_mask=mask, **options)
     return attended.transpose(1, 2)
@@ -84,8 +102,8 @@ def on_the_cpu() -> None:
             port = str(free.getsockname()[1])
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
         os.environ |= dict(zip(names, ("0", "0", "1", "1", "127.0.0.1", port), strict=True))
-    cpu: Any = torch.cpu
-    cpu.set_device, cpu.get_device_name = lambda device: None, lambda device=None: "CPU"
+    for name, value in CPU.items():
+        setattr(torch.cpu, name, lambda *args, value=value, **kwargs: value)
 
 
 def configuration(options: Options) -> Any:
@@ -146,6 +164,13 @@ def record(trainer: Any, options: Options) -> None:
         journal.resumed(trainer.step)
         return found
 
+    validate = trainer.validator.validate
+
+    def validating(*args: Any, **kwargs: Any) -> None:
+        journal.write("evaluating")
+        validate(*args, **kwargs)
+
+    trainer.validator.validate = validating
     processor.log, processor.log_validation, trainer.checkpointer.load = logged, validated, loaded
 
 
