@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import random_documents, write_store
 from tests.support.processes.command_lines import ok, run_here
 from tests.support.stores.grown import Kind, documents_of, grow, write
-from tokenstore import Plan, PlanConfig
+from tokenstore import Plan, PlanConfig, RemoteOptions
 from tokenstore.errors import ConfigError, StateMismatchError
 
 
@@ -67,6 +67,14 @@ def test_earlier_steps_stay_and_later_ones_change(folder: Path, change: str, wei
     assert after.fingerprint != before.fingerprint
     if change not in ("longer", "endless"):
         assert after.history(16) != before.history(16)
+
+
+def test_an_amended_plan_reads_its_stores_as_before(folder: Path) -> None:
+    """With the same links that may be followed, and the same options for stores at URLs."""
+    options = RemoteOptions(deadline=7)
+    before = Plan(plan_of(folder).config, folder, options)
+    after = before.amended(3, num_steps=30)
+    assert (after.allow_links, after.remote) == (before.allow_links, options)
 
 
 def test_temperature_is_written_out_as_weights(folder: Path) -> None:

@@ -172,7 +172,7 @@ class Plan(StepRows):
             for name, source in self.config.sources.items()
         }
         config = amended_config(replace(self.config, sources=sources), self.num_sequences, from_step, changes)
-        plan = Plan(config, self.allow_links)
+        plan = Plan(config, self.allow_links, self.remote)
         check_unchanged("amend", self.history(from_step), plan.history(from_step), from_step)
         return plan
 
