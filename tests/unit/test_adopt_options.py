@@ -14,6 +14,7 @@ from tokenstore.builder import append_store
 from tokenstore.errors import BuildError, ConfigError, TokenStoreError
 from tokenstore.foreign import AdoptOptions, ExportOptions
 from tokenstore.store.length_index import add_length_index
+from tokenstore.views.decoding import Decoder
 
 
 @pytest.mark.parametrize(
@@ -130,6 +131,8 @@ def test_a_store_without_a_tokenizer_says_why_it_cannot_decode(tmp_path: Path) -
     store = open_store(adopt(tmp_path / "s", made, vocab_size=257, eos_id=None, cut="file").path)
     with pytest.raises(TokenStoreError, match="tokenizer: cannot decode: the store has none"):
         store.decode(0)
+    assert "the tokenizer is not known" in str(Decoder.of(store).problem)
+    assert Decoder.of(store).text(store[0][:2]) == "<256><72>"
     store = open_store(adopt(tmp_path / "t", made, vocab_size=None, eos_id=None, tokenizer="bytes").path)
     assert store.decode(0) == "<|endoftext|>Hi"
 

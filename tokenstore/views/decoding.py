@@ -33,6 +33,8 @@ class Decoder:
     @classmethod
     def of(cls, store: Store) -> Self:
         """Use the store's tokenizer. If it cannot be loaded, `problem` says why."""
+        if store.manifest.tokenizer.kind == "none":
+            return cls(None, f"the tokenizer is not known, so tokens are shown as ids ({store.path})")
         try:
             return cls(store.tokenizer)
         except TokenStoreError as error:
