@@ -19,7 +19,19 @@ from rich.table import Table
 from benches.scenes import CannotRun, Row, show
 from tokenstore.errors import ConfigError
 
-BENCHES = ("throughput", "loading", "cold", "plan", "packing", "balance", "quality", "scale", "build", "adopt")
+BENCHES = (
+    "throughput",
+    "loading",
+    "cold",
+    "plan",
+    "packing",
+    "balance",
+    "quality",
+    "scale",
+    "build",
+    "adopt",
+    "remote",
+)
 RESULTS = Path(__file__).parent / "results"
 _BAR = 10  # characters
 

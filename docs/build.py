@@ -42,6 +42,7 @@ CONTENTS = {
         "guides/evaluation",
         "guides/batch-fields",
         "guides/tracing",
+        "guides/object-storage",
         "guides/operating",
         "migration",
     ],

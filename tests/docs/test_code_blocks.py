@@ -7,12 +7,13 @@ import pytest
 
 from tests.support.code_blocks import blocks_of, check_output, run_page
 from tests.support.processes.command_lines import ROOT
+from tests.support.servers.range_server import RangeServer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.isinstance.treespec, LeafSpec.. is deprecated")  # what Lightning calls
 FIRST_STEPS = ROOT / "docs" / "first-steps.md"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LANGUAGES = {"python", "yaml", "bash", "console", "text"}
-NOT_RUN = 29
+NOT_RUN = 33
 
 
 def name_of(page: Path) -> str:
@@ -33,6 +34,15 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def bucket(project: Path, tmp_path: Path, range_server: RangeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stores of First steps in s3://bucket, for the page about object storage."""
+    for name in ("manual", "code"):
+        range_server.add_folder(f"bucket/{name}", project / "stores" / name)
+    monkeypatch.setenv("TOKENSTORE_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.mark.usefixtures("bucket")
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_code_blocks_of_a_page_run(page: Path, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In order, in the folder of First steps; each output that is shown is compared."""
