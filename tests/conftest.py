@@ -146,5 +146,5 @@ def range_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
         yield server
         if module := sys.modules.get("tokenstore.store.remote.workers"):
             end = time.monotonic() + 20
-            while not module.workers().is_idle and time.monotonic() < end:  # requests of loaders that are gone
+            while not module.are_idle() and time.monotonic() < end:  # requests of loaders that are gone
                 time.sleep(0.01)

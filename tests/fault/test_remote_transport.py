@@ -21,6 +21,7 @@ from tokenstore.store.block_checksums import add_block_checksums
 from tokenstore.store.remote import mirror, mirror_file
 from tokenstore.store.remote.mirror import MirrorWarning
 from tokenstore.store.remote.token_files import TokenFiles
+from tokenstore.store.remote.workers import are_idle
 
 URL = "s3://bucket/s"
 TRANSPORTS = ["spans", "mirror"]
@@ -187,6 +188,8 @@ def test_a_read_only_cache_is_used_as_far_as_it_goes(
     with open_folder() as folder:
         cache = folder / "cache"
         check_batches(plan_at(URL, cache, transport="mirror"), local, 1)
+        while not are_idle():
+            time.sleep(0.01)
         before = {file: file.read_bytes() for file in cached_files(cache)}
         for file in [*cache.rglob("*"), cache]:
             file.chmod(0o555 if file.is_dir() else 0o444)

@@ -25,7 +25,7 @@ def options(cache: Path, limit: int | None = None, transport: str = "auto") -> R
 
 
 def folder(cache: Path, digit: str) -> Path:
-    return cache / "mirror" / f"{digit * 32}-{1 << 20}"
+    return cache / "mirror" / f"{digit * 32}-{1 << 20}-300000"
 
 
 def mirror_of(path: Path, num_bytes: int) -> mirrors.MirrorFolder:
@@ -71,6 +71,15 @@ def test_mirrors_that_nobody_uses_make_room_the_oldest_first(tmp_path: Path) -> 
     assert [path.parent.name[0] for path in cached_files(tmp_path)] == ["a", "o"]
     assert (folder(tmp_path, "b") / "notes.txt").read_text() == "mine"
     assert choose_transport(options(tmp_path, 500_000), folder(tmp_path, "d"), 300_000, "s3://b") == "spans"
+
+
+def test_a_mirror_in_use_counts_as_a_whole(tmp_path: Path) -> None:
+    """Although nothing of it is there yet: two stores that fill at the same time stay within the limit."""
+    used = mirrors.MirrorFolder(folder(tmp_path, "a"))
+    assert choose_transport(options(tmp_path, 600_000), folder(tmp_path, "b"), 300_000, "s3://b") == "mirror"
+    assert choose_transport(options(tmp_path, 599_999), folder(tmp_path, "b"), 300_000, "s3://b") == "spans"
+    del used
+    assert choose_transport(options(tmp_path, 599_999), folder(tmp_path, "b"), 300_000, "s3://b") == "mirror"
 
 
 def test_a_smaller_limit_removes_the_stores_own_mirror(tmp_path: Path) -> None:

@@ -21,13 +21,13 @@ from tokenstore.format.layout import CHECKSUM_BLOCK
 from tokenstore.store import Store
 from tokenstore.store.remote.mirror import Mirror
 from tokenstore.store.remote.token_files import PART_BYTES, TokenFiles
-from tokenstore.store.remote.workers import MOST_THREADS, Group, generation
+from tokenstore.store.remote.workers import BLOCK_THREADS, Group, generation
 
 # Rows to plan ahead, so that threads have requests to make: at first, and at most after batches had to be waited for; and
 # bytes. At least two microbatches are planned
 FIRST_ROWS, MOST_ROWS, MOST_BYTES = 64, 1024, 32 << 20
 _SPAN_SHARE = 0.02  # of the bytes of a mirror that such ranges may add
-_MANY_BLOCKS = MOST_THREADS  # coming blocks from which on another one would come too late
+_MANY_BLOCKS = 4 * BLOCK_THREADS  # coming blocks from which on another one would come too late
 _ALIGNMENT = 8
 
 

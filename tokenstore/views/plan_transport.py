@@ -112,7 +112,7 @@ def _row(plan: Plan, source: Source, member: SourceMember, sequences: int) -> Tr
     options, manifest = store.remote.options, store.manifest
     masks = [entry.num_bytes for name, entry in manifest.files.items() if name.startswith("mask-")]
     stored = sum(shard.num_bytes for shard in manifest.shards) + sum(masks)
-    transport, why = expected_transport(options, folder_of(options.cache, store.digest, BLOCK_BYTES), stored)
+    transport, why = expected_transport(options, folder_of(options.cache, store.digest, BLOCK_BYTES, stored), stored)
     share = float(member.num_tokens * member.repeat / source.num_tokens)
     pieces = 1.0 if source.length_classes is None else source.length_classes.num_pieces / source.num_sequences
     ranges = share * sequences * pieces * (2 if masks else 1)

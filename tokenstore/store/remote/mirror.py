@@ -16,9 +16,11 @@ from tokenstore.store.files import renew_after_fork
 from tokenstore.store.remote.client import Wanted
 from tokenstore.store.remote.mirror_file import MirrorFile, UnusableMirror
 from tokenstore.store.remote.mirrors import MirrorFolder
-from tokenstore.store.remote.workers import Group, workers
+from tokenstore.store.remote.workers import BLOCK_THREADS, Group, workers
 
-_PATIENCE = 10.0  # seconds to wait for a block that another process has claimed
+_PATIENCE = (
+    30.0  # seconds to wait for a block that another process has claimed. The claim of a dead process ends at once
+)
 _LOOK_EVERY = 0.01  # seconds
 Fetch = Callable[[int, int, int, Wanted], np.ndarray]
 
@@ -123,7 +125,7 @@ class Mirror:
             waiting.append(weakref.ref(group))
             if len(waiting) > 1:
                 return
-        workers().submit(lambda: self._bring(number, block))
+        workers(BLOCK_THREADS).submit(lambda: self._bring(number, block))
 
     def _bring(self, number: int, block: int) -> None:
         """Make a block present, and report it to all who wait."""
@@ -144,7 +146,7 @@ class Mirror:
             waiting = self._coming.pop((number, block))
             if error is not None and (late := waiting[num_waiting:]):  # who came late has attempts of their own
                 self._coming[number, block], waiting = late, waiting[:num_waiting]
-                workers().submit(lambda: self._bring(number, block))
+                workers(BLOCK_THREADS).submit(lambda: self._bring(number, block))
         for holder in waiting:
             if (group := holder()) is not None:
                 group.finish(error)

@@ -160,7 +160,7 @@ class MirrorFile:
                 write_at(descriptor, data, block * self.block_bytes)
                 self.marks[block] = WRITTEN  # only now: whoever reads the mark finds the bytes
                 written = np.flatnonzero(self.marks == WRITTEN)
-                if len(written) % SYNC_AFTER == 0 or self.is_complete:
+                if len(written) >= SYNC_AFTER or self.is_complete:
                     sync_data(descriptor)
                     self.marks[written] = DURABLE
         except OSError as error:

@@ -1,6 +1,7 @@
 """The mirrors of a cache folder: one folder for each store, and the rule that decides whether a store may have one.
 
-    CACHE/mirror/<start of the digest>-<block size>/tokens-00000.bin.blocks ...    and `in-use`, which its users lock
+    CACHE/mirror/<start of the digest>-<block size>-<bytes of the store>/tokens-00000.bin.blocks ...
+    and in the same folder `in-use`, which its users lock
 
 Only files of these names are ever removed, and only in folders that no process uses. The lock of a process ends with it.
 """
@@ -23,7 +24,7 @@ from tokenstore.store.writing import create_if_missing, make_folders, remove, re
 BLOCK_BYTES = 1 << 20  # a multiple of the blocks that checksums are for (FMT-15)
 _SUFFIX, _IN_USE = ".blocks", "in-use"
 _ATTEMPTS, _PAUSE = 100, 0.02  # to use a folder that another process is removing
-_FOLDER = re.compile(r"[0-9a-f]{32}-[0-9]+")
+_FOLDER = re.compile(r"[0-9a-f]{32}-[0-9]+-([0-9]+)")
 _FILE = re.compile(r"(?:tokens|mask)-[0-9]{5,}\.bin\.blocks(?:\.[0-9.-]+\.tokenstore-tmp)?")
 _NETWORK = re.compile(
     r"nfs\d?|cifs|smb\d?|smbfs|lustre|gpfs|beegfs|ceph|afs|9p|glusterfs|fuse\.(?:s3fs|gcsfuse|sshfs|goofys|juicefs|rclone|"
@@ -79,9 +80,9 @@ class MirrorFolder:
         return self.path / (name + _SUFFIX)
 
 
-def folder_of(cache: Path, digest: str, block_bytes: int) -> Path:
-    """The folder of the mirror of the store with this digest."""
-    return cache / "mirror" / f"{digest[:32]}-{block_bytes}"
+def folder_of(cache: Path, digest: str, block_bytes: int, num_bytes: int) -> Path:
+    """The folder of the mirror of the store with this digest, whose token and mask files have `num_bytes` bytes."""
+    return cache / "mirror" / f"{digest[:32]}-{block_bytes}-{num_bytes}"
 
 
 def choose_transport(options: ResolvedOptions, folder: Path, num_bytes: int, where: str) -> str:
@@ -132,25 +133,27 @@ def _make_room(options: ResolvedOptions, own: Path, num_bytes: int) -> str:
     first = next(path for path in (root, *root.parents) if is_folder(path))
     if kind := _network(first):
         return f"its folder {options.cache} is on a network file system ({kind}); a mirror needs a local disk"
-    sizes = {path: _allocated(path) for path in _folders(root)}
-    mine = sizes.pop(own, 0)
+    held = {path: _allocated(path) for path in _folders(root) if path != own}
+    sizes = {path: max(_needed(path), held[path]) for path in held}
+    mine = _allocated(own)
     if not _is_writable(first):
         return "" if mine else f"the cache is read-only ({options.cache})"
     free, used = free_bytes(first), sum(sizes.values())
-    limit = (free + used + mine) // 2 if options.cache_limit is None else options.cache_limit
+    limit = (free + sum(held.values()) + mine) // 2 if options.cache_limit is None else options.cache_limit
     wanted = num_bytes if num_bytes <= limit else 0
+    free -= used - sum(held.values())  # what mirrors in use will still take
     for path in sorted(sizes, key=_last_use):
         if used + wanted <= limit and wanted - mine <= free:
             break
         if _remove_unused(path):
-            used, free = used - sizes[path], free + sizes[path]
+            used, free = used - sizes[path], free + held[path]
     if num_bytes + used > limit:
         if mine:
             _remove_unused(own)  # what an earlier run with a larger limit has left
         others = f", of which other stores in use take {used:,}" if used else ""
         return f"the cache may hold {limit:,}{others} ({options.cache})"
     if num_bytes - mine > free:
-        return f"its disk has {counted(free, 'byte')} left ({options.cache})"
+        return f"its disk has {counted(max(free, 0), 'byte')} left ({options.cache})"
     return ""
 
 
@@ -170,7 +173,25 @@ def _own_files(folder: Path) -> list[Path]:
 
 def _allocated(folder: Path) -> int:
     """Bytes of disk that a mirror takes now."""
-    return sum(512 * os.lstat(path).st_blocks for path in _own_files(folder))
+    return sum(512 * os.lstat(path).st_blocks for path in _own_files(folder)) if is_folder(folder) else 0
+
+
+def _needed(folder: Path) -> int:
+    """Bytes that a mirror takes now, or will take if a process is filling it."""
+    name = _FOLDER.fullmatch(folder.name)
+    return int(name[1]) if name and _is_used(folder) else _allocated(folder)
+
+
+def _is_used(folder: Path) -> bool:
+    """Whether a process uses a mirror."""
+    try:
+        descriptor = os.open(folder / _IN_USE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return _locked(descriptor, fcntl.LOCK_EX) is False
+    finally:
+        os.close(descriptor)
 
 
 def _last_use(folder: Path) -> float:

@@ -4,6 +4,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -110,7 +111,7 @@ class TokenFiles:
         with self._lock:
             if self._transport is None:
                 where, total = self.client.location.url, int(self.num_bytes.sum())
-                folder = folder_of(self._options.cache, self._manifest.digest, self.block_bytes)
+                folder = self._folder
                 self._transport = choose_transport(self._options, folder, total, where)
             return self._transport
 
@@ -120,7 +121,7 @@ class TokenFiles:
         with self._lock:
             if self._mirror is None and self.transport == "mirror":
                 try:
-                    folder = MirrorFolder(folder_of(self._options.cache, self._manifest.digest, self.block_bytes))
+                    folder = MirrorFolder(self._folder)
                 except UnusableMirror as error:
                     if self._options.transport == "mirror":
                         raise TokenStoreError(f"cache: {error}; use another cache, or the transport spans") from error
@@ -134,6 +135,11 @@ class TokenFiles:
                     )
                 self._mirror = mirror
             return self._mirror
+
+    @property
+    def _folder(self) -> Path:
+        total = int(self.num_bytes.sum())
+        return folder_of(self._options.cache, self._manifest.digest, self.block_bytes, total)
 
     def map(self, number: int) -> np.ndarray | None:
         """uint8[num_bytes], read-only: a file of the mirror in a map of its own, with zeros where blocks are absent.

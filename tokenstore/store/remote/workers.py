@@ -14,7 +14,9 @@ from tokenstore.errors import RemoteError
 from tokenstore.store.files import after_fork_in_child
 from tokenstore.store.remote.client import stop_retrying
 
-MOST_THREADS = 128  # at 100 ms of latency, 1,280 requests per second
+# Threads for small ranges: at 100 ms of latency, 1,280 requests per second. Threads for blocks: as many as a fast network needs;
+# more would only delay the block that is needed first, and hold more memory
+SPAN_THREADS, BLOCK_THREADS = 128, 32
 _LAST_SECONDS = 20.0  # to wait at the end of the process for requests that are under way
 Job = Callable[[], None]
 
@@ -22,7 +24,7 @@ Job = Callable[[], None]
 class Workers:
     """A pool of daemon threads, started when they are needed. A job handles its own errors."""
 
-    def __init__(self, most: int = MOST_THREADS):
+    def __init__(self, most: int):
         self._most = most
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -66,7 +68,8 @@ def _stop(jobs: SimpleQueue[Job | None], threads: list[threading.Thread]) -> Non
         thread.join(max(end - monotonic(), 0))
 
 
-_workers: Workers | None = None
+_pools: dict[int, Workers] = {}
+_lock = threading.Lock()
 _generation = 0
 
 
@@ -75,17 +78,22 @@ def generation() -> int:
     return _generation
 
 
-def workers() -> Workers:
-    """The pool of this process."""
-    global _workers
-    if _workers is None:
-        _workers = Workers()
-    return _workers
+def workers(most: int = SPAN_THREADS) -> Workers:
+    """The pool of this process with this number of threads."""
+    with _lock:
+        if most not in _pools:
+            _pools[most] = Workers(most)
+        return _pools[most]
+
+
+def are_idle() -> bool:
+    """Whether all jobs of this process have ended."""
+    return all(pool.is_idle for pool in list(_pools.values()))
 
 
 def _forget() -> None:
-    global _workers, _generation
-    _workers = None  # its threads exist only in the parent
+    global _pools, _generation, _lock
+    _pools, _lock = {}, threading.Lock()  # the threads exist only in the parent
     _generation += 1
 
 
