@@ -15,7 +15,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture
 def plan(make_store: Callable[..., Path]) -> Plan:
-    return Plan.of(make_store("a", random_documents(3, 2000, 600)), 512, 32, num_steps=8)
+    return Plan.of(make_store("a", random_documents(3, 2000, 600), length_index=True), 512, 32, num_steps=8)
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
@@ -33,14 +33,6 @@ def test_batches_are_right_while_the_device_is_busy(plan: Plan, format: str, pre
     assert len(sums) == len(expected)
     for got, wanted in zip(sums, expected, strict=True):
         assert all(same(_on_cpu(one), other) for one, other in zip(got, wanted, strict=True))
-
-
-def test_the_device_widens_stored_ids(plan: Plan) -> None:
-    """uint16 ids arrive as they are stored, and `.long()` on the device gives the ids."""
-    loader = TokenLoader(plan, device="cuda", dtype="stored")
-    for batch, expected in zip(loader, TokenLoader(plan), strict=True):
-        assert batch["input_ids"].dtype == torch.uint16
-        assert torch.equal(batch["input_ids"].long().cpu(), expected["input_ids"])
 
 
 def test_no_copy_waits_for_the_host(plan: Plan) -> None:
