@@ -86,6 +86,15 @@ def test_urls_are_refused(options: Callable[[], object]) -> None:
         options()
 
 
+def test_a_store_in_a_folder_of_token_files_is_skipped(tmp_path: Path) -> None:
+    """Adopting the folder again finds the same files."""
+    (tmp_path / "data").mkdir()
+    megatron(tmp_path / "data" / "x")
+    for _ in range(2):
+        result = adopt(tmp_path / "data" / "store", tmp_path / "data", overwrite=True)
+        assert documents_of(result.path) == DOCUMENTS
+
+
 def test_a_store_at_the_output_is_replaced_only_on_request(tmp_path: Path) -> None:
     """The files that were linked stay."""
     made = nanogpt(tmp_path / "x.bin")

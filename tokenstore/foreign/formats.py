@@ -9,6 +9,7 @@ from pathlib import Path
 from tokenstore.errors import ConfigError
 from tokenstore.foreign import datatrove, dolma, headerless, llmc, megatron
 from tokenstore.foreign.reading import Documents, TokenFile
+from tokenstore.format.layout import MANIFEST_NAME
 from tokenstore.paths import entries_of, is_file, is_folder
 
 AUTO = "auto"
@@ -106,13 +107,13 @@ def _named_by(argument: str, endings: Sequence[str]) -> list[Path]:
 
 
 def _below(folder: Path, endings: Sequence[str]) -> Iterator[Path]:
-    """The token files below a folder, sorted by path. Links to folders and hidden files are skipped."""
+    """The token files below a folder, sorted by path. Links to folders, hidden files and stores are skipped."""
     for name, is_directory, _ in entries_of(folder):
         if name.startswith("."):
             continue
-        if is_directory:
+        if is_directory and not is_file(folder / name / MANIFEST_NAME):
             yield from _below(folder / name, endings)
-        elif name.endswith(tuple(endings)) and is_file(folder / name):
+        elif not is_directory and name.endswith(tuple(endings)) and is_file(folder / name):
             yield folder / name
 
 
