@@ -25,7 +25,7 @@ from tokenstore.builder.split import parse_split
 from tokenstore.builder.spool import spool_folder, spooled_input
 from tokenstore.builder.stores import Place, Writers
 from tokenstore.errors import BuildError, ConfigError
-from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME
+from tokenstore.format.layout import CONTENT_HASHES_NAME, INPUTS_NAME, MANIFEST_NAME
 from tokenstore.format.manifest import Manifest
 from tokenstore.paths import is_folder, is_there
 from tokenstore.store.document_files import Columns
@@ -100,7 +100,7 @@ def append_store(
         options = options_of(
             newest[0], tuple(str(each) for each in inputs), filter=filter, map=map, workers=workers, max_bad=max_bad
         )
-        _check_dedup(options, path)
+        _check_dedup(options, newest)
         _check_fits(options, newest)
         options = replace(options, output=path, stdin_format=stdin_format)
         job = prepare(options, path, newest[0].manifest.tokenizer, note, spooled_input(work, options, None))
@@ -161,12 +161,13 @@ def _split(path: Path, name: str) -> Path:
     return path / name
 
 
-def _check_dedup(options: BuildOptions, path: Path) -> None:
-    if options.dedup != "none":
-        raise ConfigError(
-            f"append: {path} was built with --dedup exact, which does not keep what is needed to compare new documents"
-            " with its own; build it again from all inputs"
-        )
+def _check_dedup(options: BuildOptions, stores: Sequence[Store]) -> None:
+    for store in stores:
+        if options.dedup != "none" and not store.manifest.has_content_hashes:
+            raise ConfigError(
+                f"append: {store.path} was built with --dedup exact, but has no {CONTENT_HASHES_NAME}, with which new documents"
+                " are compared; build it again from all inputs"
+            )
 
 
 def _check_fits(options: BuildOptions, stores: Sequence[Store]) -> None:
@@ -177,7 +178,7 @@ def _check_fits(options: BuildOptions, stores: Sequence[Store]) -> None:
         mine = store.manifest
         if said != (mine.ends_with_eos, mine.has_masks, Columns.of(store)):
             raise ConfigError(
-                f"options: {store.path} does not have the eos tokens, origins, ids, masks or metadata that its options record;"
+                f"options: {store.path} does not have the eos tokens, origins, ids, masks, metadata or hashes that its options record;"
                 " build the store again"
             )
         if (mine.tokenizer, mine.vocab_size) != (first.tokenizer, first.vocab_size):
@@ -242,7 +243,8 @@ def _append(job: Job, targets: Sequence[_Target], progress: Progress, note: Note
         first_inputs = [
             len(target.base.inputs()) if target.base.manifest.has_document_inputs else 0 for target in targets
         ]
-        tally = fill(job, Writers(job.options, new, first_inputs), progress, note)
+        before = [target.base.content_hashes() for target in targets] if job.options.dedup != "none" else []
+        tally = fill(job, Writers(job.options, new, first_inputs), progress, note, before=before)
         writers = made
         grown = [i for i, (writer, target) in enumerate(zip(writers, targets, strict=True)) if _grew(writer, target)]
         if not grown:

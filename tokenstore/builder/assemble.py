@@ -115,6 +115,7 @@ def assemble(
     dtype: np.dtype,
     scratch: Path | None,
     first: np.ndarray | None = None,
+    before: Sequence[np.ndarray] = (),
 ) -> None:
     """Write the documents of `parts` to their stores: in the order of the inputs, or shuffled.
 
@@ -126,6 +127,7 @@ def assemble(
         dtype: of the tokens.
         scratch: an empty folder for temporary files; None if `options` need none, because `first` is known.
         first: bool[documents], which documents are the first with their content; None for all.
+        before: uint64[n, 2] each, hashes of documents that the stores have already; equal ones are duplicates.
 
     Raises:
         BadRecordsError: more bad records than allowed; the tally has them.
@@ -137,7 +139,7 @@ def assemble(
         if scratch is not None and (options.dedup == "exact" or options.shuffle_documents is not None):
             parts = made = _all(parts, options)
         if scratch is not None and options.dedup == "exact":
-            first = stack.enter_context(first_occurrences(made, scratch / "dedup"))
+            first = stack.enter_context(first_occurrences(made, scratch / "dedup", before))
         documents = _documents(parts, units, tally, writers, dtype, first)
         if scratch is not None and options.shuffle_documents is not None:
             num_bytes = sum(sum(part.sizes) for part in made)
@@ -188,7 +190,7 @@ def _placed(block: Block, unit: Unit, lines: np.ndarray, stores: np.ndarray, key
     rows["file"] = np.array([piece.file_number for piece in unit])[block.rows["slice"]]
     rows["record"] = lines[rows["file"]] + block.rows["record"]
     rows["store"] = stores
-    for name in ("length", "name_bytes", "metadata_bytes"):
+    for name in ("length", "name_bytes", "metadata_bytes", "content"):
         rows[name] = block.rows[name]
     if keys is not None:
         rows["key"] = keys
@@ -228,7 +230,7 @@ def new_writer(folder: Path, vocab_size: int, options: BuildOptions) -> FileWrit
 def columns_of(options: BuildOptions) -> Columns:
     """What the documents of a build have."""
     shuffled = options.origins and options.shuffle_documents is not None
-    return Columns(options.origins, options.id_field is not None, options.keep, shuffled)
+    return Columns(options.origins, options.id_field is not None, options.keep, shuffled, options.dedup != "none")
 
 
 def finish(writer: FileWriter, tally: Tally, store: int, place: Place, fields: dict[str, Any]) -> Manifest:

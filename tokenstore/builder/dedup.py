@@ -17,12 +17,15 @@ from tokenstore.store.writing import create, new_folder, new_mapped_file, own_fo
 
 _RANGE_DOCUMENTS = 1 << 21  # per file: 48 MB of hashes and document numbers
 _MOST_RANGES = 256  # files open at once; with more than 5 * 10^8 documents the files become larger
+_BLOCK = 1 << 16  # documents
 _ENTRY = np.dtype([("content", "<u8", 2), ("document", "<i8")])
 
 
 @contextlib.contextmanager
-def first_occurrences(parts: Sequence[Part], folder: Path) -> Iterator[np.ndarray]:
+def first_occurrences(parts: Sequence[Part], folder: Path, before: Sequence[np.ndarray] = ()) -> Iterator[np.ndarray]:
     """Which documents are the first with their content: bool[documents of all parts].
+
+    A document that equals one of those with the hashes `before`, uint64[n, 2] each, is not the first.
 
     The array is a file in `folder`, which is created for it and removed at the end.
     """
@@ -31,9 +34,10 @@ def first_occurrences(parts: Sequence[Part], folder: Path) -> Iterator[np.ndarra
     total = sum(part.num_documents for part in parts)
     with new_mapped_file(folder / "first", max(total, 1)) as first:
         first[:] = 1
-        count = _num_ranges(total)
-        for path in _spread(parts, folder, count, range(count)):
-            first[_repeated(path)] = 0
+        count = _num_ranges(total + sum(map(len, before)))
+        for path in _spread(parts, folder, count, range(count), before):
+            found = _repeated(path)
+            first[found[found >= 0]] = 0
             remove(path)
         yield first[:total].view(np.bool_)
     remove_tree(folder)
@@ -93,21 +97,35 @@ def _repeated(path: Path) -> np.ndarray:
     return np.asarray(entries["document"][order[1:][same]])
 
 
-def _spread(parts: Sequence[Part], folder: Path, count: int, ranges: Sequence[int]) -> list[Path]:
-    """Write an _ENTRY per document whose hash is in one of `ranges`, of `count` equal ones, to the file of its range."""
+def _spread(
+    parts: Sequence[Part], folder: Path, count: int, ranges: Sequence[int], before: Sequence[np.ndarray] = ()
+) -> list[Path]:
+    """Write an _ENTRY per document whose hash is in one of `ranges`, of `count` equal ones, to the file of its range.
+
+    The documents of all parts are numbered from 0, those with the hashes `before` with negative numbers.
+    """
     paths = [folder / f"{number:03d}" for number in ranges]
     shift = np.uint64(65 - count.bit_length())
-    document = 0
+    document = -sum(map(len, before))
     with contextlib.ExitStack() as stack:
         files = {number: stack.enter_context(create(path)) for number, path in zip(ranges, paths, strict=True)}
-        for part in parts:
-            for rows in part.rows():
-                entries = np.zeros(rows.size, _ENTRY)
-                entries["content"] = rows["content"]
-                entries["document"] = np.arange(document, document + rows.size)
-                document += rows.size
-                numbers = rows["content"][:, 1] >> shift if count > 1 else np.zeros(rows.size, np.uint64)
-                for number in np.unique(numbers).tolist():
-                    if number in files:
-                        files[number].write(entries[numbers == number].data)
+        for contents in _contents(parts, before):
+            entries = np.zeros(len(contents), _ENTRY)
+            entries["content"] = contents
+            entries["document"] = np.arange(document, document + len(contents))
+            document += len(contents)
+            numbers = contents[:, 1] >> shift if count > 1 else np.zeros(len(contents), np.uint64)
+            for number in np.unique(numbers).tolist():
+                if number in files:
+                    files[number].write(entries[numbers == number].data)
     return paths
+
+
+def _contents(parts: Sequence[Part], before: Sequence[np.ndarray]) -> Iterator[np.ndarray]:
+    """The hashes of all documents in blocks of uint64[n, 2]: first those before the parts."""
+    for hashes in before:
+        for start in range(0, len(hashes), _BLOCK):
+            yield np.array(hashes[start : start + _BLOCK])
+    for part in parts:
+        for rows in part.rows():
+            yield rows["content"]

@@ -159,7 +159,7 @@ def _write_stores(
         return writers[-1]
 
     try:
-        stores = Writers(replace(options, max_bad=MOST, dedup="none"), new)
+        stores = Writers(replace(options, max_bad=MOST), new)
         assemble(parts, units, tally, stores, token_dtype(vocab_size), None, first)
         for number, (writer, given) in enumerate(zip(writers, fields, strict=True)):
             if writer.num_documents:

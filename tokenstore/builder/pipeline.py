@@ -23,6 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from tokenstore.builder.assemble import Tally, assemble, finish, new_writer
 from tokenstore.builder.documents.convert import DocumentReader
 from tokenstore.builder.documents.encode import special_ids
@@ -276,8 +278,15 @@ def schedule_of(job: Job, task: Task | None = None) -> Schedule:
     return load_schedule(units, keys, job.work.building / "parts", job.files)
 
 
-def fill(job: Job, writers: Writers, progress: Progress, note: Note, complete: bool = False) -> Tally:
-    """Make the missing parts and write all documents to their stores.
+def fill(
+    job: Job,
+    writers: Writers,
+    progress: Progress,
+    note: Note,
+    complete: bool = False,
+    before: Sequence[np.ndarray] = (),
+) -> Tally:
+    """Make the missing parts and write all documents to their stores, except duplicates of those with the hashes `before`.
 
     Raises:
         BadRecordsError: more bad records than allowed; the rejects file lists them.
@@ -296,7 +305,9 @@ def fill(job: Job, writers: Writers, progress: Progress, note: Note, complete: b
         made = run_units(job.options, job.entry, job.files, schedule, job.tokenizer, progress, note)
         try:
             with contextlib.closing(made) as parts:  # ends the workers if assembling fails
-                assemble(parts, schedule.units, tally, writers, token_dtype(job.tokenizer.vocab_size), scratch)
+                assemble(
+                    parts, schedule.units, tally, writers, token_dtype(job.tokenizer.vocab_size), scratch, None, before
+                )
             sync(rejects)
         except BadRecordsError:
             sync(rejects)

@@ -5,7 +5,10 @@ from itertools import compress
 
 import numpy as np
 
-# Of a document: its key in the shuffled order, its number of tokens, its record, input and store, bytes of its id and metadata
+from tokenstore.builder.split import HASH_WORDS
+
+# Of a document: its key in the shuffled order, its number of tokens, its record, input and store, bytes of its id and metadata, hash of its
+# content
 PLACED = np.dtype(
     [
         ("key", "<u8"),
@@ -15,6 +18,7 @@ PLACED = np.dtype(
         ("store", "<i4"),
         ("name_bytes", "<i4"),
         ("metadata_bytes", "<i4"),
+        ("content", "<u8", HASH_WORDS),
     ]
 )
 

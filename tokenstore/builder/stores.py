@@ -125,6 +125,7 @@ class Writers:
             ids=some.names if options.id_field else None,
             metadata=some.metadata if options.keep else None,
             inputs=first + some.rows["file"].astype(np.int64) if shuffled else None,
+            contents=some.rows["content"] if options.dedup != "none" else None,
         )
 
     def sorted(self) -> Iterator[tuple[int, Place, FileWriter]]:

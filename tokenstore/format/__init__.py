@@ -14,6 +14,7 @@ array begins at byte 0, so `numpy.memmap(file, dtype)` just works. The manifest 
     block_checksums.bin uint64[blocks], checksums of the blocks of shards and masks, optional           FMT-15
     metadata.arrow      columns of metadata, a row per document, optional                               FMT-16
     document_inputs.bin int64[num_documents], the input of each document, if they are shuffled          FMT-17
+    content_hashes.bin  uint64[num_documents, 2], a hash of each document's content, optional            FMT-18
     inputs.jsonl        the input files, one line per file                                              FMT-4
     tokenizer.json      the tokenizer's own file, if it has one; the name depends on the kind           FMT-4
     manifest-v1.json    the manifest of an earlier version, in a store that has grown                   FMT-13
@@ -170,6 +171,10 @@ batch before it uses it. Metadata are not part of the digest.
 FMT-17 Inputs of documents, optional; only in a store with origins whose documents are not in the order of their inputs. inputs[i]
 is the line of `inputs.jsonl`, from 0, that names the input of document i. For each line, as many documents have its number as its
 `documents` says. A reader MUST check that a number is that of a line before it uses it. The file is not part of the digest.
+
+FMT-18 Hashes of contents, optional. For each document, XXH3-128 of what it was made from, before it was tokenized, as two uint64:
+the low word first. What is hashed is the builder's choice; documents of one store with the same hash count as equal. A writer that
+adds documents to the store can leave out those it has already. The file is not part of the digest.
 
 Worked example: documents [7, 1] and [5, 5, 1], vocab_size 8 ->
     tokens-00000.bin    07 00 01 00 05 00 05 00 01 00

@@ -14,6 +14,7 @@ IDS_NAME = "ids.bin"
 BLOCK_CHECKSUMS_NAME = "block_checksums.bin"
 METADATA_NAME = "metadata.arrow"
 DOCUMENT_INPUTS_NAME = "document_inputs.bin"
+CONTENT_HASHES_NAME = "content_hashes.bin"
 TEMPORARY_SUFFIX = ".tokenstore-tmp"  # of a file that is being written
 TOKENIZER_NAME = "tokenizer.json"
 SIDE_NAMES = (
@@ -30,6 +31,7 @@ VERSIONED_NAMES = (
     BLOCK_CHECKSUMS_NAME,
     METADATA_NAME,
     DOCUMENT_INPUTS_NAME,
+    CONTENT_HASHES_NAME,
 )  # files that depend on all documents (FMT-13)
 
 LOOKUP_STRIDE = 4096  # tokens per lookup entry: 8 bytes per 4,096 tokens is 0.1 % of a uint16 store
@@ -149,6 +151,11 @@ def can_hold_length_index(num_documents: int, num_tokens: int, num_bytes: int) -
 def can_hold_origins(num_documents: int, num_tokens: int, num_bytes: int) -> bool:
     """Whether an `origins.bin` can have `num_bytes` bytes (FMT-11)."""
     return num_bytes == 8 * num_documents
+
+
+def can_hold_content_hashes(num_documents: int, num_tokens: int, num_bytes: int) -> bool:
+    """Whether a `content_hashes.bin` can have `num_bytes` bytes (FMT-18)."""
+    return num_bytes == 16 * num_documents
 
 
 def id_starts_bytes(num_documents: int) -> int:

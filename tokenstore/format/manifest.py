@@ -9,6 +9,7 @@ from typing import Any
 from tokenstore.format.layout import (
     ADOPTED_NAME,
     BOUNDARIES_NAME,
+    CONTENT_HASHES_NAME,
     DOCUMENT_INPUTS_NAME,
     IDS_NAME,
     MASK_PREFIX,
@@ -104,6 +105,11 @@ class Manifest:
     def has_document_inputs(self) -> bool:
         """Whether documents are in another order than their inputs, with the number of its input for each (FMT-17)."""
         return self.name_of(DOCUMENT_INPUTS_NAME) in self.files
+
+    @property
+    def has_content_hashes(self) -> bool:
+        """Whether there are hashes of the documents' contents (FMT-18)."""
+        return self.name_of(CONTENT_HASHES_NAME) in self.files
 
     @cached_property
     def version(self) -> int:

@@ -13,6 +13,7 @@ from tokenstore.format.layout import (
     ADOPTED_NAME,
     BLOCK_CHECKSUMS_NAME,
     BOUNDARIES_NAME,
+    CONTENT_HASHES_NAME,
     DOCUMENT_INPUTS_NAME,
     IDS_NAME,
     INPUTS_NAME,
@@ -26,6 +27,7 @@ from tokenstore.format.layout import (
     SIDE_NAMES,
     TOKENIZER_KINDS,
     boundaries_bytes,
+    can_hold_content_hashes,
     can_hold_ids,
     can_hold_length_index,
     can_hold_metadata,
@@ -151,6 +153,7 @@ _SIZED = {
     LENGTH_INDEX_NAME: can_hold_length_index,
     ORIGINS_NAME: can_hold_origins,
     DOCUMENT_INPUTS_NAME: can_hold_origins,
+    CONTENT_HASHES_NAME: can_hold_content_hashes,
     IDS_NAME: can_hold_ids,
     METADATA_NAME: can_hold_metadata,
 }

@@ -10,6 +10,7 @@ import numpy as np
 from tokenstore.errors import BuildError
 from tokenstore.format.layout import (
     BOUNDARIES_NAME,
+    CONTENT_HASHES_NAME,
     DOCUMENT_INPUTS_NAME,
     IDS_NAME,
     MAX_ID_BYTES,
@@ -33,18 +34,22 @@ class Columns(NamedTuple):
         ids: its id.
         metadata: names of the columns of metadata; () for none.
         shuffled: the number of its input, as documents are not in the order of the inputs.
+        contents: a hash of its content.
     """
 
     origins: bool = False
     ids: bool = False
     metadata: tuple[str, ...] = ()
     shuffled: bool = False
+    contents: bool = False
 
     @classmethod
     def of(cls, store: Store) -> "Columns":
         """The columns of an existing store."""
         has = store.manifest
-        return cls(has.has_origins, has.has_ids, store.metadata_columns, has.has_document_inputs)
+        return cls(
+            has.has_origins, has.has_ids, store.metadata_columns, has.has_document_inputs, has.has_content_hashes
+        )
 
 
 class Documents(NamedTuple):
@@ -56,6 +61,7 @@ class Documents(NamedTuple):
         ids: n strings of at most MAX_ID_BYTES bytes of UTF-8.
         metadata: n rows, each the JSON list of a document's values.
         inputs: int64[n], line of each document's input in inputs.jsonl, from 0.
+        contents: uint64[n, 2], hash of each document's content.
     """
 
     lengths: np.ndarray
@@ -63,6 +69,7 @@ class Documents(NamedTuple):
     ids: Sequence[str] | None = None
     metadata: Sequence[bytes] | None = None
     inputs: np.ndarray | None = None
+    contents: np.ndarray | None = None
 
 
 class DocumentFiles:
@@ -83,6 +90,7 @@ class DocumentFiles:
             self._boundaries = keep(StartsOutput(path(BOUNDARIES_NAME), buffer_bytes))
             self._origins = keep(Output(path(ORIGINS_NAME), buffer_bytes)) if columns.origins else None
             self._inputs = keep(Output(path(DOCUMENT_INPUTS_NAME), buffer_bytes)) if columns.shuffled else None
+            self._contents = keep(Output(path(CONTENT_HASHES_NAME), buffer_bytes)) if columns.contents else None
             self._ids = keep(StartsOutput(path(IDS_NAME), buffer_bytes)) if columns.ids else None
             columns_of = columns.metadata
             self._metadata = keep(MetadataOutput(path(METADATA_NAME), columns_of, buffer_bytes)) if columns_of else None
@@ -94,6 +102,10 @@ class DocumentFiles:
         for name, output in ((ORIGINS_NAME, self._origins), (DOCUMENT_INPUTS_NAME, self._inputs)):
             if output is not None:
                 copy_parts(base.file(name), base.entry(name), [(output, 8 * len(base))])
+        if self._contents is not None:
+            copy_parts(
+                base.file(CONTENT_HASHES_NAME), base.entry(CONTENT_HASHES_NAME), [(self._contents, 16 * len(base))]
+            )
         if self._metadata is not None:
             for rows in base.metadata_rows():
                 self._metadata.write([encode_metadata(row) for row in rows])
@@ -107,6 +119,8 @@ class DocumentFiles:
         count = documents.lengths.size
         _check_numbers("origins", documents.origins, count, self._origins is not None, 1)
         _check_numbers("inputs", documents.inputs, count, self._inputs is not None, 0)
+        if (documents.contents is None) != (self._contents is None):
+            raise ValueError("contents: expected if and only if the store has hashes of contents")
         if (documents.metadata is None) != (self._metadata is None):
             raise ValueError("metadata: expected if and only if the store has columns of metadata")
         return _encoded(documents.ids, count, self._ids is not None)
@@ -125,6 +139,8 @@ class DocumentFiles:
             self._metadata.write(documents.metadata)
         if self._origins is not None and documents.origins is not None:
             self._origins.write(documents.origins.astype("<i8"))
+        if self._contents is not None and documents.contents is not None:
+            self._contents.write(np.ascontiguousarray(documents.contents, "<u8"))
         if self._inputs is not None and documents.inputs is not None:
             self._inputs.write(documents.inputs.astype("<i8"))
         if self._ids is not None:
@@ -147,7 +163,7 @@ class DocumentFiles:
     def close(self) -> dict[str, FileEntry]:
         """Finish and sync the files. Returns their entries by name."""
         found = {self._boundaries.path.name: self._boundaries.close(self.num_tokens)}
-        for output in (self._origins, self._inputs, self._metadata):
+        for output in (self._origins, self._inputs, self._contents, self._metadata):
             if output is not None:
                 found[output.path.name] = output.close()
         if self._ids is not None:

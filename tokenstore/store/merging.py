@@ -30,7 +30,8 @@ def merged_columns(stores: Sequence[Store]) -> Columns:
     each = [Columns.of(store) for store in stores]
     names = tuple(dict.fromkeys(name for columns in each for name in columns.metadata))
     origins = all(columns.origins for columns in each)
-    return Columns(origins, any(c.ids for c in each), names, origins and any(c.shuffled for c in each))
+    contents = all(columns.contents for columns in each)
+    return Columns(origins, any(c.ids for c in each), names, origins and any(c.shuffled for c in each), contents)
 
 
 class Merger:
@@ -143,6 +144,7 @@ class Merger:
                 if values is None
                 else [encode_metadata([each.get(name) for name in has.metadata]) for each in values],
                 inputs=first_input + _inputs_of(store, first, stop) if has.shuffled else None,
+                contents=np.array(store.content_hashes()[first:stop]) if has.contents else None,
             )
 
     def close(self) -> None:

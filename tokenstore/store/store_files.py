@@ -15,6 +15,7 @@ from tokenstore.format.block_checksums import checksummed_files
 from tokenstore.format.layout import (
     BLOCK_CHECKSUMS_NAME,
     BOUNDARIES_NAME,
+    CONTENT_HASHES_NAME,
     DOCUMENT_INPUTS_NAME,
     IDS_NAME,
     INPUTS_NAME,
@@ -232,6 +233,10 @@ class StoreFiles:
     def document_inputs(self) -> np.ndarray:
         """int64[D], read-only: the line of each document's input in inputs.jsonl, from 0 (FMT-17). The values are not checked."""
         return self.array(self.number_of(DOCUMENT_INPUTS_NAME))
+
+    def content_hashes(self) -> np.ndarray:
+        """uint64[D, 2], read-only: a hash of each document's content, the low word first (FMT-18)."""
+        return self.array(self.number_of(CONTENT_HASHES_NAME)).view("<u8").reshape(-1, 2)
 
     @property
     def has_metadata(self) -> bool:

@@ -136,6 +136,7 @@ class FileWriter:
         ids: Sequence[str] | None = None,
         metadata: Sequence[bytes] | None = None,
         inputs: np.ndarray | None = None,
+        contents: np.ndarray | None = None,
     ) -> None:
         """Append documents. If one is rejected, none of them is written.
 
@@ -143,7 +144,7 @@ class FileWriter:
             tokens: unsigned integers[sum of lengths], the token ids of all documents, concatenated.
             lengths: int64[n], number of tokens of each document, each >= 1.
             mask: bool[sum of lengths], which tokens are in the loss; given if and only if the store has masks.
-            origins, ids, metadata, inputs: as in `Documents`; likewise.
+            origins, ids, metadata, inputs, contents: as in `Documents`; likewise.
 
         Raises:
             BuildError: a token id is outside the vocabulary, or an id is too long or cannot be encoded as UTF-8.
@@ -160,7 +161,7 @@ class FileWriter:
         if (mask is None) != (self._mask is None) or (mask is not None and mask.shape != tokens.shape):
             rule = "none, because this store has no masks" if self._mask is None else f"bool[{tokens.size}]"
             raise ValueError(f"mask: expected {rule}, found {None if mask is None else mask.shape}")
-        documents = Documents(lengths, origins, ids, metadata, inputs)
+        documents = Documents(lengths, origins, ids, metadata, inputs, contents)
         self._columns.check(documents)
         if int(tokens.max()) >= self.vocab_size:
             raise BuildError(
