@@ -70,7 +70,7 @@ def ranks() -> Iterator[dict[int, int]]:
         os.waitpid(child, 0)
 
 
-@pytest.mark.parametrize("kills", [6, pytest.param(200, marks=pytest.mark.deep)])
+@pytest.mark.parametrize("kills", [4, pytest.param(200, marks=pytest.mark.deep)])
 def test_ranks_that_are_killed_while_a_mirror_fills(
     path: Path,
     range_server: RangeServer,

@@ -68,7 +68,17 @@ def drain(loader: TokenLoader, count: int = 39) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("kind", ["slow_down", "error", "reset", "reset_early", "truncated", "short", "hang_in_body"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "slow_down",
+        "truncated",
+        *(
+            pytest.param(kind, marks=pytest.mark.deep)
+            for kind in ("error", "reset", "reset_early", "short", "hang_in_body")
+        ),
+    ],
+)
 def test_faults_that_pass_change_nothing(
     run: Callable, range_server: RangeServer, local: Plan, kind: Any, transport: str
 ) -> None:

@@ -84,11 +84,11 @@ def test_a_passing_fault_is_retried(server: RangeServer, kind: Any) -> None:
     ("kind", "says"),
     [
         ("slow_down", r"503 Service Unavailable SlowDown in .* attempts; check the network"),
-        ("reset_early", "no connection"),
         ("truncated", "a broken connection"),
-        ("short", "another range than requested"),
         ("hang", "no complete answer"),
-        ("hang_in_body", "no complete answer"),
+        pytest.param("reset_early", "no connection", marks=pytest.mark.deep),
+        pytest.param("short", "another range than requested", marks=pytest.mark.deep),
+        pytest.param("hang_in_body", "no complete answer", marks=pytest.mark.deep),
     ],
 )
 def test_a_lasting_fault_is_an_error_within_the_deadline(server: RangeServer, kind: Any, says: str) -> None:
