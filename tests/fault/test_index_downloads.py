@@ -31,7 +31,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(downloads, "_CHUNK", CHUNK)
     monkeypatch.setattr(downloads, "_LARGE", 2 * CHUNK)
     monkeypatch.setattr(downloads, "_POLL", 0.01)
-    monkeypatch.setattr(downloads, "_STALE", 0.5)
+    monkeypatch.setattr(downloads, "_STALE", 0.3)
     return tmp_path / "cache"
 
 
@@ -86,7 +86,7 @@ def test_a_claim_that_is_touched_is_waited_for(served: Path, cache: Path) -> Non
     claimed.touch()
 
     def other() -> None:
-        for _ in range(10):  # longer than an untouched claim would be respected
+        for _ in range(6):  # longer than an untouched claim would be respected
             threading.Event().wait(0.1)
             os.utime(claimed)
         writing.write_shared(final, (served / "boundaries.bin").read_bytes())
@@ -115,6 +115,30 @@ def test_a_process_that_is_killed_leaves_nothing_wrong(range_server: RangeServer
     assert open_store(URL).boundaries().tobytes() == (served / "boundaries.bin").read_bytes()
 
 
+@pytest.mark.deep
+def test_many_kills_never_leave_a_wrong_byte(range_server: RangeServer, served: Path, cache: Path) -> None:
+    """Kill -9 of two ranks at random moments of their downloads, 40 times: what has its final name is whole."""
+    range_server.latency, moments = 0.01, np.random.default_rng(0)
+    code = (
+        "import tokenstore; from tokenstore.store.remote import downloads as d;"
+        f"d._CHUNK, d._LARGE, d._STALE, d._IN_FLIGHT = {CHUNK}, {2 * CHUNK}, 0.05, 1;"
+        f"tokenstore.open_store({URL!r}).boundaries()"
+    )
+    whole = (served / "boundaries.bin").read_bytes()
+    for _ in range(40):
+        before = chunks(range_server)
+        ranks = [subprocess.Popen([sys.executable, "-c", code], cwd=ROOT) for _ in range(2)]
+        wait_until(lambda ranks=ranks, before=before: chunks(range_server) > before or ranks[0].poll() is not None)
+        threading.Event().wait(moments.uniform(0, 0.2))
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+        for file in cache.rglob("boundaries.bin"):
+            assert file.read_bytes() == whole
+            file.unlink()
+    assert open_store(URL).boundaries().tobytes() == whole
+
+
 @pytest.mark.parametrize("kind", ["slow_down", "error", "reset", "truncated", "short"])
 def test_faults_of_a_chunk_are_repeated(range_server: RangeServer, served: Path, cache: Path, kind: str) -> None:
     """The file is whole in the end."""
@@ -127,9 +151,11 @@ def test_faults_of_a_chunk_are_repeated(range_server: RangeServer, served: Path,
     [("shifted", CorruptionError), ("flipped", CorruptionError), ("forbidden", RemoteError), ("error", RemoteError)],
 )
 def test_faults_that_remain_end_in_an_error(
-    range_server: RangeServer, served: Path, cache: Path, kind: str, error: type
+    range_server: RangeServer, served: Path, cache: Path, kind: str, error: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Within the deadline, and nothing is left but the manifest."""
+    if kind == "error":
+        monkeypatch.setenv("TOKENSTORE_DEADLINE", "1")
     range_server.fail(kind, key="boundaries", after=2, times=None)
     with pytest.raises(error, match="boundaries"):
         open_store(URL).boundaries()

@@ -83,6 +83,13 @@ def test_verify_names_the_same_damage(served: Path, range_server: RangeServer, c
     assert "note: stray.txt is not part of the store" in outputs[0]
 
 
+@pytest.mark.parametrize("command", [("index", URL), ("append", URL, "more.txt")])
+def test_commands_that_write_refuse_urls(command: tuple[str, ...], capsys: pytest.CaptureFixture) -> None:
+    """They say what to do instead."""
+    assert run(app, list(command)) == 2
+    assert f"{command[0]}: expected a folder, found the URL {URL}; a store on object storage" in capsys.readouterr().err
+
+
 def test_errors_have_their_exit_codes(served: Path, range_server: RangeServer, capsys: pytest.CaptureFixture) -> None:
     """A missing store, and refused credentials."""
     assert run(app, ["inspect", "s3://bucket/nothing"]) == 1

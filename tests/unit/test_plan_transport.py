@@ -11,19 +11,19 @@ from tests.support.servers.range_server import RangeServer
 from tokenstore import Plan, RemoteOptions
 from tokenstore.views.plan_transport import transport_of
 
-DOCUMENTS = random_documents(8, 3000, 60)
-STEPS = 40
+DOCUMENTS = random_documents(8, 1500, 60)
+STEPS = 20
 
 
 @pytest.fixture
 def served(range_server: RangeServer, make_store: Callable[..., Path], tmp_path: Path) -> RangeServer:
-    """A store of 180 KB at s3://bucket/web."""
+    """A store of 90 KB at s3://bucket/web."""
     range_server.add_folder("bucket/web", make_store("web", DOCUMENTS, shard_bytes=100_000, length_index=True))
     return range_server
 
 
 def plan_over(tmp_path: Path, packing: str, transport: str) -> Plan:
-    """A plan of 40 steps."""
+    """A plan of 20 steps."""
     remote = RemoteOptions(cache=tmp_path / "cache", transport=transport, cache_limit="1 MB")
     return Plan.of({"web": "s3://bucket/web"}, 64, 8, packing=packing, num_steps=STEPS, remote=remote)
 

@@ -16,7 +16,7 @@ from tests.support.servers.range_server import RangeServer
 DATA = bytes(range(256)) * 4
 
 
-@pytest.fixture(scope="module", params=["range server", "moto"])
+@pytest.fixture(scope="module", params=["range server", pytest.param("moto", marks=pytest.mark.deep)])
 def bucket(request: pytest.FixtureRequest) -> Iterator[S3Store]:
     """A bucket with the object `a/b.bin`."""
     with pytest.MonkeyPatch.context() as patch, moto_server() if request.param == "moto" else RangeServer() as server:

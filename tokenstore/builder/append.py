@@ -33,6 +33,7 @@ from tokenstore.store.input_list import checked_rows
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.next_version import commit_append
 from tokenstore.store.reader import Store, open_store
+from tokenstore.store.remote.location import refuse_url
 from tokenstore.store.work import exclusive_work
 from tokenstore.store.writer import FileWriter
 from tokenstore.store.writing import make_folders, remove_tree
@@ -92,6 +93,7 @@ def append_store(
     Example:
         >>> append_store("stores/web", ["data/2024-06/*.jsonl.zst"], workers=8).new_documents
     """
+    refuse_url(path, "append")
     path = Path(path).resolve()
     folders = _folders(path)
     with resumable(path), contextlib.ExitStack() as stack:

@@ -15,6 +15,7 @@ from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.files import check_checksum, read_blocks
 from tokenstore.store.output import Output
 from tokenstore.store.reader import Store, open_store
+from tokenstore.store.remote.location import refuse_url
 
 Progress = Callable[[int, int], None]
 
@@ -37,6 +38,7 @@ def add_block_checksums(
         StoreBusyError: another process is writing this store.
         TokenStoreError: there is no store, or it cannot be written.
     """
+    refuse_url(path, "index")
     path = Path(path).resolve()  # the lock is next to the store, not next to a link to it
     with open_store(path, version=version) as store:  # first, so that an error leaves no work folder
         if store.has_block_checksums:

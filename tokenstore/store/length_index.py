@@ -21,6 +21,7 @@ from tokenstore.format.layout import (
 from tokenstore.format.manifest import FileEntry
 from tokenstore.store.added_files import add_file, lock_to_add
 from tokenstore.store.reader import Store, open_store
+from tokenstore.store.remote.location import refuse_url
 from tokenstore.store.writing import new_mapped_file
 
 _BLOCK = 1 << 22  # documents at once: some tens of milliseconds
@@ -48,6 +49,7 @@ def add_length_index(
         StoreBusyError: another process is writing this store.
         TokenStoreError: there is no store, or it cannot be written.
     """
+    refuse_url(path, "index")
     path = Path(path).resolve()  # the lock is next to the store, not next to a link to it
     with open_store(path, version=version) as store:  # first, so that an error leaves no work folder
         if store.has_length_index:

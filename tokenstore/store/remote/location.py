@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
 
-from tokenstore.errors import FormatError
+from tokenstore.errors import ConfigError, FormatError
 from tokenstore.store.files import environment
 from tokenstore.store.remote.library import load_obstore
 
@@ -28,6 +28,18 @@ def refuse_url_as_path(path: Path) -> None:
     first = path.parts[0] if path.parts else ""
     if first[:-1] in SCHEMES and first.endswith(":"):
         raise FormatError(f"store: expected the text of a URL, found the path {path}; pass a str, not a Path")
+
+
+def refuse_url(path: str | Path, what: str) -> None:
+    """Raise ConfigError if `path` is a URL, or was made from one. `what` is what cannot be done there, such as "append"."""
+    text = str(path)
+    if is_url(text) or text.partition(":/")[0] in SCHEMES:
+        scheme, _, rest = text.partition(":/")
+        shown = f"{scheme}://{rest.lstrip('/').rpartition('@')[2].partition('?')[0]}"
+        raise ConfigError(
+            f"{what}: expected a folder, found the URL {shown}; a store on object storage is not changed in place: {what} a"
+            " local copy, and upload it again"
+        )
 
 
 @dataclass(frozen=True)
