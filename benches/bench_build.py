@@ -150,9 +150,9 @@ def _at_the_margin(folder: Path, smoke: bool) -> list[Row]:
     folder.mkdir()
     small, large = (1, 3) if smoke else (25, 500)
     inputs = {size: folder / f"{size}.jsonl" for size in (small, large)}
-    texts = list(_python_files(large * 1_000_000))
+    texts = list(python_files(large * 1_000_000))
     for size, path in inputs.items():
-        _write_lines(path, texts, size * 1_000_000)
+        write_lines(path, texts, size * 1_000_000)
     tokenizer = train_tokenizer(texts[: len(texts) // 8 or None], folder / "tokenizer.json", 2000 if smoke else 128_000)
 
     def run(code: str, size: int) -> float:
@@ -175,7 +175,7 @@ def _at_the_margin(folder: Path, smoke: bool) -> list[Row]:
     ]
 
 
-def _python_files(num_bytes: int) -> Iterator[str]:
+def python_files(num_bytes: int) -> Iterator[str]:
     """Texts of the standard library, then of installed packages, up to `num_bytes` characters in all."""
     others = sorted(Path(sysconfig.get_path("purelib")).rglob("*.py"))
     for path in [*standard_library_files(), *others]:
@@ -186,7 +186,7 @@ def _python_files(num_bytes: int) -> Iterator[str]:
             return
 
 
-def _write_lines(path: Path, texts: Sequence[str], num_bytes: int) -> None:
+def write_lines(path: Path, texts: Sequence[str], num_bytes: int) -> None:
     """Write texts as JSON lines, up to `num_bytes` characters; they repeat if there are too few."""
     with path.open("w") as out:
         for text in cycle(texts):

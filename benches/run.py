@@ -29,6 +29,7 @@ BENCHES = (
     "quality",
     "scale",
     "build",
+    "cluster",
     "adopt",
     "remote",
 )

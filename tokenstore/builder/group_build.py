@@ -175,14 +175,14 @@ class GroupBuild:
             joiners = []
             for folder in folders:
                 make_folders(folder)
-                joiners.append(stack.enter_context(_Joiner(folder, columns, has_masks(self.job.options), True, note)))
+                joiners.append(stack.enter_context(Joiner(folder, columns, has_masks(self.job.options), True, note)))
             for group in self.groups:
                 self._join_group(group, joiners, tally)
             for store, (joiner, place) in enumerate(zip(joiners, self.places, strict=True)):
                 self._finish(joiner, tally, store, place)
         return tally
 
-    def _join_group(self, group: Group, joiners: Sequence["_Joiner"], tally: Tally) -> None:
+    def _join_group(self, group: Group, joiners: Sequence["Joiner"], tally: Tally) -> None:
         counts = load_counts(group)
         assert counts is not None
         first_file = self.schedule.units[group.units.start][0].file_number
@@ -202,7 +202,7 @@ class GroupBuild:
             if tally.num_bad > self.job.options.max_bad:
                 raise BadRecordsError(tally)
 
-    def _finish(self, joiner: "_Joiner", tally: Tally, store: int, place: Place) -> Manifest:
+    def _finish(self, joiner: "Joiner", tally: Tally, store: int, place: Place) -> Manifest:
         counts = tally.counts(store)
         if not joiner.shards:
             what = f"split {place}" if str(place) else "documents"
@@ -226,7 +226,7 @@ class GroupBuild:
         return manifest
 
 
-class _Joiner(Merger):
+class Joiner(Merger):
     """Joins groups. The first input of a group may have begun in the group before, so its records have other numbers."""
 
     dtype = ""
