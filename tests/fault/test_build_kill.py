@@ -136,6 +136,17 @@ def test_a_build_killed_at_200_random_moments_makes_the_same_bytes(
 
 @pytest.mark.deep
 @pytest.mark.timeout(900)
+def test_a_shuffled_build_killed_at_35_random_moments_makes_the_same_bytes(
+    corpus: Path, tokenizer_file: Path, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
+    """P8, FMT-17: the order does not depend on kills, nor on 1 to 7 workers."""
+    options = {**SPLIT, "shuffle_documents": 9, "keep": ["id"], "tokenizer": str(tokenizer_file)}
+    command = command_of(tmp_path_factory.mktemp("shuffled"), [f"{corpus}/*.jsonl"], options)
+    check_kills([command], tmp_path, seed=4, kills=35, workers=[1, 2, 3, 4, 5, 6, 7])
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(900)
 def test_an_append_killed_at_random_moments_makes_the_same_bytes(append: Command, tmp_path: Path) -> None:
     """P8, FMT-13: kill -9 leaves the old version or the new one and changes no old file; so for each store of splits."""
     check_kills([append], tmp_path, seed=3, kills=20, workers=[1, 2])

@@ -105,7 +105,7 @@ class TestJson:
         assert (
             set(found["document"])
             == names(documents.DocumentView)
-            == keys("number id origin num_tokens num_in_loss excerpt")
+            == keys("number id origin metadata num_tokens num_in_loss excerpt")
         )
         excerpt = found["document"]["excerpt"]
         assert set(excerpt) == {"start", "stop", "text", "segments"}
@@ -183,7 +183,7 @@ class TestJson:
         assert (
             set(found["rows"][0]["pieces"][0])
             == names(trace.TracedPiece)
-            == keys("source document id origin start stop num_tokens excerpt padding")
+            == keys("source document id origin metadata start stop num_tokens excerpt padding")
         )
         found = json.loads(ok("trace", plan, "--document", "a:7", "--limit", 2, "--json"))
         assert set(found) == {"source", "document", "appearances", "complete"}

@@ -19,11 +19,13 @@ result              progress, notes and the result of a build
 store_writer        the public writer: a store from Python, document by document
 append              adds documents to a store, as its next version
 merge               joins stores into one
+drop                removes documents from a store, as its next version
 preview, estimate   what a build would do, from a sample of its inputs
 retokenize          compares a store with its inputs
 """
 
 from tokenstore.builder.append import append_store
+from tokenstore.builder.drop import DropResult, drop
 from tokenstore.builder.merging import merge
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.pipeline import build_store
@@ -39,12 +41,14 @@ __all__ = [
     "BuildPreview",
     "BuildProgress",
     "BuildResult",
+    "DropResult",
     "StoreWriter",
     "TaskResult",
     "append_store",
     "build",
     "build_store",
     "build_task",
+    "drop",
     "merge",
     "preview_build",
     "retokenize",

@@ -29,6 +29,7 @@ from tokenstore.format.layout import CONTENT_HASHES_NAME, INPUTS_NAME, MANIFEST_
 from tokenstore.format.manifest import Manifest
 from tokenstore.paths import is_folder, is_there
 from tokenstore.store.document_files import Columns
+from tokenstore.store.find_manifest import versions
 from tokenstore.store.input_list import checked_rows
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.next_version import commit_append
@@ -205,7 +206,8 @@ def _target(job: Job, store: Store, stack: contextlib.ExitStack) -> _Target:
             f"append: {len(again)} of {len(job.files)} inputs are in the store already, such as {again[0]} ({store.path});"
             " omit them"
         )
-    base = store if store.version == 1 else stack.enter_context(open_store(store.path, version=store.version - 1))
+    is_first = store.version - 1 not in versions(store.path)  # or the versions before were removed
+    base = store if is_first else stack.enter_context(open_store(store.path, version=store.version - 1))
     return _Target(base, True)
 
 

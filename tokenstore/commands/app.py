@@ -15,6 +15,7 @@ from tokenstore.commands.adopt import adopt
 from tokenstore.commands.amend import amend
 from tokenstore.commands.append import append
 from tokenstore.commands.build import build
+from tokenstore.commands.drop import drop
 from tokenstore.commands.entry import INTERRUPTED
 from tokenstore.commands.export import export
 from tokenstore.commands.index import index
@@ -40,6 +41,7 @@ COMMANDS: tuple[Callable[..., int], ...] = (
     export,
     append,
     merge,
+    drop,
     index,
     verify,
     inspect,
@@ -54,6 +56,7 @@ GUIDES = {  # by command: its page in docs/
     "export": "guides/tokens-you-have.md#exporting-a-store",
     "append": "guides/building.md#adding-documents",
     "merge": "guides/python-writer.md#parallel-writers",
+    "drop": "guides/operating.md#removing-documents",
     "index": "guides/packing.md#stores-without-a-length-index",
     "verify": "guides/operating.md",
     "inspect": "guides/operating.md",

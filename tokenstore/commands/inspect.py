@@ -21,6 +21,7 @@ from tokenstore.commands.screen import (
     screen,
     token_rows,
     tokens_text,
+    value_text,
     write_json,
 )
 from tokenstore.commands.show_store import show_store
@@ -219,6 +220,8 @@ def _document_facts(view: DocumentView, decoder: Decoder) -> Iterator[tuple[str,
         yield "id", clip(view.id, 1000)
     if view.origin is not None:
         yield "origin", origin_text(view.origin)
+    for name, value in (view.metadata or {}).items():
+        yield clip(name, 60), value_text(value)
     excerpt = view.excerpt
     shown = (
         "all shown" if excerpt.stop - excerpt.start == view.num_tokens else f"{span(excerpt.start, excerpt.stop)} shown"

@@ -175,6 +175,15 @@ def listed(items: Sequence[object], most: int = 24, count: int | None = None) ->
     return ", ".join(map(str, items[:most])) + (f" and {more:,} more" if more > 0 else "")
 
 
+def value_text(value: object) -> str:
+    """A value of metadata on one line."""
+    return (
+        "none"
+        if value is None
+        else clip(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), 200)
+    )
+
+
 def origin_text(origin: Origin | None) -> str:
     """`file:record`; empty if the origin is not known."""
     return "" if origin is None else f"{clip(origin.file, 300)}:{origin.record}"

@@ -79,7 +79,7 @@ def _facts(summary: StoreSummary) -> Iterator[tuple[str, str]]:
         about = "" if summary.in_loss.exact else "about "
         yield "loss masks", f"{about}{100 * summary.in_loss.share:.2f} % of the tokens are in the loss"
     has = {"length index": summary.has_length_index, "origins": manifest.has_origins, "ids": manifest.has_ids}
-    has["masks"] = manifest.has_masks
+    has |= {"masks": manifest.has_masks, "metadata": manifest.has_metadata}
     yield (
         "has",
         ", ".join(name for name, there in has.items() if there) or "tokens only",

@@ -19,6 +19,7 @@ from tokenstore.commands.screen import (
     table,
     token_rows,
     tokens_text,
+    value_text,
     write_json,
 )
 from tokenstore.errors import ConfigError
@@ -205,6 +206,9 @@ def _show_piece(console: Console, piece: "TracedPiece", style: str, with_tokens:
     )
     known = [clip(piece.id, 200)] if piece.id else []
     known += [origin_text(piece.origin)] if piece.origin else []
+    known += [
+        f"{clip(name, 60)} {value_text(value)}" for name, value in (piece.metadata or {}).items() if value is not None
+    ]
     head = Text.assemble((f"| {clip(piece.source, 60)}:{piece.document}", f"bold {style}"), f"  {part}")
     console.print(head.append("".join(f"  {each}" for each in known)), soft_wrap=True)
     excerpt = piece.excerpt

@@ -53,7 +53,7 @@ contains no times, hosts or absolute paths. It has exactly these fields:
         eos_id, bos_id, pad_id    ids of the end-of-text, begin-of-text and pad token, each below vocab_size, or null
         engine, engine_version    strings: the library that tokenized, and its version
     shards            a list of objects in stream order, each with exactly these fields:
-        file              tokens-00000.bin, tokens-00001.bin, ...; at least five digits
+        file              tokens-00000.bin, tokens-00001.bin, ...; at least five digits (but see FMT-19)
         num_bytes         size of the file: first_byte plus num_tokens times the size of the dtype
         first_byte        where the tokens begin in the file, a multiple of the size of the dtype; 0 unless adopted (FMT-14)
         num_tokens        tokens in this shard
@@ -175,6 +175,13 @@ is the line of `inputs.jsonl`, from 0, that names the input of document i. For e
 FMT-18 Hashes of contents, optional. For each document, XXH3-128 of what it was made from, before it was tokenized, as two uint64:
 the low word first. What is hashed is the builder's choice; documents of one store with the same hash count as equal. A writer that
 adds documents to the store can leave out those it has already. The file is not part of the digest.
+
+FMT-19 Dropped documents. A version may also have fewer documents than the version before it: all others, in the same order. A
+shard that loses documents is written again, and has the name of its number with the version: `tokens-00003-v2.bin`, and its mask
+`mask-00003-v2.bin`. A shard that loses all its documents is left out. A shard whose number changes for that reason is the same
+file under such a name too. So shard i of version v is named `tokens-i` with no version or one of 2 .. v. All files with an entry
+per document are written again. The commit is that of FMT-13. Older versions still hold the documents until they are removed: first
+their manifests, and then the files that no manifest lists.
 
 Worked example: documents [7, 1] and [5, 5, 1], vocab_size 8 ->
     tokens-00000.bin    07 00 01 00 05 00 05 00 01 00

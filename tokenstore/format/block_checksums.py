@@ -1,6 +1,6 @@
 """Where `block_checksums.bin` has the checksums of each file, and how large it is (FMT-15)."""
 
-from tokenstore.format.layout import CHECKSUM_BLOCK, mask_name
+from tokenstore.format.layout import CHECKSUM_BLOCK, mask_of
 from tokenstore.format.manifest import Manifest
 
 
@@ -12,10 +12,10 @@ def num_blocks(num_bytes: int) -> int:
 def checksummed_files(manifest: Manifest) -> list[tuple[str, int]]:
     """(name, number of blocks) of each file that has block checksums, in their order: each shard, and then its mask."""
     files = []
-    for number, shard in enumerate(manifest.shards):
+    for shard in manifest.shards:
         files.append((shard.file, num_blocks(shard.num_bytes)))
         if manifest.has_masks:
-            name = mask_name(number)
+            name = mask_of(shard.file)
             files.append((name, num_blocks(manifest.files[name].num_bytes)))
     return files
 

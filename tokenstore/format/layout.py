@@ -7,6 +7,7 @@ import numpy as np
 MANIFEST_NAME = "manifest.json"
 BOUNDARIES_NAME = "boundaries.bin"
 LENGTH_INDEX_NAME = "length_index.bin"
+SHARD_PREFIX = "tokens-"
 MASK_PREFIX = "mask-"
 INPUTS_NAME = "inputs.jsonl"
 ORIGINS_NAME = "origins.bin"
@@ -54,12 +55,17 @@ _VERSION = re.compile(r"-v([1-9][0-9]{0,8})(?=\.)", re.ASCII)
 
 def shard_name(index: int) -> str:
     """File name of shard `index` (from 0)."""
-    return f"tokens-{index:05d}.bin"
+    return f"{SHARD_PREFIX}{index:05d}.bin"
 
 
 def mask_name(index: int) -> str:
     """File name of the loss mask of shard `index` (FMT-10)."""
     return f"{MASK_PREFIX}{index:05d}.bin"
+
+
+def mask_of(shard: str) -> str:
+    """File name of the loss mask of the shard with this file name."""
+    return MASK_PREFIX + shard.removeprefix(SHARD_PREFIX)
 
 
 def mask_bytes(num_tokens: int) -> int:
@@ -80,6 +86,13 @@ def version_of(name: str) -> int | None:
     return version if any(versioned(each, version) == name for each in VERSIONED_NAMES) else None
 
 
+def is_shard_name(name: str, index: int, version: int) -> bool:
+    """Whether a version of a store may give shard `index` this name: that of version 1, or of a later one up to it (FMT-19)."""
+    found = _VERSION.search(name)
+    made = int(found[1]) if found else 1
+    return made <= version and name == versioned(shard_name(index), made)
+
+
 def manifest_name(version: int) -> str:
     """Name of the manifest of a version that is no longer the newest (FMT-13)."""
     return f"manifest-v{version}.json"
@@ -93,7 +106,7 @@ def manifest_version(name: str) -> int | None:
 
 def is_store_name(name: str) -> bool:
     """Whether writers use this name for a file of a store. Names of other files (the tokenizer's) are only in the manifest."""
-    numbered = re.fullmatch(r"(tokens|mask)-[0-9]{5,}\.bin", name, re.ASCII)
+    numbered = re.fullmatch(r"(tokens|mask)-[0-9]{5,}(-v[0-9]+)?\.bin", name, re.ASCII)
     return bool(numbered or version_of(name) or manifest_version(name)) or name == MANIFEST_NAME
 
 
@@ -104,7 +117,7 @@ def is_of_adoption(name: str) -> bool:
 
 def is_taken_name(name: str) -> bool:
     """Whether `name` is reserved and cannot be listed in a manifest's `files`: a writer would replace such a file."""
-    is_shard = re.fullmatch(r"tokens-[0-9]{5,}\.bin", name, re.ASCII)
+    is_shard = re.fullmatch(r"tokens-[0-9]{5,}(-v[0-9]+)?\.bin", name, re.ASCII)
     return bool(is_shard or manifest_version(name)) or name == MANIFEST_NAME or name.endswith(TEMPORARY_SUFFIX)
 
 

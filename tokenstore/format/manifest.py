@@ -15,7 +15,7 @@ from tokenstore.format.layout import (
     MASK_PREFIX,
     METADATA_NAME,
     ORIGINS_NAME,
-    mask_name,
+    mask_of,
     version_of,
     versioned,
 )
@@ -136,7 +136,7 @@ class Manifest:
             "boundaries": self.files[self.name_of(BOUNDARIES_NAME)].checksum,
         }
         if self.has_masks:
-            content["masks"] = [self.files[mask_name(i)].checksum for i in range(len(self.shards))]
+            content["masks"] = [self.files[mask_of(shard.file)].checksum for shard in self.shards]
         return sha256_of(content)
 
 

@@ -33,9 +33,10 @@ from tokenstore.format.layout import (
     can_hold_metadata,
     can_hold_origins,
     is_plain_name,
+    is_shard_name,
     is_taken_name,
     mask_bytes,
-    mask_name,
+    mask_of,
     shard_name,
     token_dtype,
     version_of,
@@ -267,7 +268,7 @@ class _Checker:
         size = _DTYPES[manifest.dtype]
         token, document = 0, 0
         for i, shard in enumerate(manifest.shards):
-            if shard.file != shard_name(i):
+            if not is_shard_name(shard.file, i, manifest.version):
                 self.fail(f"shards[{i}].file", shard_name(i), shard.file)
             found = (shard.first_token, shard.first_document, shard.num_bytes)
             expected = (token, document, shard.first_byte + shard.num_tokens * size)
@@ -291,10 +292,10 @@ class _Checker:
         masks = {name for name in manifest.files if name.startswith(MASK_PREFIX)}
         if masks and len(masks) > len(manifest.shards):
             self.fail("files", f"one mask for each of {len(manifest.shards)} shards", sorted(masks))
-        for i, shard in enumerate(manifest.shards if masks else ()):
-            mask = manifest.files.get(mask_name(i))
+        for shard in manifest.shards if masks else ():
+            mask = manifest.files.get(mask_of(shard.file))
             if mask is None or mask.num_bytes != mask_bytes(shard.num_tokens):
-                self.fail(f"files[{mask_name(i)}]", f"{mask_bytes(shard.num_tokens)} bytes", mask)
+                self.fail(f"files[{mask_of(shard.file)}]", f"{mask_bytes(shard.num_tokens)} bytes", mask)
         self.documents(manifest)
         self.small_files(manifest)
 

@@ -30,6 +30,12 @@ def versions(path: str | Path, allow_links: str | Path | None = None) -> list[in
     return [*sorted(version for version in names if version is not None and version < newest), newest]
 
 
+def names_in_use(path: Path) -> frozenset[str]:
+    """The names of the shards of all versions of the store at `path`."""
+    manifests = (read_manifest(path, version)[1] for version in versions(path))
+    return frozenset(shard.file for manifest in manifests for shard in manifest.shards)
+
+
 def read_manifest(path: Path, version: int | None = None, allow_links: Path | None = None) -> tuple[Path, Manifest]:
     """The manifest of a version, and the path of its file. The manifest of the newest version is always manifest.json."""
     newest = path / MANIFEST_NAME

@@ -10,7 +10,7 @@ import numpy as np
 
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.format.input_lines import InputRow, encode_row
-from tokenstore.format.layout import BLOCK_CHECKSUMS_NAME, INPUTS_NAME, mask_name, shard_name
+from tokenstore.format.layout import BLOCK_CHECKSUMS_NAME, INPUTS_NAME, mask_name, mask_of, shard_name
 from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.document_files import Columns, DocumentFiles, Documents
@@ -113,7 +113,7 @@ class Merger:
         if store.manifest.has_masks:
             self._take(store, store.mask_number(number), name)
             self._add_blocks(store.block_checksums(store.mask_number(number)))
-            self.files[name] = store.manifest.files[mask_name(number)]
+            self.files[name] = store.manifest.files[mask_of(store.shards()[number].file)]
             return
         whole, rest = divmod(shard.num_tokens, 8)
         hasher = BlockHasher()

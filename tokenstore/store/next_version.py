@@ -34,17 +34,30 @@ def commit_append(path: Path, working: Path) -> Manifest:
         CorruptionError: `working` does not continue the newest version, or lacks a file.
         OSError: the disk failed.
     """
+    _, old = read_manifest(Path(path))
+    _, new = read_manifest(Path(working))
+    if not _continues(old, new):
+        raise _does_not_follow(old, new, Path(working))
+    return commit_version(path, working)
+
+
+def commit_version(path: Path, working: Path) -> Manifest:
+    """Like `commit_append`, for a version that may lack documents of the newest one (FMT-19).
+
+    Raises:
+        CorruptionError: `working` is not the next version of the store, or lacks a file.
+        OSError: the disk failed.
+    """
     path, working = Path(path), Path(working)
     _, old = read_manifest(path)
     bytes_before = read_bytes(path / MANIFEST_NAME, regular_size(path / MANIFEST_NAME))  # was decoded: size is bounded
     _, new = read_manifest(working)
     before, after = _entries(old), _entries(new)
     moved = {name: entry for name, entry in after.items() if name not in before}
-    if new.version != old.version + 1 or not _continues(old, new, before, after):
-        raise CorruptionError(
-            f"append: version {new.version} with {new.num_documents} documents does not continue version {old.version} of"
-            f" the store ({working}); remove it and append again"
-        )
+    shared = before.keys() & after.keys()
+    same = (new.dtype, new.vocab_size) == (old.dtype, old.vocab_size)
+    if new.version != old.version + 1 or not same or any(_content(before[n]) != _content(after[n]) for n in shared):
+        raise _does_not_follow(old, new, working)
     for name, entry in moved.items():
         check_size(working / name, entry.num_bytes)
     move_files(working, path, sorted(moved))
@@ -53,16 +66,21 @@ def commit_append(path: Path, working: Path) -> Manifest:
     return new
 
 
+def _does_not_follow(old: Manifest, new: Manifest, working: Path) -> CorruptionError:
+    return CorruptionError(
+        f"append: version {new.version} with {new.num_documents} documents does not continue version {old.version} of"
+        f" the store ({working}); remove it and append again"
+    )
+
+
+def _content(entry: FileEntry | ShardEntry) -> tuple[int, str]:
+    return entry.num_bytes, entry.checksum
+
+
 def _entries(manifest: Manifest) -> _Entries:
     return {**manifest.files, **{shard.file: shard for shard in manifest.shards}}
 
 
-def _continues(old: Manifest, new: Manifest, before: _Entries, after: _Entries) -> bool:
-    """Whether the old documents come first in the new version, and all files that the two share are identical."""
-    shared = before.keys() & after.keys()
-    return (
-        new.shards[: len(old.shards)] == old.shards
-        and len(new.shards) > len(old.shards)
-        and (new.dtype, new.vocab_size) == (old.dtype, old.vocab_size)
-        and all(before[name] == after[name] for name in shared)
-    )
+def _continues(old: Manifest, new: Manifest) -> bool:
+    """Whether the old documents come first in the new version."""
+    return new.shards[: len(old.shards)] == old.shards and len(new.shards) > len(old.shards)

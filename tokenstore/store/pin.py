@@ -12,7 +12,7 @@ import numpy as np
 import xxhash
 
 from tokenstore.errors import CorruptionError, FormatError, TokenStoreError
-from tokenstore.format.layout import MANIFEST_NAME, MASK_PREFIX, is_of_adoption, mask_name, version_of
+from tokenstore.format.layout import MANIFEST_NAME, MASK_PREFIX, is_of_adoption, mask_of, version_of
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry
 from tokenstore.store.adopted import check_unchanged
 from tokenstore.store.files import Identity, check_sizes, identity_of, read_blocks
@@ -81,7 +81,10 @@ class Pin:
         if number < num_shards:
             shard = self.manifest.shards[number]
             return shard.file, shard
-        name = mask_name(number - num_shards) if number < self._num_paged else self._others[number - self._num_paged]
+        if number < self._num_paged:
+            name = mask_of(self.manifest.shards[number - num_shards].file)
+        else:
+            name = self._others[number - self._num_paged]
         return name, self.manifest.files[name]
 
     def _look_at(self, numbers: Iterable[int]) -> list[Identity]:

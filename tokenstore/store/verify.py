@@ -17,7 +17,7 @@ from tokenstore.format.layout import (
     ORIGINS_NAME,
     lookup_entries,
     mask_bytes,
-    mask_name,
+    mask_of,
 )
 from tokenstore.store.find_manifest import read_manifest, versions
 from tokenstore.store.reader import Store, open_store
@@ -80,7 +80,7 @@ def verify(
         if sound(DOCUMENT_INPUTS_NAME) and sound(INPUTS_NAME):
             findings += check_document_inputs(store)
         for number in range(len(store.shards()) if store.manifest.has_masks else 0):
-            if mask_name(number) not in broken:
+            if mask_of(store.shards()[number].file) not in broken:
                 findings += _check_mask(store, number)
         return findings
 
@@ -142,4 +142,6 @@ def _check_mask(store: Store, number: int) -> Iterator[Finding]:
     tokens = store.shards()[number].num_tokens
     last = int(store.part(store.mask_number(number))[mask_bytes(tokens) - 1 :][0])
     if tokens % 8 and last >> tokens % 8:
-        yield Finding(mask_name(number), f"byte {tokens // 8}", f"0 in bits {tokens % 8} to 7", f"{last:08b}")
+        yield Finding(
+            mask_of(store.shards()[number].file), f"byte {tokens // 8}", f"0 in bits {tokens % 8} to 7", f"{last:08b}"
+        )

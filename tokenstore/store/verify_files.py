@@ -7,7 +7,7 @@ import numpy as np
 import xxhash
 
 from tokenstore.errors import TokenStoreError
-from tokenstore.format.layout import BLOCK_CHECKSUMS_NAME, BOUNDARIES_NAME, CHECKSUM_BLOCK, mask_name
+from tokenstore.format.layout import BLOCK_CHECKSUMS_NAME, BOUNDARIES_NAME, CHECKSUM_BLOCK, mask_of
 from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.files import open_to_read
@@ -22,7 +22,7 @@ _MOST_PLACES = 20  # damaged places reported per file
 def check_files(store: Store, progress: Callable[[int], None]) -> Iterator[Finding]:
     """Read every file of a store and compare size and checksum. `progress` gets the number of bytes just read."""
     shards = {shard.file: number for number, shard in enumerate(store.shards())}
-    masks = {mask_name(number): store.mask_number(number) for number in shards.values()}
+    masks = {mask_of(name): store.mask_number(number) for name, number in shards.items()}
     broken: set[str] = set()
     # By name, so that block checksums and boundaries come before the shards, whose damage they describe
     for name in sorted({*store.manifest.files, *shards}):
@@ -106,12 +106,12 @@ def _damaged_blocks(
 
 def _contents(store: Store, name: str, start: int, stop: int, ends_known: bool) -> str:
     """The tokens and documents in a range of bytes of a shard or mask."""
-    for number, shard in enumerate(store.shards()):
+    for shard in store.shards():
         if name == shard.file:
             # In an adopted store the tokens begin after a header
             places = np.maximum(np.array([start, stop - 1]) - shard.first_byte, 0) // store.dtype.itemsize
             first, last = int(places[0]), int(places[1]) + 1
-        elif name == mask_name(number):
+        elif name == mask_of(shard.file):
             first, last = 8 * start, min(8 * stop, shard.num_tokens)
         else:
             continue

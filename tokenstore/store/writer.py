@@ -16,7 +16,7 @@ from tokenstore.format.layout import (
     INPUTS_NAME,
     MANIFEST_NAME,
     MAX_VERSION,
-    mask_name,
+    mask_of,
     shard_name,
     token_dtype,
     version_of,
@@ -26,6 +26,7 @@ from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, Tokenize
 from tokenstore.format.manifest_file import encode_manifest
 from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.document_files import Columns, DocumentFiles, Documents
+from tokenstore.store.find_manifest import names_in_use
 from tokenstore.store.output import Output, copy_parts, read_checked
 from tokenstore.store.reader import Store
 from tokenstore.store.writing import write_atomically
@@ -84,11 +85,14 @@ class FileWriter:
         self.num_documents = len(base) if base else 0
         self._bits = np.empty(0, np.bool_)  # mask bits of the open shard that do not fill a byte yet
         self._shard_start = (self.num_tokens, self.num_documents)  # where the open shard begins
+        self._taken = names_in_use(base.path) if base else frozenset()
         with contextlib.ExitStack() as opened:
             blocks = folder / self._name(BLOCK_CHECKSUMS_NAME)
             self._block_checksums = opened.enter_context(Output(blocks, buffer_bytes)) if block_checksums else None
-            self._tokens = opened.enter_context(self._output(shard_name(len(self._shards))))
-            self._mask = opened.enter_context(self._output(mask_name(len(self._shards)))) if masks else None
+            self._tokens = opened.enter_context(self._output(self._shard_name(len(self._shards))))
+            self._mask = (
+                opened.enter_context(self._output(mask_of(self._shard_name(len(self._shards))))) if masks else None
+            )
             version = base.version + 1 if base else 1
             self._columns = opened.enter_context(DocumentFiles(folder, columns, version, buffer_bytes))
             if base and self._block_checksums is not None:
@@ -123,6 +127,11 @@ class FileWriter:
         """Write the checksums of the blocks of a shard or mask that is complete."""
         if self._block_checksums is not None and output.blocks is not None:
             self._block_checksums.write(output.blocks.digests())
+
+    def _shard_name(self, index: int) -> str:
+        """A name that no version has: numbers are free again after documents were dropped (FMT-19)."""
+        name = shard_name(index)
+        return self._name(name) if name in self._taken else name
 
     def _name(self, name: str) -> str:
         return versioned(name, self._base.version + 1 if self._base else 1)
@@ -203,7 +212,7 @@ class FileWriter:
         self._bits = self._bits[:0]
         self._files[output.path.name] = output.close()
         self._write_blocks(output)
-        self._mask = self._output(mask_name(len(self._shards) + 1))
+        self._mask = self._output(mask_of(self._shard_name(len(self._shards) + 1)))
 
     def _seal_shard(self) -> None:
         first_token, first_document = self._shard_start
@@ -223,7 +232,7 @@ class FileWriter:
             )
         )
         self._shard_start = (self.num_tokens, self.num_documents)
-        self._tokens = self._output(shard_name(len(self._shards)))
+        self._tokens = self._output(self._shard_name(len(self._shards)))
 
     def empty_columns(self) -> list[str]:
         """The columns of metadata in which no document has a value."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -48,6 +49,7 @@ class DocumentView:
         number: its number in the store, from 0.
         id: its string id; None if the store has no ids.
         origin: its input file and record number, from 1; None if the store has no origins.
+        metadata: its values by column; None if the store has no metadata.
         num_tokens: tokens of the whole document.
         num_in_loss: how many of them are in the loss.
     """
@@ -55,6 +57,7 @@ class DocumentView:
     number: int
     id: str | None
     origin: Origin | None
+    metadata: dict[str, Any] | None
     num_tokens: int
     num_in_loss: int
     excerpt: Excerpt
@@ -77,7 +80,8 @@ def view_document(store: Store, decoder: Decoder, number: int, start: int = 0, s
     number %= len(store)
     mask = store.loss_mask(number)
     excerpt = excerpt_of(store, decoder, number, start, mask.size if stop is None else stop)
-    return DocumentView(number, store.id(number), store.origin(number), mask.size, int(mask.sum()), excerpt)
+    known = store.id(number), store.origin(number), store.metadata(number)
+    return DocumentView(number, *known, mask.size, int(mask.sum()), excerpt)
 
 
 def excerpt_of(store: Store, decoder: Decoder, number: int, start: int, stop: int) -> Excerpt:

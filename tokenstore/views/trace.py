@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice, product
+from typing import Any
 
 from tokenstore.errors import ConfigError
 from tokenstore.format.input_lines import Origin
@@ -22,6 +23,7 @@ class TracedPiece:
         document: number of the document in its store.
         id: None if the store has no ids.
         origin: None if the store has no origins.
+        metadata: None if the store has no metadata.
         start: first token of the piece.
         stop: end of the piece.
         padding: number of positions without a token after the piece, up to the next piece or the end of the row.
@@ -33,6 +35,7 @@ class TracedPiece:
     document: int
     id: str | None
     origin: Origin | None
+    metadata: dict[str, Any] | None
     start: int
     stop: int
     padding: int
@@ -194,7 +197,7 @@ def _pieces(plan: Plan, decoder: Decoder, pieces: list[Piece], max_tokens: int |
         first, end = store.boundaries()[piece.document : piece.document + 2].tolist()
         stop = piece.stop if max_tokens is None else min(piece.stop, piece.start + max_tokens)
         excerpt = excerpt_of(store, decoder, piece.document, piece.start, stop)
-        known = store.id(piece.document), store.origin(piece.document)
+        known = store.id(piece.document), store.origin(piece.document), store.metadata(piece.document)
         size = piece.stop - piece.start
         padding = -size % align if number < len(pieces) else left - size
         left -= size + padding

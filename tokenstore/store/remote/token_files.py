@@ -11,7 +11,7 @@ import numpy as np
 import xxhash
 
 from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError
-from tokenstore.format.layout import CHECKSUM_BLOCK, mask_name
+from tokenstore.format.layout import CHECKSUM_BLOCK, mask_of
 from tokenstore.format.manifest import Manifest
 from tokenstore.store.files import renew_after_fork
 from tokenstore.store.remote.client import Client, ObjectInfo, Wanted
@@ -76,7 +76,7 @@ class TokenFiles:
         """
         self.client, self._manifest, self._options, self._checksums = client, manifest, options, checksums
         shards = [(shard.file, shard.num_bytes, shard.checksum) for shard in manifest.shards]
-        masks = [mask_name(number) for number in range(len(shards))] if manifest.has_masks else []
+        masks = [mask_of(shard.file) for shard in manifest.shards] if manifest.has_masks else []
         entries = [(name, manifest.files[name].num_bytes, manifest.files[name].checksum) for name in masks]
         self._files: Sequence[tuple[str, int, str]] = shards + entries
         self.num_bytes = np.array([num_bytes for _, num_bytes, _ in self._files], np.int64)
