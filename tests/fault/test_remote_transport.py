@@ -246,3 +246,18 @@ def test_a_claim_of_a_process_that_hangs_delays_but_does_not_stop(
         assert first
         assert second
         check_batches(plan, local, 40)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_many_faults_at_once_change_nothing(
+    run: Callable, range_server: RangeServer, local: Plan, transport: str
+) -> None:
+    """A third of all requests for tokens fail in one way or another, in several runs over the same cache."""
+    kinds: list[Any] = ["slow_down", "error", "reset", "reset_early", "truncated", "short", "hang_in_body"]
+    kinds += ["flipped", "shifted"] if transport == "mirror" else []
+    for seed, kind in enumerate(kinds):
+        range_server.fail(kind, times=None, key="tokens-", share=0.04, seed=seed)
+    for _ in range(4):
+        plan = run(transport, deadline=32)
+        check_batches(plan, local, 40)

@@ -23,7 +23,7 @@ DEADLINE = 120.0  # seconds
 # Shares of the deadline: after which a stopped answer is given up, and that one request may take. Another attempt begins only
 # if it can end before the deadline
 _STALLED, _WHOLE = 1 / 8, 1 / 4
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 8.0  # seconds between attempts: doubled each time, with jitter
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 4.0  # seconds between attempts: doubled each time, with jitter
 _T = TypeVar("_T")
 Wanted = Callable[[], bool]
 
@@ -287,9 +287,9 @@ class Client:
                 failure = failure_of(error)
             self._refuse_if_final(f"{verb} {place}", failure, count, pinned)
             jitter = monotonic_ns() // 1000 % 1000 / 1000
-            wait = pause * (0.5 + jitter / 2)
-            is_late = monotonic() + wait - began > self.deadline * (1 - _WHOLE)
-            if is_late or _stopping.wait(wait) or not is_wanted():
+            left = began + self.deadline * (1 - _WHOLE) - monotonic()
+            wait = min(pause * (0.5 + jitter / 2), left)
+            if left <= 0 or _stopping.wait(wait) or not is_wanted():
                 self._refuse(f"{verb} {place}", failure, count, monotonic() - began)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
