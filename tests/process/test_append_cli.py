@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.data.texts import TEXTS
 from tests.support.processes.command_lines import (
     INTERRUPTIONS,
     MAIN,
+    ROOT,
     Start,
     in_small_units,
     interrupt,
@@ -223,3 +225,15 @@ def test_a_wrong_command_line_of_retokenize_exits_2(
     assert (done.returncode, done.stdout) == (2, "")
     assert message.replace("{in}", source) in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_standard_input_is_built_and_appended_by_a_pipe(tmp_path: Path) -> None:
+    """The lone - of the command line, as in a shell."""
+    for command, text in (
+        (["build", "-", "-o", str(tmp_path / "s"), "--tokenizer", "bytes"], '{"text": "one"}\n'),
+        (["append", str(tmp_path / "s"), "-"], '{"text": "two"}\n'),
+    ):
+        done = subprocess.run([*MAIN, *command], cwd=ROOT, input=text, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+    with tokenstore.open_store(tmp_path / "s") as store:
+        assert [store.decode(i).removesuffix("<|endoftext|>") for i in range(2)] == ["one", "two"]

@@ -14,7 +14,7 @@ import tokenstore
 from tokenstore.commands.adopt import adopt
 from tokenstore.commands.amend import amend
 from tokenstore.commands.append import append
-from tokenstore.commands.build import build
+from tokenstore.commands.build import STANDARD_INPUT_PATH, build
 from tokenstore.commands.drop import drop
 from tokenstore.commands.entry import INTERRUPTED
 from tokenstore.commands.export import export
@@ -102,9 +102,11 @@ def run(application: cyclopts.App, arguments: list[str] | None = None) -> int:
     standard output: {"error": {"kind", "message", "exit_code"}}.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
+    # Cyclopts takes a lone - for an option; `build` and `append` know standard input by this path too
+    given = [STANDARD_INPUT_PATH if argument == "-" else argument for argument in arguments]
     try:
         with _interruptible():
-            code = application(arguments, print_error=False, exit_on_error=False, result_action="return_value")
+            code = application(given, print_error=False, exit_on_error=False, result_action="return_value")
         return code if isinstance(code, int) else 0
     except cyclopts.CycloptsError as error:
         chain = " ".join([*application.name[:1], *(error.command_chain or ())])

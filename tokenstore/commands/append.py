@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tokenstore.builder import append_store
-from tokenstore.commands.build import run_build
+from tokenstore.commands.build import run_build, with_standard_input
 
 
 def append(
@@ -63,5 +63,7 @@ def append(
     return run_build(
         "appending",
         as_json,
-        lambda progress, note: append_store(store, inputs, cores, max_bad, progress, note, filter, map, stdin_format),
+        lambda progress, note: append_store(
+            store, with_standard_input(inputs), cores, max_bad, progress, note, filter, map, stdin_format
+        ),
     )

@@ -60,6 +60,7 @@ _GROUPS = {  # the options of each group of --help; those in none are at the top
     "Running as many processes": "task finish executor group_bytes input_identity scratch",
 }
 _GROUP = {name: Group(group, sort_key=i) for i, (group, names) in enumerate(_GROUPS.items()) for name in names.split()}
+STANDARD_INPUT_PATH = "/dev/stdin"
 _FLAG = Parameter(negative=(), show_default=False)
 _LIST = Parameter(consume_multiple=True, negative=(), show_default=False)
 
@@ -184,7 +185,7 @@ def build(
     as_json
         Print the result as one JSON object.
     """
-    chosen = BuildOptions(**{**vars(options), "inputs": tuple(inputs)})
+    chosen = BuildOptions(**{**vars(options), "inputs": with_standard_input(inputs)})
     if task is not None and finish:
         raise ConfigError("task: expected --task or --finish, found both; run --finish once, after all tasks")
     if dry_run:
@@ -204,6 +205,11 @@ def _run_task(options: BuildOptions, task: Task, as_json: bool) -> int:
     else:
         print_task(result, seconds)
     return 0
+
+
+def with_standard_input(inputs: list[str]) -> tuple[str, ...]:
+    """The inputs, with `-` for the path of standard input."""
+    return tuple("-" if each == STANDARD_INPUT_PATH else each for each in inputs)
 
 
 def run_build(label: str, as_json: bool, make: Callable[[Progress, Note], BuildResult]) -> int:
