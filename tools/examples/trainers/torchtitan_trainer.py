@@ -138,7 +138,7 @@ def configuration(options: Options) -> Any:
             steps=options.plan.num_steps or 0, mixed_precision_param="float32", disable_cuda_graphs=True, **sizes
         ),
         metrics=MetricsProcessor.Config(log_freq=1),
-        parallelism=ParallelismConfig(data_parallel_shard_degree=world_size),
+        parallelism=ParallelismConfig(data_parallel_shard_degree=world_size, spmd_backend="partial_dtensor"),
         checkpoint=CheckpointManager.Config(enable=True, interval=1, last_save_model_only=False, keep_latest_k=0),
         comm=CommConfig(),
     )
@@ -178,6 +178,9 @@ def train(options: Options) -> None:
     """Train to the end of the plan, from the last checkpoint if there is one, and evaluate."""
     on_the_cpu()
     trainer = configuration(options).build()
+    for module in trainer.model_parts[0].modules():
+        if hasattr(module, "set_force_sum_reduction_for_comms"):
+            module.set_force_sum_reduction_for_comms(True)  # gloo has no other reductions that FSDP would use
     record(trainer, options)
     try:
         trainer.train()
