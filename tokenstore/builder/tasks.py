@@ -20,7 +20,7 @@ from tokenstore.builder.pipeline import group_build, open_work, resumable, sched
 from tokenstore.builder.reading.units import Unit, cut_units
 from tokenstore.builder.remote_output import location_of, with_scratch
 from tokenstore.builder.result import Note, Progress
-from tokenstore.builder.resume import note_task
+from tokenstore.builder.resume import note_task, tidy
 from tokenstore.builder.schedule import Task
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError
 from tokenstore.paths import is_folder
@@ -86,11 +86,15 @@ def build_task(
     output = resolved_output(options)
     job = prepare(options, output, None, note)
     with resumable(output):
+        was_there = TaskResult(output, str(task), 0, 0, 0, 0, 0, was_there=True)
         if not options.overwrite and finished(job):
-            return TaskResult(output, str(task), 0, 0, 0, 0, 0, was_there=True)
+            return was_there
         make_folders(output.parent)
-        _join(job, task, note)
         with _until_removed(job):
+            _join(job, task, note)
+            if not options.overwrite and finished(job):  # it was committed meanwhile, so joining began another build
+                tidy([job.work.building], note)
+                return was_there
             return (_groups if options.group_bytes else _parts)(job, task, progress, note)
 
 
