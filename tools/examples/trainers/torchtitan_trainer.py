@@ -51,6 +51,14 @@ CPU: dict[str, Any] = {  # what torchtitan calls of the module of a device, besi
 }
 
 
+def flat_attention(
+    self: Any, q_TNH: torch.Tensor, k_TNH: torch.Tensor, v_TNH: torch.Tensor, *, attention_masks: Any, **kwargs: Any
+) -> torch.Tensor:
+    """`dense_attention` of the new contract, whose tensors are float[B * L, heads, size]."""
+    attended = dense_attention(self, q_TNH[None], k_TNH[None], v_TNH[None], attention_masks=attention_masks, **kwargs)
+    return attended[0]
+
+
 class NoTokenizer(BaseTokenizer):
     """Plans need no tokenizer."""
 
@@ -94,7 +102,7 @@ def dense_attention(
 
 def on_the_cpu() -> None:
     """Replace what needs a GPU."""
-    FlexAttention.forward = dense_attention
+    FlexAttention.forward = flat_attention if FLAT else dense_attention
     distributed.set_pg_timeouts = lambda *args, **kwargs: None
     if "RANK" not in os.environ:  # one process, without torchrun
         with socket.socket() as free:
