@@ -113,6 +113,12 @@ def test_patterns_name_objects(corpus: Path, pattern: str, names: set[str]) -> N
     assert {str(path).removeprefix(f"{BUCKET}/") for path in objects_of(f"{BUCKET}/{pattern}")} == names
 
 
+def test_a_folder_may_be_named_like_the_folder_around_it(range_server: RangeServer) -> None:
+    """s3://bucket/data/data/ is another folder than s3://bucket/data/."""
+    range_server.put("bucket/data/data/x.jsonl", b"")
+    assert [str(path) for path in objects_of(BUCKET)] == [f"{BUCKET}/data/x.jsonl"]
+
+
 @pytest.mark.parametrize(
     ("source", "message"),
     [

@@ -266,13 +266,15 @@ def test_too_many_bad_records_of_one_task_stop_it(tmp_path: Path, corpus: Path) 
     mine = options_of(corpus, tmp_path / "store", max_bad=0)
     with pytest.raises(BadRecordsError, match=r"1 so far in task 0/1 alone, and 0 are allowed"):
         build_task(mine, Task(0, 1))
-    (line,) = (tmp_path / "store.tokenstore/rejects-task-0.jsonl").read_text().splitlines()
+    (line,) = (tmp_path / "store.tokenstore/building/rejects-task-0.jsonl").read_text().splitlines()
     assert json.loads(line)["file"] == "a.jsonl"
     some = options_of(corpus, tmp_path / "store", max_bad=2)
     for number in range(7):
         build_task(some, Task(number, 7))
     with pytest.raises(BadRecordsError, match=r"bad records: 3 so far, and 2 are allowed"):
         build_store(some, complete=True)
+    build_store(options_of(corpus, tmp_path / "store"), complete=True)
+    assert left_behind(tmp_path / "store") == ["rejects.jsonl"]
 
 
 def test_folders_of_dead_processes_are_removed(tmp_path: Path, corpus: Path, dying: Callable[[int], None]) -> None:

@@ -45,7 +45,7 @@ from tokenstore.builder.recipe import (
     side_files,
 )
 from tokenstore.builder.remote_output import is_there as is_complete
-from tokenstore.builder.remote_output import location_of, result_at, send, urls_of, with_scratch
+from tokenstore.builder.remote_output import location_of, result_at, send, tidy_scratch, urls_of, with_scratch
 from tokenstore.builder.replacing import check_replaceable, commit
 from tokenstore.builder.result import BuildResult, Note, Progress
 from tokenstore.builder.resume import (
@@ -123,7 +123,10 @@ def _build_at(
     scratch, stores = with_scratch(options, place), places_of(options, None)
     names = [each.split for each in stores]
     if not options.overwrite and STANDARD_INPUT not in options.inputs and is_complete(place, names):
-        check_same(prepare(scratch, resolved_output(scratch), None, note), stores, urls_of(place, names))
+        output = resolved_output(scratch)
+        check_same(prepare(scratch, output, None, note), stores, urls_of(place, names))
+        with resumable(output):
+            tidy_scratch(output, place, names)
         return result_at(place, names, was_there=True)
     made = _build_here(replace(scratch, overwrite=False), progress, note, complete, records)
     with resumable(Path(made.path)):

@@ -13,10 +13,11 @@ from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.result import BuildProgress, BuildResult, Note, Progress, result_of
 from tokenstore.errors import ConfigError, FormatError
 from tokenstore.format.layout import MANIFEST_NAME
+from tokenstore.paths import is_folder
 from tokenstore.store.remote.client import Client
 from tokenstore.store.remote.location import Location, is_url
 from tokenstore.store.remote.options import RemoteOptions
-from tokenstore.store.remote.upload import upload_store
+from tokenstore.store.remote.upload import end_upload, upload_store
 from tokenstore.store.writing import remove_tree
 
 
@@ -64,6 +65,14 @@ def send(
         )
     remove_tree(Path(result.path).parent)
     return result_at(place, names, was_there=False)
+
+
+def tidy_scratch(output: Path, place: Location, names: Sequence[str | None]) -> None:
+    """Remove what a run left that was killed after the commit at the URL: its store in the scratch folder, and its claims."""
+    if is_folder(output):
+        for url in urls_of(place, names):
+            end_upload(Client(Location.of(url), RemoteOptions().resolved().deadline))
+        remove_tree(output.parent)
 
 
 def result_at(place: Location, names: Sequence[str | None], was_there: bool) -> BuildResult:

@@ -150,7 +150,7 @@ def _check_bad(job: Job, task: Task, units: Sequence[Unit], parts: Sequence[Part
     """BadRecordsError if this task alone has too many; its list is for a person, and is written again by the finish."""
     if sum(part.num_bad for part in parts) <= job.options.max_bad:
         return
-    path = job.work.folder / f"rejects-task-{task.number}.jsonl"
+    path = job.work.building / f"rejects-task-{task.number}.jsonl"
     with create_again(path) as rejects:
         for unit, part in zip(units, parts, strict=False):
             for place, number, reason, start in part.bad():

@@ -59,6 +59,10 @@ class Child:
         os.kill(self.pid, signal.SIGCONT)
         return self.wait()
 
+    def signal(self, number: int) -> None:
+        """Send it a signal; `wait` says what that did."""
+        os.kill(self.pid, number)
+
     def kill(self) -> None:
         """Kill it, if it has not ended."""
         if self.pid:

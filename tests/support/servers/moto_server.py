@@ -51,7 +51,8 @@ def moto_server() -> Iterator[MotoServer]:
     server.start()
     host, port = server.get_host_and_port()
     try:
-        urlopen(Request(f"http://{host}:{port}/bucket", method="PUT")).close()
+        for path, method in (("moto-api/reset", "POST"), ("bucket", "PUT")):  # all servers of a process share objects
+            urlopen(Request(f"http://{host}:{port}/{path}", method=method)).close()
         yield MotoServer(f"http://{host}:{port}")
     finally:
         server.stop()

@@ -184,12 +184,7 @@ class Client:
             pages = load_obstore().list(self._connected())
             return {each["path"]: ObjectInfo(each["size"], each["e_tag"]) for page in pages for each in page}
 
-        found = self._attempts(self.location.url, attempt)
-        prefix = f"{self.location.path}/"  # some versions of obstore name objects by their whole key
-        return {
-            name.removeprefix(prefix) if all(n.startswith(prefix) for n in found) else name: found[name]
-            for name in found
-        }
+        return self._attempts(self.location.url, attempt)
 
     def has(self, name: str) -> bool:
         """Whether there is such an object. Raises RemoteError as in `get`."""

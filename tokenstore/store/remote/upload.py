@@ -180,6 +180,12 @@ def _commit(client: Client, manifest: bytes, digest: str) -> None:
         )
 
 
+def end_upload(client: Client) -> None:
+    """Remove the claim of the store that is complete at the place of `client`: its upload was killed before it did so."""
+    if digest := _digest_there(client):
+        _remove_claim(client, digest)
+
+
 def _remove_claim(client: Client, digest: str) -> None:
     """Remove the claim of this store. The store is complete, so a failure does not matter."""
     try:
