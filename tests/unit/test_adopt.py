@@ -208,6 +208,15 @@ def test_loss_masks_of_datatrove_are_kept(tmp_path: Path) -> None:
         assert [store.loss_mask(i).astype(int).tolist() for i in range(4)] == loss
 
 
+def test_end_of_text_inside_of_most_documents_does_not_hide_that_all_end_with_it(tmp_path: Path) -> None:
+    """Several sequences of a Megatron document have several tokens of end of text, the last one at its end."""
+    made = datatrove(tmp_path / "x.ds", [[1, EOS, 2, EOS, 3, EOS], [4, EOS, 5, EOS, 6, EOS]])
+    notes: list[str] = []
+    result = adopt(tmp_path / "s", made, note=notes.append)
+    assert (result.eos_at, result.ends_with_eos) == ("end", True)
+    assert notes[-1].startswith("4 end-of-text tokens are inside of documents")
+
+
 @pytest.mark.usefixtures("small_blocks")
 def test_entries_that_are_ends_of_chunks_are_reported_and_can_be_cut_further(tmp_path: Path) -> None:
     """Datatrove's shuffle_chunk_size: an entry need not end a document, and a document may end inside of an entry."""
@@ -215,6 +224,9 @@ def test_entries_that_are_ends_of_chunks_are_reported_and_can_be_cut_further(tmp
     notes: list[str] = []
     made = datatrove(tmp_path / "x.ds", chunks, metadata=False)
     assert documents_of(adopt(tmp_path / "s", made, note=notes.append, eos_at="none").path) == chunks
+    assert not any("inside of documents" in note for note in notes)
+    assert adopt(tmp_path / "u", made, note=notes.append).eos_at == "none"
+    assert notes[-1].startswith("3 end-of-text tokens are inside of documents")
     assert documents_of(adopt(tmp_path / "t", made, note=notes.append, cut="both").path) == [
         [7, EOS], [8], [EOS], [1, 2], [3, EOS], [4],
     ]  # fmt: skip

@@ -106,6 +106,8 @@ def test_a_token_id_is_ignored_only_with_a_mask(plan: Plan) -> None:
         TokenLoader(plan, ignore_index=0)
     with pytest.raises(ValueError, match="ignore_index: expected a number of 32 bits"):
         TokenLoader(plan, ignore_index=1 << 31)
+    with pytest.raises(ValueError, match="ignore_index: expected an integer, such as -1, found 'a'"):
+        TokenLoader(plan, ignore_index="a")
     batch = next(TokenLoader(plan, format="megatron", ignore_index=5))
     expected = next(TokenLoader(plan))["targets"]
     assert same(batch["loss_mask"], (expected != -100).float())

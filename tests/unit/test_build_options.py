@@ -21,6 +21,7 @@ from tokenstore.errors import BuildError, ConfigError
         ({"text_endings": ("md", "")}, r"found 'md'; .*found ''"),
         ({"text_field": ""}, "text_field: expected a name"),
         ({"document_start": "begin"}, "document_start: expected .*, found 'begin'"),
+        ({"eos": "<|endoftext|>"}, "eos: expected True or False, found '<|endoftext|>'; eos_token names the token"),
         ({"special_text": "refuse"}, "special_text: expected .*, found 'refuse'"),
         ({"workers": 0, "max_bad": -1, "text_field": ""}, "workers: .*max_bad: .*text_field: "),
     ],

@@ -119,6 +119,8 @@ def test_wrong_documents_are_refused_and_writing_continues(tmp_path: Path) -> No
             ([300], {}, "expected token ids below 259, found 300"),
             ([-1], {}, "found -1"),
             ([1.5], {}, "expected a list of integers"),
+            (None, {}, "expected a text, or token ids .*, found NoneType"),
+            (b"ab", {}, "found bytes"),
             (np.zeros((2, 2), int), {}, "found lists inside"),
             ("a", {"mask": [1]}, "mask: this writer has none; open it with masks=True"),
             ("a", {"metadata": {"m": 1}}, r"expected columns among \['n'\], found \['m'\]"),

@@ -159,6 +159,8 @@ class BuildOptions:
             wrong.append(
                 f"stdin_format: expected the ending of an input file, such as .jsonl, found {self.stdin_format!r}"
             )
+        if not isinstance(self.eos, bool):
+            wrong.append(f"eos: expected True or False, found {self.eos!r}; eos_token names the token (--eos)")
         if "" in self.keep or len({*self.keep}) != len(self.keep):
             wrong.append(f"keep: expected names, each once, found {', '.join(map(repr, self.keep))}")
         wrong += [f"{name}: expected a name, found an empty one" for name in _FIELDS if getattr(self, name) == ""]

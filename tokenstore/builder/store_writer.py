@@ -310,8 +310,13 @@ class StoreWriter:
 
 
 def _array(value: Any) -> Any:
-    """A list as it is; anything else that numpy takes, such as a tensor, as an array."""
-    return value if isinstance(value, list) else np.asarray(value)
+    """A list as it is; anything else that numpy takes, such as a tensor, as an array. ValueError for what has no items."""
+    found = value if isinstance(value, list) else np.asarray(value)
+    if isinstance(found, np.ndarray) and found.ndim == 0:
+        raise ValueError(
+            f"document: expected a text, or token ids and a mask as lists or arrays, found {type(value).__name__}"
+        )
+    return found
 
 
 @contextlib.contextmanager

@@ -142,10 +142,6 @@ def _print(result: AdoptResult, seconds: float) -> None:
 def _end_of_text(result: AdoptResult) -> str:
     if result.eos_id is None:
         return "not known"
-    place = {"end": "at the end", "start": "at the start", "none": "neither at the end nor at the start"}[result.eos_at]
-    found = {
-        "end": result.counts["end with eos"],
-        "start": result.counts["start with eos"],
-        "none": result.num_documents,
-    }[result.eos_at]
-    return f"{result.eos_id}, {place} of {found:,} of {counted(result.num_documents, 'document')}"
+    at_end, at_start = (f"at the {side} of {result.counts[f'{side} with eos']:,}" for side in ("end", "start"))
+    found = {"end": at_end, "start": at_start, "none": f"{at_end} and {at_start}"}[result.eos_at]
+    return f"{result.eos_id}, {found} of {counted(result.num_documents, 'document')}"

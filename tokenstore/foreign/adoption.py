@@ -180,9 +180,10 @@ class Adoption:
         """Where the end-of-text token is, as the user says or as most documents show."""
         if self._job.eos_at is not None:
             return self._job.eos_at
-        if 0 < self._tally.eos <= 2 * self._tally.ended:
+        tally = self._tally
+        if 0 < tally.documents <= 2 * tally.ended:
             return "end"
-        return "start" if 0 < self._tally.eos <= 2 * self._tally.started else "none"
+        return "start" if 0 < tally.documents <= 2 * tally.started else "none"
 
     def _finish(self, writer: AdoptedWriter) -> Manifest:
         job, tally = self._job, self._tally

@@ -49,7 +49,7 @@ def _ends(job: Job, made: Adopting) -> Iterator[str]:
     if job.cut != "index":
         return
     inside = tally.eos - (tally.started if made.eos_at == "start" else tally.ended)
-    if inside and made.eos_at != "none":
+    if inside and job.options.eos_at != "none":
         yield (
             f"{counted(inside, 'end-of-text token is', 'end-of-text tokens are')} inside of documents: entries of the index may not be"
             " documents (datatrove files that were shuffled in chunks: add --cut both)"

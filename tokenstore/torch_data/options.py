@@ -99,7 +99,10 @@ def check_contents(
 
 def _check_ignored(ignore_index: int, fields: Sequence[str]) -> int:
     """`ignore_index`, if no target can have the same value or a mask says which targets count."""
-    ignored = index(ignore_index)
+    try:
+        ignored = index(ignore_index)
+    except TypeError as error:
+        raise ValueError(f"ignore_index: expected an integer, such as -1, found {ignore_index!r}") from error
     if not -(1 << 31) <= ignored < 1 << 31:
         raise ValueError(f"ignore_index: expected a number of 32 bits, found {ignored}; losses use -100, -1 or 0")
     if ignored >= 0 and not MASKS & set(fields):
