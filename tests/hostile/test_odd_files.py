@@ -89,9 +89,9 @@ def test_an_argument_without_matches_is_reported(command: Run, folder: Path) -> 
         message = {"*.parquet": "no file matches ", "empty": "holds no files "}.get(name, "does not exist")
         message = "File name too long" if len(name) > 1000 else message
         check_refused(command, [folder / "a.jsonl", folder / name], folder.parent / "store", 2, "error: input: ", message)  # fmt: skip
-    write_all(folder, {"b.pdf": b"", "c.jsonl.bz2": b""})
-    parts = ("b.pdf has no known ending", "c.jsonl.bz2 has no known ending", "--text-endings")
-    check_refused(command, [folder / "b.pdf", folder / "c.jsonl.bz2"], folder.parent / "store", 2, *parts)
+    write_all(folder, {"b.pdf": b"", "c.jsonl.rar": b""})
+    parts = ("b.pdf has no known ending", "c.jsonl.rar has no known ending", "--text-endings")
+    check_refused(command, [folder / "b.pdf", folder / "c.jsonl.rar"], folder.parent / "store", 2, *parts)
 
 
 NAMES = [

@@ -365,8 +365,12 @@ class TokenLikeTRL(TokenTrainerMixin, LikeTRL):
     """The class that a user of TRL writes."""
 
 
-def test_trl_gets_position_ids_and_the_right_count(plan: Plan, tmp_path: Path) -> None:
+def test_trl_gets_position_ids_and_the_right_count(plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default fields are those it needs; its number of tokens covers all rows."""
+    placeholder = [
+        {"input_ids": [0, 0], "labels": [0, 0]}
+    ]  # TRL brings the library `datasets`, which is not needed here
+    monkeypatch.setattr("tokenstore.trainers.huggingface._placeholder", lambda: placeholder)
     arguments = quiet_arguments(tmp_path, 4, 2, save_strategy="no", per_device_eval_batch_size=4)
     trainer = TokenLikeTRL(tiny_model(), arguments, train_plan=plan, eval_plan=plan)
     trainer.train()

@@ -152,7 +152,15 @@ class TestJson:
         found = json.loads(ok("report", store, "--json"))
         assert set(found) == {f.name for f in fields(store_report.StoreReport)} == {"store", "samples", "no_text"}
         assert len(found["samples"]) == 6
-        assert set(found["samples"][0]) == {"number", "id", "origin", "num_tokens", "num_in_loss", "excerpt"}
+        assert set(found["samples"][0]) == {
+            "number",
+            "id",
+            "origin",
+            "num_tokens",
+            "num_in_loss",
+            "excerpt",
+            "metadata",
+        }
         found = json.loads(ok("report", plan, "--json"))
         assert (
             set(found)
@@ -162,7 +170,7 @@ class TestJson:
         assert (
             set(found["stores"][0])
             == {f.name for f in fields(plan_report.StoreRow)}
-            == {"name", "path", "version", "digest", "num_tokens", "num_documents", "lengths"}
+            == {"name", "path", "version", "digest", "slice", "num_tokens", "num_documents", "lengths"}
         )
         assert set(found["samples"][0]) == {f.name for f in fields(plan_report.SampledStep)} == {"step", "rows"}
         assert set(found["mixture"][0]) == {"step", "sequences", "epochs", "shares", "token_shares", "weights"}

@@ -16,9 +16,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     """The slices of the documents of every batch, in order."""
     seen: list[tuple[int, ...]] = []
 
-    def noting(out: dict, encoded: object, batch: batches.Batch) -> None:
+    def noting(out: dict, encoded: object, batch: batches.Batch, partitions: dict[str, int]) -> None:
         seen.append(tuple(batch.slices))
-        write(out, encoded, batch)
+        write(out, encoded, batch, partitions)
 
     write = making._write
     monkeypatch.setattr(making, "_write", noting)

@@ -263,7 +263,7 @@ def test_messages_name_the_field_the_rule_and_the_value() -> None:
         "stages[0].wieghts: unknown field, did you mean weights?": {
             "stages": [{"from_step": 1, "global_batch_size": 2, "wieghts": {"a": 1}}]
         },
-        "sources.a.xyz: unknown field; the fields are path, version, pool, weight, max_epochs, documents, take, fraction": {
+        "sources.a.xyz: unknown field; the fields are path, version, pool, weight, max_epochs, documents, take, fraction, loss_weight": {
             "sources": {"a": {"path": "a", "xyz": 3}}
         },
         "skip_steps[0][1]: expected a whole number, found 'x'": {"skip_steps": [[1, "x"]]},

@@ -80,7 +80,7 @@ def test_a_file_of_unknown_kind_is_refused(tmp_path: Path, data: bytes) -> None:
     """The message lists the known kinds, shows what was found and names the file."""
     path = tmp_path / "f"
     path.write_bytes(data)
-    expected = r"expected a Hugging Face tokenizer\.json, a tiktoken rank file or a sentencepiece model, found b"
+    expected = r"expected a Hugging Face tokenizer\.json, a tekken\.json, a tiktoken rank file or a sentencepiece model, found b"
     with pytest.raises(ConfigError, match=expected) as caught:
         load_tokenizer(str(path))
     assert str(path) in str(caught.value)

@@ -306,7 +306,8 @@ def test_an_empty_vocabulary_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_tokenizer_is_refused(spec: str) -> None:
     """Neither `bytes` nor a file: the ConfigError shows the argument."""
     with pytest.raises(
-        ConfigError, match="give the path of a tokenizer file, or 'bytes'; nothing is downloaded"
+        ConfigError,
+        match="give the path of a tokenizer file, or 'bytes'; for a model on the Hugging Face hub, give hf://OWNER/NAME",
     ) as caught:
         load_tokenizer(spec)
     assert repr(spec) in str(caught.value)

@@ -34,7 +34,7 @@ def with_local_files(options: BuildOptions, note: Note = lambda text: None) -> B
 
 def local_tokenizer(spec: str, note: Note = lambda text: None) -> str:
     """The path of the tokenizer that is named by `hf://OWNER/NAME`; any other text as it is. Raises ConfigError."""
-    if not spec.startswith(SCHEME):
+    if not str(spec).startswith(SCHEME):  # a path may be given as such
         return spec
     found = _MODEL.fullmatch(spec)
     if found is None:

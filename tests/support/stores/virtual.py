@@ -30,6 +30,8 @@ class VirtualStore:
     """What a Plan asks of a Store before it reads."""
 
     has_length_index = False
+    url = None
+    token_files = None
 
     def __init__(self, name: str, num_tokens: int, num_documents: int):
         self.path = Path("/virtual") / name
