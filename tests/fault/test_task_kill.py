@@ -185,8 +185,20 @@ def test_a_task_that_looks_before_the_commit_and_joins_after_it_begins_no_build(
 ) -> None:
     """It found no store, and was stopped before it made the work folder."""
     site = site_of("store")
-    for number in (4, 8):
+    for number in (4, 8, 26):
         assert check_zombie(site, lambda: site.task(0, 2), number)
+
+
+def test_a_task_that_begins_twice_at_once_does_its_work(site_of: Callable[[str], Site]) -> None:
+    """P8: as a scheduler does that requeues a task too early. The first is stopped while it joins the build."""
+    site = site_of("store")
+    for number in range(2, 70, 2):
+        first = site.start(site.task(0, 1), number, signal.SIGSTOP)
+        assert first.wait() == "stopped"
+        site.task(0, 1)()
+        assert first.go_on() == "done"
+    site.finish()
+    site.check()
 
 
 def test_of_two_finishes_one_writes_the_store(site_of: Callable[[str], Site]) -> None:

@@ -21,7 +21,7 @@ from tokenstore.paths import is_there
 from tokenstore.store.files import read_bytes
 from tokenstore.store.private import write_once
 from tokenstore.store.work import Work
-from tokenstore.store.writing import create, create_again, move_file, own_folder, remove, remove_tree
+from tokenstore.store.writing import create, move_file, own_folder, remove, remove_tree
 
 MADE_HERE = "made-here"  # an empty file whose inode change time is when the build began
 REJECTS_PART = "rejects.jsonl"  # in building/, until the list is complete
@@ -74,7 +74,7 @@ def time_of_work(work: Work) -> int:
 def note_task(work: Work, number: int, of: int) -> None:
     """Record that a task of this run began, so that `last_number_of_tasks` can say which tasks to run again."""
     own_folder(folder := work.building / "tasks")
-    create_again(folder / f"{number}-of-{of}").close()
+    write_once(folder / f"{number}-of-{of}", b"")  # the same task may begin twice at once
 
 
 def last_number_of_tasks(work: Work) -> int | None:
@@ -105,6 +105,8 @@ def read_recipe(work: Work) -> dict[str, Any]:
             return recipe
         found = "something else"
     except (CorruptionError, ValueError, RecursionError) as error:
+        if not is_there(path):  # another process finished the build meanwhile
+            return {}
         found = str(error)
     raise CorruptionError(
         f"recipe.json: expected the JSON object of an unfinished build, found {found} ({path}); use --overwrite, or"

@@ -24,9 +24,9 @@ from tokenstore.builder.resume import note_task, tidy
 from tokenstore.builder.schedule import Task
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError
 from tokenstore.paths import is_folder
-from tokenstore.store.private import remove_abandoned
+from tokenstore.store.private import remove_abandoned, write_once
 from tokenstore.store.work import join_work
-from tokenstore.store.writing import create_again, make_folders
+from tokenstore.store.writing import make_folders
 
 
 @dataclass(frozen=True)
@@ -151,12 +151,13 @@ def _check_bad(job: Job, task: Task, units: Sequence[Unit], parts: Sequence[Part
     if sum(part.num_bad for part in parts) <= job.options.max_bad:
         return
     path = job.work.building / f"rejects-task-{task.number}.jsonl"
-    with create_again(path) as rejects:
-        for unit, part in zip(units, parts, strict=False):
-            for place, number, reason, start in part.bad():
-                piece = unit[place]
-                bad = {"file": job.files[piece.file_number].name, "byte": piece.start, "record": number}
-                rejects.write(json.dumps({**bad, "reason": reason, "start": start}).encode() + b"\n")
+    lines = list[bytes]()
+    for unit, part in zip(units, parts, strict=False):
+        for place, number, reason, start in part.bad():
+            piece = unit[place]
+            bad = {"file": job.files[piece.file_number].name, "byte": piece.start, "record": number}
+            lines.append(json.dumps({**bad, "reason": reason, "start": start}).encode() + b"\n")
+    write_once(path, b"".join(lines))
     raise BadRecordsError(
         f"bad records: {sum(part.num_bad for part in parts)} so far in task {task} alone, and {job.options.max_bad} are"
         f" allowed (they are listed in {path}; a record's number counts from the first line at or after `byte`); fix them, or"
