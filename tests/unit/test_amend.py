@@ -255,3 +255,17 @@ class TestCommand:
         assert "choose another --output, or add --overwrite" in made.stderr
         ok(*options, "--overwrite")
         assert Plan(plan_file).num_steps == 30
+
+
+@pytest.mark.parametrize("field", ["weights", "sources", "skip_steps"])
+@pytest.mark.parametrize("value", [3, "x", [3], [(1, "x")], [(1, 2, 3)], True, 1.5], ids=repr)
+def test_changes_of_another_type_are_refused(folder: Path, field: str, value: object) -> None:
+    """The message names the change and shows what it looks like."""
+    with pytest.raises(ConfigError, match=rf"^amend: {field}: expected .*such as "):
+        plan_of(folder).amended(6, **{field: value})
+
+
+def test_fields_of_a_new_source_must_be_a_mapping(folder: Path) -> None:
+    """A path alone is not enough."""
+    with pytest.raises(ConfigError, match="amend: sources: expected fields by source"):
+        plan_of(folder).amended(6, sources={"c": 3}, weights={"c": 1})

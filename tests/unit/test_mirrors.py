@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -220,3 +221,29 @@ def test_the_transport_is_no_part_of_a_plan(range_server: RangeServer, tmp_path:
     small = RemoteOptions(cache=tmp_path / "small", cache_limit=10)
     with open_store("s3://bucket/s", remote=small) as store:
         assert store.token_files.transport == "spans"  # type: ignore[union-attr]
+
+
+def test_the_limit_that_a_refusal_names_is_large_enough(tmp_path: Path) -> None:
+    """Stores in use count, so the size of the refused store alone would be refused again."""
+    used = mirror_of(folder(tmp_path, "a"), 300_000)
+    with pytest.raises(ConfigError, match="of which other stores in use take ") as refused:
+        choose_transport(options(tmp_path, 400_000, "mirror"), folder(tmp_path, "b"), 300_000, "s3://b")
+    limit = int(re.search(r"a cache_limit of ([0-9,]+) bytes", str(refused.value))[1].replace(",", ""))
+    assert choose_transport(options(tmp_path, limit, "mirror"), folder(tmp_path, "b"), 300_000, "s3://b") == "mirror"
+    assert used
+
+
+@pytest.mark.parametrize(
+    "option", [{"deadline": "x"}, {"deadline": 0}, {"cache": 3}, {"cache_limit": -1}, {"transport": 3}], ids=str
+)
+def test_invalid_options_are_refused_by_name(option: dict[str, Any]) -> None:
+    """A ConfigError, so that a command prints it without a traceback."""
+    with pytest.raises(ConfigError, match=f"^{next(iter(option))}: expected "):
+        RemoteOptions(**option)
+
+
+def test_invalid_environment_variables_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same error as that of the option."""
+    monkeypatch.setenv("TOKENSTORE_DEADLINE", "x")
+    with pytest.raises(ConfigError, match="TOKENSTORE_DEADLINE: expected a number of seconds"):
+        RemoteOptions().resolved()

@@ -8,7 +8,7 @@ import pytest
 from tests.conftest import random_documents
 from tests.support.processes.command_lines import run_here
 from tests.support.servers.range_server import RangeServer
-from tokenstore import Plan, RemoteOptions
+from tokenstore import Plan, PlanConfig, RemoteOptions
 from tokenstore.views.plan_transport import transport_of
 
 DOCUMENTS = random_documents(8, 1500, 60)
@@ -84,3 +84,31 @@ def test_the_command_shows_the_costs(served: RangeServer, tmp_path: Path, monkey
     assert "at $0.001 per 1,000 requests" in shown
     assert "at 1,000,000 tokens per second: " in shown
     assert "Stores at URLs" not in run_here("plan", tmp_path / "disk.yaml").stdout
+
+
+@pytest.mark.parametrize("transport", ["auto", "mirror"])
+def test_mirrors_that_do_not_fit_together_are_announced(
+    served: RangeServer, make_store: Callable[..., Path], tmp_path: Path, transport: str
+) -> None:
+    """Each store fits alone, both do not; slices of one store share its mirror."""
+    served.add_folder("bucket/more", make_store("more", random_documents(9, 1500, 60), length_index=True))
+    sources = {"web": "s3://bucket/web", "more": "s3://bucket/more"}
+    remote = RemoteOptions(cache=tmp_path / "cache", transport=transport, cache_limit=100_000)
+    announced = transport_of(Plan.of(sources, 64, 8, num_steps=STEPS, remote=remote), STEPS)
+    assert announced is not None
+    assert "and the cache may hold 100,000: " in announced.problem
+    assert ("the run will be refused" in announced.problem) == (transport == "mirror")
+    slices = {name: {"path": "s3://bucket/web", "take": f"{i}/2"} for i, name in enumerate("ab")}
+    config = PlanConfig(sequence_length=64, global_batch_size=8, num_steps=STEPS, sources=slices)
+    announced = transport_of(Plan(config, remote=remote), STEPS)
+    assert announced is not None
+    assert not announced.problem
+
+
+@pytest.mark.parametrize(
+    "option", [("--tokens-per-second", "nan"), ("--tokens-per-second", "-1"), ("--request-price", "-1")]
+)
+def test_rates_and_prices_that_are_no_amounts_are_refused(tmp_path: Path, option: tuple[str, str]) -> None:
+    """The message names the option, before the plan is read."""
+    result = run_here("plan", tmp_path / "none.yaml", *option)
+    assert (result.returncode, f"{option[0]}: expected a finite number" in result.stderr) == (2, True)

@@ -131,3 +131,10 @@ def test_a_worker_process_refuses(plan: Plan) -> None:
     """The message names both ways out."""
     (message,) = list(DataLoader(_Switching(plan), batch_size=None, num_workers=1))
     assert "use TokenLoader in the training process, or a new DataLoader over TokenDataset(plan, step=...)" in message
+
+
+@pytest.mark.parametrize("other", [None, 3])
+def test_only_plans_and_paths_are_accepted(plan: Plan, other: object) -> None:
+    """The message says what a plan may be."""
+    with pytest.raises(TypeError, match="expected a Plan or the path of a plan file"):
+        TokenLoader(plan, rank=0, world_size=1).switch_plan(other)

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from decimal import Decimal
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -90,6 +91,9 @@ def plan(
         raise ConfigError("plan: --epochs and --diff cannot be combined; run the command once for each")
     if source is not None and epochs is None:
         raise ConfigError("plan: --source is only valid with --epochs; add --epochs or omit --source")
+    for name, value in (("tokens-per-second", tokens_per_second), ("request-price", request_price)):
+        if value is not None and not 0 <= value < inf:
+            raise ConfigError(f"plan: --{name}: expected a finite number of 0 or more, found {value:g}")
     if diff is not None:
         show_difference(plan, diff, as_json, allow_links, cache)
         return 0

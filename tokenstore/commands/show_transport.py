@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.text import Text
 
 from tokenstore.commands.screen import heading, table
 from tokenstore.text import clip, safe, size
@@ -30,6 +31,8 @@ def show_transport(console: Console, transport: "Transport") -> None:
     for row in transport.rows:
         if row.why_no_mirror:
             console.print(f"{clip(row.source, 60)}: no mirror, because {row.why_no_mirror}", soft_wrap=True)
+    if transport.problem:
+        console.print(Text.assemble(("warning: ", "bold yellow"), transport.problem), soft_wrap=True)
     total = f"about {transport.requests:,} requests for {size(transport.num_bytes)}, ${transport.price:,.2f}"
     console.print(f"{total} at ${transport.request_price:g} per 1,000 requests", soft_wrap=True)
     if transport.requests_per_second is not None:

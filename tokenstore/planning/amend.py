@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any, Literal, TypedDict
 
 from tokenstore.errors import ConfigError
+from tokenstore.planning.checks import expected, is_list
 from tokenstore.planning.config import (
     BatchRamp,
     Number,
@@ -60,6 +61,7 @@ def amended_config(
         raise ConfigError(f"amend: nothing changes; give some of {', '.join(Changes.__annotations__)}")
     if from_step < 1:
         raise ConfigError(f"amend: expected a step above 0, found {from_step}; before step 0, change the plan itself")
+    _check_types(given)
     if changes.get("weights") is not None:
         config = _with_weights(config, num_sequences)
     if new := changes.get("sources"):
@@ -72,6 +74,23 @@ def amended_config(
             raise ConfigError(f"amend: num_steps: expected {from_step} or more, the amended step, found {end}")
         config = replace(config, num_steps=None if end == "endless" else end)
     return config
+
+
+def _check_types(given: Mapping[str, Any]) -> None:
+    """Refuse values that an amendment cannot read. What they contain is checked with the plan."""
+    weights, sources, ranges = (given.get(name, ()) for name in ("weights", "sources", "skip_steps"))
+    if weights != () and not isinstance(weights, Mapping):
+        raise ConfigError("amend: weights: " + expected("weights by source, such as {'web': 0.5}", weights))
+    if sources != () and not _are_sources(sources):
+        raise ConfigError("amend: sources: " + expected("fields by source, such as {'web': {'path': 'web'}}", sources))
+    if not is_list(ranges) or not all(is_list(each) and len(each) == 2 for each in ranges):
+        raise ConfigError("amend: skip_steps: " + expected("ranges [start, stop), such as [[410, 420]]", ranges))
+    if not all(hasattr(step, "__index__") for each in ranges for step in each):
+        raise ConfigError("amend: skip_steps: " + expected("whole numbers of steps, such as [[410, 420]]", ranges))
+
+
+def _are_sources(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(each, SourceConfig | Mapping) for each in value.values())
 
 
 def _with_weights(config: PlanConfig, num_sequences: Mapping[str, int]) -> PlanConfig:

@@ -227,6 +227,8 @@ class Plan(StepRows):
 
 def as_plan(plan: Plan | str | Path) -> Plan:
     """`plan` itself, or the plan in the file at that path."""
+    if not isinstance(plan, Plan | str | Path):
+        raise TypeError(f"plan: expected a Plan or the path of a plan file, found {type(plan).__name__}")
     return plan if isinstance(plan, Plan) else Plan(plan)
 
 

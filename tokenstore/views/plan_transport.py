@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from tokenstore.batches.sources import Source, SourceMember
 from tokenstore.planning import Plan
-from tokenstore.store.remote.mirrors import BLOCK_BYTES, expected_transport, folder_of
+from tokenstore.store import Store
+from tokenstore.store.remote.mirrors import BLOCK_BYTES, expected_transport, folder_of, mirror_room
 
 REQUEST_PRICE = (
     0.0004  # US dollars per 1,000 GET requests: Amazon S3 Standard and Google Cloud Storage Standard in 2026
@@ -44,6 +45,7 @@ class Transport:
 
     Attributes:
         rows: one per store.
+        problem: why the mirrors do not all fit into the cache; empty if they do.
         tokens: tokens of these steps, including those of stores on disks.
         requests, num_bytes, cache_bytes: totals.
         request_price: US dollars per 1,000 requests.
@@ -53,6 +55,7 @@ class Transport:
     """
 
     rows: tuple[TransportRow, ...]
+    problem: str
     tokens: int
     requests: int
     num_bytes: int
@@ -93,6 +96,7 @@ def transport_of(
     speed = None if tokens_per_second is None or not tokens else tokens_per_second / tokens
     return Transport(
         rows=rows,
+        problem=_problem(plan, rows),
         tokens=tokens,
         requests=requests,
         num_bytes=num_bytes,
@@ -109,9 +113,9 @@ def transport_of(
 def _row(plan: Plan, source: Source, member: SourceMember, sequences: int) -> TransportRow:
     store = member.store
     assert store.remote is not None
-    options, manifest = store.remote.options, store.manifest
-    masks = [entry.num_bytes for name, entry in manifest.files.items() if name.startswith("mask-")]
-    stored = sum(shard.num_bytes for shard in manifest.shards) + sum(masks)
+    options = store.remote.options
+    masks = any(name.startswith("mask-") for name in store.manifest.files)
+    stored = _stored(store)
     transport, why = expected_transport(options, folder_of(options.cache, store.digest, BLOCK_BYTES, stored), stored)
     share = float(member.num_tokens * member.repeat / source.num_tokens)
     pieces = 1.0 if source.length_classes is None else source.length_classes.num_pieces / source.num_sequences
@@ -129,6 +133,29 @@ def _row(plan: Plan, source: Source, member: SourceMember, sequences: int) -> Tr
     return TransportRow(
         member.name, store.place, transport, why, round(ranges), round(num_bytes), index, index + mirrored
     )
+
+
+def _problem(plan: Plan, rows: tuple[TransportRow, ...]) -> str:
+    """Why the mirrors do not all fit into the cache, and what happens then; empty if they do."""
+    names = {row.source for row in rows if row.transport == "mirror"}
+    members = [member for source in plan.sources for member in source.members if member.name in names]
+    stores = {member.store.digest: member.store for member in members if member.store.remote is not None}
+    needed = sum(_stored(store) for store in stores.values())
+    for store in stores.values():
+        assert store.remote is not None
+        options = store.remote.options
+        room = mirror_room(options, folder_of(options.cache, store.digest, BLOCK_BYTES, _stored(store)))
+        if needed > room:
+            refused = options.transport == "mirror"
+            end = "the run will be refused" if refused else "stores that do not fit will be read as spans"
+            return f"the mirrors take {needed:,} bytes, and the cache may hold {room:,}: {end}; raise the cache limit"
+    return ""
+
+
+def _stored(store: Store) -> int:
+    """Size of a store's tokens and masks."""
+    masks = sum(entry.num_bytes for name, entry in store.manifest.files.items() if name.startswith("mask-"))
+    return masks + sum(shard.num_bytes for shard in store.manifest.shards)
 
 
 def _index_bytes(plan: Plan, member: SourceMember) -> int:

@@ -102,13 +102,14 @@ def choose_transport(options: ResolvedOptions, folder: Path, num_bytes: int, whe
     if options.transport == "spans":
         return "spans"
     try:
-        problem = _make_room(options, folder, num_bytes)
+        problem, needed = _make_room(options, folder, num_bytes)
     except OSError as error:
+        needed = num_bytes
         problem = f"the cache cannot be used: {error.strerror} ({options.cache})"
     if problem and options.transport == "mirror":
         raise ConfigError(
             f"transport mirror: the tokens of this store take {num_bytes:,} bytes, and {problem} ({where}); use another cache or"
-            f" a cache_limit of {num_bytes:,} bytes or more, or the transport auto or spans"
+            f" a cache_limit of {needed:,} bytes or more, or the transport auto or spans"
         )
     return "spans" if problem else "mirror"
 
@@ -120,24 +121,32 @@ def expected_transport(options: ResolvedOptions, folder: Path, num_bytes: int) -
     first = next(path for path in (folder, *folder.parents) if is_folder(path))
     if kind := _network(first):
         return "spans", f"the cache is on a network file system ({kind})"
-    used = sum(_allocated(path) for path in _folders(folder.parent))
-    free = free_bytes(first)
-    limit = (free + used) // 2 if options.cache_limit is None else options.cache_limit
-    room = min(limit, free + used)
+    room = mirror_room(options, folder)
     return ("mirror", "") if num_bytes <= room else ("spans", f"the cache may hold {room:,} bytes")
 
 
-def _make_room(options: ResolvedOptions, own: Path, num_bytes: int) -> str:
-    """Remove unused mirrors until the store fits; returns why it does not fit, or an empty text."""
+def mirror_room(options: ResolvedOptions, folder: Path) -> int:
+    """The bytes that all mirrors in the cache may take together, if no other run uses it."""
+    first = next(path for path in (folder, *folder.parents) if is_folder(path))
+    used, free = sum(_allocated(path) for path in _folders(folder.parent)), free_bytes(first)
+    limit = (free + used) // 2 if options.cache_limit is None else options.cache_limit
+    return min(limit, free + used)
+
+
+def _make_room(options: ResolvedOptions, own: Path, num_bytes: int) -> tuple[str, int]:
+    """Remove unused mirrors until the store fits; returns why it does not fit or "", and a limit that is large enough."""
     root = own.parent
     first = next(path for path in (root, *root.parents) if is_folder(path))
     if kind := _network(first):
-        return f"its folder {options.cache} is on a network file system ({kind}); a mirror needs a local disk"
+        return (
+            f"its folder {options.cache} is on a network file system ({kind}); a mirror needs a local disk",
+            num_bytes,
+        )
     held = {path: _allocated(path) for path in _folders(root) if path != own}
     sizes = {path: max(_needed(path), held[path]) for path in held}
     mine = _allocated(own)
     if not _is_writable(first):
-        return "" if mine else f"the cache is read-only ({options.cache})"
+        return ("" if mine else f"the cache is read-only ({options.cache})"), num_bytes
     free, used = free_bytes(first), sum(sizes.values())
     limit = (free + sum(held.values()) + mine) // 2 if options.cache_limit is None else options.cache_limit
     wanted = num_bytes if num_bytes <= limit else 0
@@ -151,10 +160,10 @@ def _make_room(options: ResolvedOptions, own: Path, num_bytes: int) -> str:
         if mine:
             _remove_unused(own)  # what an earlier run with a larger limit has left
         others = f", of which other stores in use take {used:,}" if used else ""
-        return f"the cache may hold {limit:,}{others} ({options.cache})"
+        return f"the cache may hold {limit:,}{others} ({options.cache})", num_bytes + used
     if num_bytes - mine > free:
-        return f"its disk has {counted(max(free, 0), 'byte')} left ({options.cache})"
-    return ""
+        return f"its disk has {counted(max(free, 0), 'byte')} left ({options.cache})", num_bytes + used
+    return "", num_bytes + used
 
 
 def _is_writable(folder: Path) -> bool:

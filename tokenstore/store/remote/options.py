@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tokenstore.errors import ConfigError
 from tokenstore.store.files import environment
 from tokenstore.store.remote.client import DEADLINE
 
@@ -42,7 +43,7 @@ class RemoteOptions:
         deadline: seconds after which a request that keeps failing is an error. Default: TOKENSTORE_DEADLINE, otherwise 120.
 
     Raises:
-        ValueError: an option has an invalid value.
+        ConfigError: an option has an invalid value.
 
     Example:
         >>> remote = RemoteOptions(cache="/nvme/cache", cache_limit="2 TB")
@@ -56,19 +57,21 @@ class RemoteOptions:
 
     def __post_init__(self) -> None:
         if self.transport is not None and self.transport not in TRANSPORTS:
-            raise ValueError(f"transport: expected one of {', '.join(TRANSPORTS)}, found {self.transport!r}")
-        if self.deadline is not None and not 0 < self.deadline < 1e6:
-            raise ValueError(f"deadline: expected seconds above 0, found {self.deadline}")
+            raise ConfigError(f"transport: expected one of {', '.join(TRANSPORTS)}, found {self.transport!r}")
+        if self.deadline is not None and not (isinstance(self.deadline, int | float) and 0 < self.deadline < 1e6):
+            raise ConfigError(f"deadline: expected seconds above 0, found {self.deadline!r}")
         if self.cache_limit is not None:
             object.__setattr__(self, "cache_limit", num_bytes_of("cache_limit", self.cache_limit))
         if self.cache is not None:
+            if not isinstance(self.cache, str | Path):
+                raise ConfigError(f"cache: expected the path of a folder, found {self.cache!r}")
             object.__setattr__(self, "cache", Path(self.cache).expanduser().absolute())
 
     def resolved(self) -> "ResolvedOptions":
         """These options, with the environment's and the defaults in place of those that were not passed.
 
         Raises:
-            ValueError: an environment variable has an invalid value.
+            ConfigError: an environment variable has an invalid value.
         """
         given: dict[str, Any] = {
             name: value
@@ -79,8 +82,8 @@ class RemoteOptions:
             given["deadline"] = _seconds(text)
         try:
             all_ = replace(self, **given)
-        except ValueError as error:
-            raise ValueError(f"{error} (in the environment, as TOKENSTORE_...)") from None
+        except ConfigError as error:
+            raise ConfigError(f"{error} (in the environment, as TOKENSTORE_...)") from None
         cache = Path(all_.cache) if all_.cache else Path("~/.cache/tokenstore").expanduser()
         limit = None if all_.cache_limit is None else int(all_.cache_limit)
         return ResolvedOptions(cache, limit, all_.transport or "auto", all_.deadline or DEADLINE)
@@ -97,10 +100,10 @@ class ResolvedOptions:
 
 
 def num_bytes_of(name: str, value: int | str) -> int:
-    """A size such as 5000 or "500 GB" in bytes. Raises: ValueError: `value` is none; the message begins with `name`."""
+    """A size such as 5000 or "500 GB" in bytes. Raises: ConfigError: `value` is none; the message begins with `name`."""
     found = _SIZE.fullmatch(str(value))
     if isinstance(value, bool) or found is None or found[2].lower() not in _UNITS:
-        raise ValueError(f'{name}: expected a number of bytes such as 500000000 or "500 GB", found {value!r}')
+        raise ConfigError(f'{name}: expected a number of bytes such as 500000000 or "500 GB", found {value!r}')
     return int(float(found[1]) * _UNITS[found[2].lower()]) if found[2] or "." in found[1] else int(found[1])
 
 
@@ -108,4 +111,4 @@ def _seconds(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ValueError(f"TOKENSTORE_DEADLINE: expected a number of seconds, found {text!r}") from None
+        raise ConfigError(f"TOKENSTORE_DEADLINE: expected a number of seconds, found {text!r}") from None
