@@ -196,9 +196,12 @@ def test_the_command_names_versions_and_plans_that_are_affected(tmp_path: Path) 
     done = run_here("drop", path, "--ids", tmp_path / "ids.txt", "--plans", *plans)
     assert done.returncode == 0, done.stderr
     assert "1 document of" in done.stdout
-    assert "no document has 1 of the ids: unknown" in done.stdout
+    assert "1 id not found: unknown" in done.stdout
     assert "older versions still hold the documents (s: 1)" in done.stdout
     assert f"plan {plans[0]}, source web: reads version 1, which still holds the documents" in done.stdout
     assert f"plan {plans[1]}, source web: reads the newest version from its next start" in done.stdout
     found = json.loads(run_here("drop", path, "--ids", tmp_path / "ids.txt", "--json").stdout)
     assert (found["stores"][0]["dropped_documents"], found["unknown_ids"]) == (0, ["d1-1", "unknown"])
+    purged = run_here("drop", path, "--ids", tmp_path / "ids.txt", "--purge").stdout
+    assert "nothing to remove" in purged
+    assert "older versions: removed, with their files" in purged

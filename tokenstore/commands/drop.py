@@ -81,7 +81,9 @@ def drop(
         shown = ", ".join(clip(each, 80) for each in unknown[:_MOST_SHOWN]) + (
             ", ..." if len(unknown) > _MOST_SHOWN else ""
         )
-        console.print(safe(f"no document has {counted(len(unknown), 'of the ids', 'of the ids')}: {shown}"))
+        console.print(safe(f"{counted(len(unknown), 'id')} not found: {shown}"))
+    if purge:
+        console.print("older versions: removed, with their files")
     if text := sentence(results):
         console.print(safe(text))
     for use in before:

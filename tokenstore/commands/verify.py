@@ -13,7 +13,7 @@ from rich.console import Console
 from tokenstore.builder import retokenize as tokenize_again
 from tokenstore.commands.progress_bar import meter
 from tokenstore.commands.remote import remote_options
-from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError
+from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError, counted
 from tokenstore.foreign import verify_adopted
 from tokenstore.store import open_store
 from tokenstore.store import verify as verify_store
@@ -116,7 +116,7 @@ def verify(
         again = "" if share is None else f", {100 * share:g} % of the documents tokenized again"
         console.print(
             f"{safe(str(store))}: "
-            + (f"{len(findings)} findings" if findings else f"no damage found, {total:,} bytes checked{again}")
+            + (counted(len(findings), "finding") if findings else f"no damage found, {total:,} bytes checked{again}")
         )
     return 4 if findings else 0
 

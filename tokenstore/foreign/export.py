@@ -93,7 +93,7 @@ def export_store(
 def _notes(store: Store, options: ExportOptions, linked: int, note: Note) -> None:
     if linked:
         note(
-            "the token files are hard links to the shards of the store, and read-only: a write to one would damage the store"
+            "the token files are hard links to the shards of the store: a write to one would damage the store; --copy copies them"
         )
     if store.has_ids and options.to != "dolma":
         note(f"{options.to} files have no place for the ids of documents: they are not exported")
