@@ -109,7 +109,8 @@ def missing_message(schedule: Schedule, of: int | None, owners: Mapping[int, int
     """
     missing = schedule.missing
     shown = ", ".join(map(str, missing[:_SHOWN])) + (", ..." if len(missing) > _SHOWN else "")
-    what = f"parts: {len(missing)} of {counted(len(schedule.units), 'unit')} are missing (units {shown})"
+    are, units = ("is", "unit") if len(missing) == 1 else ("are", "units")
+    what = f"parts: {len(missing)} of {counted(len(schedule.units), 'unit')} {are} missing ({units} {shown})"
     if of is None:
         return f"{what}; run the same command with --task i/n, or without --finish to make them here"
     numbers = sorted({owners[unit] if owners else unit % of for unit in missing})
