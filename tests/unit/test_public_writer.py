@@ -124,6 +124,8 @@ def test_wrong_documents_are_refused_and_writing_continues(tmp_path: Path) -> No
             (np.zeros((2, 2), int), {}, "found lists inside"),
             ("a", {"mask": [1]}, "mask: this writer has none; open it with masks=True"),
             ("a", {"metadata": {"m": 1}}, r"expected columns among \['n'\], found \['m'\]"),
+            ("a", {"metadata": {"n": object()}}, "a value that JSON has in column 'n', found <object object"),
+            ("a", {"metadata": {"n": float("nan")}}, "in column 'n', found nan"),
             ("a", {"metadata": {"n": "x" * 70_000}}, "expected at most 65535 bytes"),
             ("a", {"id": "x" * 70_000}, "expected at most 65535 bytes"),
             ("\ud800", {}, "surrogates not allowed"),

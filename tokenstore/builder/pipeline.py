@@ -153,10 +153,19 @@ def _build_here(
                 check_replaceable(output)
                 if not complete:
                     remove_tree(work.building)
-            elif found := finished(job):
+            elif found := _finished_or_refused(job, note):
                 tidy([work.building, spool_folder(work)], note)
                 return found
             return _build(job, progress, note, complete)
+
+
+def _finished_or_refused(job: Job, note: Note) -> BuildResult | None:
+    """As `finished`. If another store is at the output, what was read from standard input is of no use any more."""
+    try:
+        return finished(job)
+    except ConfigError:
+        tidy([spool_folder(job.work)], note)
+        raise
 
 
 def _build(job: Job, progress: Progress, note: Note, complete: bool) -> BuildResult:

@@ -3,11 +3,13 @@
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypedDict, Unpack, cast
 
 import numpy as np
+import orjson
 
 from tokenstore.builder.documents.convert import Document, DocumentReader
 from tokenstore.builder.documents.encode import Encoded, encode_documents, special_ids
@@ -235,6 +237,8 @@ class StoreWriter:
             raise ValueError(found.reason if isinstance(found, Bad) else f"document: {found}")
         if not options.keep:
             return found
+        for name, value in metadata.items():
+            _check_value(name, value)
         return replace(found, metadata=encoded_metadata([metadata.get(name) for name in options.keep]))
 
     def _flush(self) -> None:
@@ -327,3 +331,17 @@ def _disk_errors(path: Path) -> Any:
         raise BuildError(
             f"disk: {error.strerror or error}: {error.filename or path}; no store was written: fix the cause and write again"
         ) from error
+
+
+def _check_value(name: str, value: Any) -> None:
+    """ValueError unless JSON has this value, or one that numpy or a date stands for."""
+    try:
+        orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+        is_valid = not isinstance(value, float) or isfinite(value)
+    except orjson.JSONEncodeError:
+        is_valid = False
+    if not is_valid:
+        raise ValueError(
+            f"metadata: expected a value that JSON has in column {name!r}, found {repr(value)[:60]}; give text, a number,"
+            " true, false, None, or lists and dicts of them"
+        )
