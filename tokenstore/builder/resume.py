@@ -37,7 +37,7 @@ def check_recipe(work: Work, recipe: dict[str, Any], note: Note, advice: str, is
         ConfigError: they differ, and the other build has finished parts; `advice` says what to do.
     """
     if different := describe(differences(read_recipe(work) or recipe, recipe)):
-        if is_shared or any((work.building / "parts").glob(f"*/{SUMMARY}")):
+        if is_shared or any((work.building / "parts").glob(f"[!.]*/{SUMMARY}")):
             raise ConfigError(
                 f"output: {work.building} holds an unfinished build with another command: {different}; {advice}"
             )
