@@ -4,6 +4,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
+
 from tests.support.processes.launched import leave
 from tests.support.trainers.lightning_model import Recorder, quiet_trainer
 from tests.support.trainers.microbatches import small_plan
@@ -30,6 +32,7 @@ def main(folder: Path) -> None:
     train(folder, "again", TokenDataModule(plan, microbatch_size=2), folder / "whole" / "step=2.ckpt")
     train(folder, "from_one", TokenDataModule(plan, microbatch_size=2), folder / "one" / "step=3.ckpt")
     train(folder, "loader", TokenLoader(plan, microbatch_size=2))
+    dist.destroy_process_group()  # gloo's threads must not be running when the process ends: it may abort then
 
 
 if __name__ == "__main__":
