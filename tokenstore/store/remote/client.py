@@ -16,8 +16,8 @@ import numpy as np
 from tokenstore.errors import CorruptionError, RemoteError, TokenStoreError, counted
 from tokenstore.store.files import renew_after_fork
 from tokenstore.store.remote.failures import DENIED, GONE, PASSING, REPLACED, Failure, failure_of
-from tokenstore.store.remote.library import load_obstore
 from tokenstore.store.remote.location import Location
+from tokenstore.store.remote.obstore_loading import load_obstore
 
 DEADLINE = 120.0  # seconds
 # Shares of the deadline: after which a stopped answer is given up, and that one request may take. Another attempt begins only

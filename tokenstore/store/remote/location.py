@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from tokenstore.errors import ConfigError, FormatError
 from tokenstore.store.files import environment
-from tokenstore.store.remote.library import load_obstore
+from tokenstore.store.remote.obstore_loading import load_obstore
 
 SCHEMES = ("s3", "gs", "az", "http", "https")
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)

@@ -60,7 +60,7 @@ def flat_attention(
 
 
 class NoTokenizer(BaseTokenizer):
-    """Plans need no tokenizer."""
+    """A tokenizer for torchtitan, which asks for one and loads it. A plan's data are token ids, so it never encodes or decodes."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseTokenizer.Config):
@@ -70,12 +70,12 @@ class NoTokenizer(BaseTokenizer):
         super().__init__()
 
     def encode(self, *args: Any, **kwargs: Any) -> list[int]:
-        """Not used."""
-        raise NotImplementedError
+        """No text is encoded: a call means that torchtitan reads its own data instead of the plan."""
+        raise RuntimeError("expected token ids from a plan, but torchtitan encodes text; check config.dataloader")
 
     def decode(self, *args: Any, **kwargs: Any) -> str:
-        """Not used."""
-        raise NotImplementedError
+        """No ids are decoded: torchtitan only trains here."""
+        raise RuntimeError("expected training alone, but torchtitan decodes token ids, for which there is no tokenizer")
 
     def get_vocab_size(self) -> int:
         """Not used."""
