@@ -1,6 +1,6 @@
 """Stores on object storage: where they are (`location`), how ranges are read (`client`), how tokens travel (`options`).
 
-Only `library` imports obstore, when the first URL is opened. Credentials are obstore's own matter: nothing here reads, keeps
+Only `obstore_loading` imports obstore, when the first URL is opened. Credentials are obstore's own matter: nothing here reads, keeps
 or shows one.
 """
 
