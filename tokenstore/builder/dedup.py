@@ -12,8 +12,8 @@ import numpy as np
 
 from tokenstore.builder.part import Part
 from tokenstore.paths import is_file
-from tokenstore.store.private import private_folder, write_once
-from tokenstore.store.writing import create, new_folder, new_mapped_file, own_folder, remove, remove_tree
+from tokenstore.store.private import private_folder
+from tokenstore.store.writing import create, new_folder, new_mapped_file, own_folder, remove, remove_tree, write_shared
 
 _RANGE_DOCUMENTS = 1 << 21  # per file: 48 MB of hashes and document numbers
 _MOST_RANGES = 256  # files open at once; with more than 5 * 10^8 documents the files become larger
@@ -69,7 +69,7 @@ class Duplicates:
         own_folder(self._folder)
         with private_folder(self._folder / "search") as scratch:
             for number, path in zip(ranges, _spread(parts, scratch, self.count, ranges), strict=True):
-                write_once(self._file(number), np.sort(_repeated(path)).astype("<i8").tobytes())
+                write_shared(self._file(number), np.sort(_repeated(path)).astype("<i8").tobytes())
                 remove(path)
 
     def first_in(self, start: int, stop: int) -> np.ndarray:

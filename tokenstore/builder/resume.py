@@ -19,9 +19,8 @@ from tokenstore.format.manifest import canonical_json
 from tokenstore.outside import MAX_RECIPE_BYTES
 from tokenstore.paths import is_there
 from tokenstore.store.files import read_bytes
-from tokenstore.store.private import write_once
 from tokenstore.store.work import Work
-from tokenstore.store.writing import create, move_file, own_folder, remove, remove_tree
+from tokenstore.store.writing import create, move_file, own_folder, remove, remove_tree, write_shared
 
 MADE_HERE = "made-here"  # an empty file whose inode change time is when the build began
 REJECTS_PART = "rejects.jsonl"  # in building/, until the list is complete
@@ -49,7 +48,7 @@ def write_recipe(work: Work, recipe: dict[str, Any]) -> None:
     """Start or resume a build with this recipe: make its folders and write recipe.json. Several tasks may do so at once."""
     own_folder(work.building)
     own_folder(work.building / "parts")
-    write_once(work.building / "recipe.json", canonical_json(recipe).encode())
+    write_shared(work.building / "recipe.json", canonical_json(recipe).encode())
 
 
 def time_of_work(work: Work) -> int:
@@ -74,7 +73,7 @@ def time_of_work(work: Work) -> int:
 def note_task(work: Work, number: int, of: int) -> None:
     """Record that a task of this run began, so that `last_number_of_tasks` can say which tasks to run again."""
     own_folder(folder := work.building / "tasks")
-    write_once(folder / f"{number}-of-{of}", b"")  # the same task may begin twice at once
+    write_shared(folder / f"{number}-of-{of}", b"")  # the same task may begin twice at once
 
 
 def last_number_of_tasks(work: Work) -> int | None:

@@ -24,9 +24,9 @@ from tokenstore.builder.resume import note_task, tidy
 from tokenstore.builder.schedule import Task
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError
 from tokenstore.paths import is_folder
-from tokenstore.store.private import remove_abandoned, write_once
+from tokenstore.store.private import remove_abandoned
 from tokenstore.store.work import join_work
-from tokenstore.store.writing import make_folders
+from tokenstore.store.writing import make_folders, write_shared
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _check_bad(job: Job, task: Task, units: Sequence[Unit], parts: Sequence[Part
             piece = unit[place]
             bad = {"file": job.files[piece.file_number].name, "byte": piece.start, "record": number}
             lines.append(json.dumps({**bad, "reason": reason, "start": start}).encode() + b"\n")
-    write_once(path, b"".join(lines))
+    write_shared(path, b"".join(lines))
     raise BadRecordsError(
         f"bad records: {sum(part.num_bad for part in parts)} so far in task {task} alone, and {job.options.max_bad} are"
         f" allowed (they are listed in {path}; a record's number counts from the first line at or after `byte`); fix them, or"

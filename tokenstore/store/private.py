@@ -19,11 +19,9 @@ from pathlib import Path
 
 from tokenstore.store.writing import (
     move_directory,
-    move_file,
     new_folder,
     remove_tree,
     sync_directory,
-    write_atomically,
 )
 
 _IS_PRIVATE = re.compile(r"\.(?P<name>[\w-]+)\.(?P<place>[\w-]+\.\d+)\.(?P<pid>\d+)\.[0-9a-f]{8}")
@@ -61,13 +59,6 @@ def publish(folder: Path, final: Path) -> bool:
         return False
     sync_directory(final.parent)
     return True
-
-
-def write_once(path: Path, data: bytes) -> None:
-    """Write a small file that several processes may write at once, each with the same bytes. Replaces what is there."""
-    with private_folder(path) as folder:
-        write_atomically(folder / path.name, data)
-        move_file(folder / path.name, path)
 
 
 def remove_abandoned(folder: Path) -> None:

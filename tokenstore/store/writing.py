@@ -83,7 +83,10 @@ def make_read_only(file: BinaryIO) -> None:
 
 def write_atomically(path: Path, data: bytes, read_only: bool = False) -> None:
     """Write a file so that after a crash at any point it is complete, or absent (or the old file)."""
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    _write_and_rename(path.with_name(path.name + TEMPORARY_SUFFIX), path, data, read_only)
+
+
+def _write_and_rename(temporary: Path, path: Path, data: bytes, read_only: bool) -> None:
     file = create_again(temporary)
     try:
         with file:
@@ -106,17 +109,7 @@ def unique_name(name: str) -> str:
 
 def write_shared(path: Path, data: bytes) -> None:
     """Like `write_atomically`, for a file that several processes write at the same time with the same content."""
-    temporary = path.with_name(unique_name(path.name))
-    try:
-        with create(temporary) as file:
-            file.write(data)
-            make_read_only(file)
-            sync(file)
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            remove(temporary)
-        raise
+    _write_and_rename(path.with_name(unique_name(path.name)), path, data, read_only=True)
 
 
 def claim(path: Path) -> bool:
