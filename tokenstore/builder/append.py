@@ -71,6 +71,9 @@ def append_store(
 ) -> BuildResult:
     """Add the documents of `inputs` to a store, or to all stores of a folder of splits.
 
+    For a store built with `dedup`, documents that equal one of the store are dropped too. `sample` and `max_total_tokens` of the
+    build apply to the new documents alone.
+
     Args:
         path: the store's folder, or the folder with one store per split.
         inputs: files, folders and glob patterns, as in a build.
@@ -88,7 +91,8 @@ def append_store(
     Raises:
         FormatError: there is no store.
         ConfigError: `path` is neither a store nor a folder of splits, or is one split of several; the store was built with
-            dedup, or with other functions; or some, but not all, of the inputs are in it already.
+            other functions or with `partition_by`, was merged from stores with different options, or was adopted; or some, but
+            not all, of the inputs are in it already.
         StoreBusyError, BadRecordsError, BuildError: as in `build_store`; calling it again resumes.
 
     Example:

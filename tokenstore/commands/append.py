@@ -29,8 +29,7 @@ def append(
     what it was, and the same command resumes. If the store already holds these inputs (same name, size and content), nothing
     changes.
 
-    A store built with --dedup exact is refused, as it does not keep what is needed to compare new documents with its own:
-    build it again from all inputs.
+    For a store built with --dedup exact, documents that equal one of the store are dropped too.
 
     **Examples:**
 

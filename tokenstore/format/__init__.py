@@ -116,10 +116,10 @@ in the loss if bit t mod 8 (from the lowest) of byte t div 8 is 1. The bits afte
 `files`; no other name in `files` begins with `mask-`.
 
 FMT-11 Origins, optional. records[i] is the number, from 1, of the record in its input file that document i was made from. The
-input file follows from `inputs.jsonl`, unless FMT-15 applies: documents of one input file are contiguous, in the order of its lines, so the documents of
-file n begin at the sum of `documents` over the lines before it. A store with origins MUST have `inputs.jsonl`, and its
-`documents` MUST add up to num_documents; a reader checks that before it names a file. Whether a store has origins or ids follows
-from the names in `files`. Neither is part of the digest, because they do not change the tokens.
+input file follows from `inputs.jsonl`, unless FMT-17 applies: documents of one input file are contiguous, in the order of its
+lines, so the documents of file n begin at the sum of `documents` over the lines before it. A store with origins MUST have
+`inputs.jsonl`, and its `documents` MUST add up to num_documents; a reader checks that before it names a file. Whether a store has
+origins or ids follows from the names in `files`. Neither is part of the digest, because they do not change the tokens.
 
 FMT-12 Ids, optional. An id is any text that identifies a document to its users: at most 65,535 bytes of UTF-8. It may be empty
 and need not be unique. starts[i] is the byte position of document i's id in the text that follows the starts; starts[0] = 0,
@@ -129,11 +129,11 @@ FMT-13 Versions. A finished store may grow by appending whole documents; shards 
 makes a new version of the store, counted from 1. `manifest.json` is the newest version; `manifest-v1.json`, `manifest-v2.json`,
 ... are the earlier ones, so each version remains a store. New documents begin a new shard, and the numbers of the shards
 continue. Files that depend on all documents are written again under a name with the version: `boundaries-v2.bin`, and likewise
-the length index, inputs, origins, ids, block checksums, metadata and inputs of documents. A name without a version belongs to version 1. A manifest MUST list the boundaries of
-exactly one version and no such file of another; that is the version of the manifest. All other files (shards, masks, the
-tokenizer's file) are shared. All versions have the same vocabulary, tokenizer and document endings, and all or none have masks,
-origins, ids, metadata (of the same columns) and inputs of documents. A version has the same digest as a store with the same
-shards that was written at once.
+the length index, inputs, origins, ids, block checksums, metadata, inputs of documents and hashes of contents. A name without a
+version belongs to version 1. A manifest MUST list the boundaries of exactly one version and no such file of another; that is the
+version of the manifest. All other files (shards, masks, the tokenizer's file) are shared. All versions have the same vocabulary,
+tokenizer and document endings, and all or none have masks, origins, ids, metadata (of the same columns), inputs of documents and
+hashes of contents. A version has the same digest as a store with the same shards that was written at once.
 Commit, by cases. The new files are created and synced in another directory, moved into the store under names that no version
 uses, and the directory is synced. The bytes of the old manifest are written as `manifest-v1.json` (for version 1) and synced.
 Then the new manifest replaces `manifest.json` atomically. If the writer is killed before that step, the store has the old version,

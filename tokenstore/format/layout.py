@@ -41,7 +41,7 @@ MOST_SHORT_NUMBERS = 1 << 32  # up to this many documents, numbers in `length_in
 TOKENIZER_KINDS = ("bytes", "huggingface", "none", "sentencepiece", "tiktoken")
 KINDS_WITHOUT_FILE = ("bytes", "none")  # `none`: ids whose tokenizer is not known
 ADOPTED_NAME = "adopted.json"
-FOREIGN_PREFIX = "foreign-"  # of the index files of another tool in an adopted store (FMT-16)
+FOREIGN_PREFIX = "foreign-"  # of the index files of another tool in an adopted store (FMT-14)
 MAX_TOKENS = 1 << 60  # byte offsets of uint32 tokens stay below 2**63
 MAX_VOCAB = 1 << 32
 MAX_ID_BYTES = 65_535  # of UTF-8
@@ -111,7 +111,7 @@ def is_store_name(name: str) -> bool:
 
 
 def is_of_adoption(name: str) -> bool:
-    """Whether `name` is that of adopted.json or of an index file of another tool (FMT-16)."""
+    """Whether `name` is that of adopted.json or of an index file of another tool (FMT-14)."""
     return name == ADOPTED_NAME or name.startswith(FOREIGN_PREFIX)
 
 

@@ -1,4 +1,4 @@
-"""Writes the files with an entry per document: boundaries, origins, ids, metadata, inputs of documents (FMT-3, FMT-11, 12, 16, 17)."""
+"""Writes the files with an entry per document: boundaries (FMT-3), origins, ids (FMT-11, 12) and those of FMT-16 to FMT-18."""
 
 import contextlib
 from collections.abc import Sequence
