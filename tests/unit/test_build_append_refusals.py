@@ -157,7 +157,7 @@ def test_inputs_without_a_document_change_nothing(
     before = whole_tree(store)
     empty = str(write_rows(tmp_path / "in/empty.jsonl", [{"text": ""}]))
     with pytest.raises(
-        BuildError, match=r"documents: expected at least one, found none \(1 input files\); nothing changed"
+        BuildError, match=r"documents: expected at least one, found none \(1 input file\); nothing changed"
     ):
         append_store(store, [empty])
     assert whole_tree(store) == before

@@ -100,14 +100,24 @@ def test_a_limit_stops_reading_and_counts_what_was_read(build: Build, tmp_path: 
     rows = [json.loads(line) for line in (result.path / "inputs.jsonl").read_text().splitlines()]
     assert [("checksum" in row, row["documents"]) for row in rows] == [(True, 10), (False, 2), (False, 0)]
     assert build(tmp_path / "*.jsonl", max_total_tokens=125).was_there
-    with pytest.raises(BuildError, match="expected at least one, found none"):
-        build(tmp_path / "*.jsonl", output="none", max_total_tokens=5)
+    for partition in (None, "text"):
+        with pytest.raises(BuildError, match=r"found none.*would exceed max_total_tokens, 5: allow more; no store"):
+            build(tmp_path / "*.jsonl", output=f"none-{partition}", max_total_tokens=5, partition_by=partition)
     assert (
         preview_build(
             BuildOptions((str(tmp_path / "*.jsonl"),), tmp_path / "p", "bytes", max_total_tokens=125)
         ).num_tokens
         == 125
     )
+
+
+def test_the_limit_of_a_store_applies_to_an_append_alone(build: Build, tmp_path: Path) -> None:
+    path = build(write(tmp_path / "a.jsonl", {"text": "aaaa"}), max_total_tokens=5).path
+    result = append_store(path, [str(write(tmp_path / "b.jsonl", {"text": "bbb"}, {"text": "c"}))])
+    assert documents(path) == as_bytes("aaaa", "bbb")
+    assert result.new_tokens == 4
+    with pytest.raises(BuildError, match=r"\(1 input file\); the next document would exceed max_total_tokens, 5"):
+        append_store(path, [str(write(tmp_path / "c.jsonl", {"text": "ccccc"}))])
 
 
 def test_a_field_that_no_document_has_is_noted(build: Build, tmp_path: Path, notes: list[str]) -> None:

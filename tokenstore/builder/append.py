@@ -24,7 +24,7 @@ from tokenstore.builder.resume import publish_rejects, read_recipe, tidy
 from tokenstore.builder.split import parse_split
 from tokenstore.builder.spool import spool_folder, spooled_input
 from tokenstore.builder.stores import Place, Writers
-from tokenstore.errors import BuildError, ConfigError
+from tokenstore.errors import BuildError, ConfigError, counted
 from tokenstore.format.layout import CONTENT_HASHES_NAME, INPUTS_NAME, MANIFEST_NAME
 from tokenstore.format.manifest import Manifest
 from tokenstore.paths import is_folder, is_there
@@ -252,26 +252,23 @@ def _append(job: Job, targets: Sequence[_Target], progress: Progress, note: Note
             len(target.base.inputs()) if target.base.manifest.has_document_inputs else 0 for target in targets
         ]
         before = [target.base.content_hashes() for target in targets] if job.options.dedup != "none" else []
-        tally = fill(job, Writers(job.options, new, first_inputs), progress, note, before=before)
-        writers = made
-        grown = [i for i, (writer, target) in enumerate(zip(writers, targets, strict=True)) if _grew(writer, target)]
+        writers = Writers(job.options, new, first_inputs)
+        tally = fill(job, writers, progress, note, before=before)
+        grown = [i for i, target in enumerate(targets) if made[i].num_documents > len(target.base)]
         if not grown:
             raise BuildError(
-                f"documents: expected at least one, found none ({len(job.files)} input files); nothing changed"
+                f"documents: expected at least one, found none ({counted(len(job.files), 'input file')}){writers.full_note};"
+                " nothing changed"
             )
         missing = [i for i in grown if not targets[i].is_done]  # not all, if a run was killed between two commits
         for i in missing:
-            _finish(job, writers[i], targets[i].base.manifest, tally, i)
+            _finish(job, made[i], targets[i].base.manifest, tally, i)
     if missing:
         publish_rejects(job.work, job.rejects)
     for i in missing:
         commit_append(targets[i].folder, working / str(i))
     keep_checksums(job, tally)
     return bool(missing)
-
-
-def _grew(writer: FileWriter, target: _Target) -> bool:
-    return writer.num_documents > len(target.base)
 
 
 def _finish(job: Job, writer: FileWriter, old: Manifest, tally: Tally, store: int) -> None:

@@ -233,8 +233,10 @@ def columns_of(options: BuildOptions) -> Columns:
     return Columns(options.origins, options.id_field is not None, options.keep, shuffled, options.dedup != "none")
 
 
-def finish(writer: FileWriter, tally: Tally, store: int, place: Place, fields: dict[str, Any]) -> Manifest:
-    """Write the rest of a store, its manifest last.
+def finish(
+    writer: FileWriter, tally: Tally, store: int, place: Place, fields: dict[str, Any], full_note: str
+) -> Manifest:
+    """Write the rest of a store, its manifest last. `full_note` is `Writers.full_note`.
 
     Raises:
         BuildError: the store would have no documents.
@@ -243,5 +245,5 @@ def finish(writer: FileWriter, tally: Tally, store: int, place: Place, fields: d
     if writer.num_documents == 0:
         shown = ", ".join(f"{number} {what}" for what, number in counts.items() if number or what == "documents")
         what = f"split {place}" if str(place) else "documents"
-        raise BuildError(f"{what}: expected at least one, found none ({shown}); no store was written")
+        raise BuildError(f"{what}: expected at least one, found none ({shown}){full_note}; no store was written")
     return writer.finish(inputs=b"".join(tally.inputs_file(store)), counts=counts, **fields)

@@ -172,15 +172,6 @@ class BuildOptions:
                 Template(self.text)
         except ConfigError as error:
             wrong.append(str(error))
-        in_order = [
-            name
-            for name in ("partition_by", "shuffle_documents", "max_total_tokens")
-            if getattr(self, name) is not None
-        ]
-        if self.group_bytes and in_order:
-            wrong.append(
-                f"group_bytes: not together with {' and '.join(in_order)}, which need all documents at once; omit one"
-            )
         if self.text is not None and self.text_field != "text":
             wrong.append(f"text: expected no text_field beside it, found {self.text_field!r}; use one of the two")
         if wrong:

@@ -242,9 +242,10 @@ def _assemble(
             for file, data in side_files(job.options, job.tokenizer).items():
                 writer.add_file(file, data)
             note_empty_columns(writer, note)
-            finish(writer, tally, store, place, manifest_fields(job.recipe, place, writers.partitions))
+            fields = manifest_fields(job.recipe, place, writers.partitions)
+            finish(writer, tally, store, place, fields, writers.full_note)
     if not writers.writers:
-        raise BuildError("documents: expected at least one, found none; no store was written")
+        raise BuildError(f"documents: expected at least one, found none{writers.full_note}; no store was written")
     return tally, [place for _, place, _ in writers.sorted()], writers.partitions
 
 

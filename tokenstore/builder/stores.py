@@ -66,6 +66,7 @@ class Writers:
     Attributes:
         places: of the stores, in the order of their numbers.
         num_tokens: written by this build to all stores.
+        is_full: whether `max_total_tokens` left documents out.
     """
 
     def __init__(self, options: BuildOptions, new: Callable[[Place], FileWriter], first_inputs: Sequence[int] = ()):
@@ -74,6 +75,7 @@ class Writers:
         self.places: list[Place] = []
         self.writers: list[FileWriter] = []
         self.num_tokens = 0
+        self.is_full = False
         self._partitions: dict[str, int] = {}
         if options.partition_by is None:
             self._add(None)
@@ -98,20 +100,27 @@ class Writers:
             documents: in order.
             count: called with the number of each store and int64[n], the inputs of the documents written to it.
         """
-        documents, is_open = self._limited(documents)
+        documents = self._limited(documents)
         self.num_tokens += int(documents.rows["length"].sum())
         for store in np.unique(documents.rows["store"]).tolist():
             some = documents.only(documents.rows["store"] == store)
             count(store, some.rows["file"])
             self._append(store, some)
-        return is_open
+        return not self.is_full
 
-    def _limited(self, documents: Placed) -> tuple[Placed, bool]:
+    def _limited(self, documents: Placed) -> Placed:
         limit = self.options.max_total_tokens
         if limit is None:
-            return documents, True
+            return documents
         fit = self.num_tokens + np.cumsum(documents.rows["length"]) <= limit
-        return documents.only(fit), bool(fit.all())
+        self.is_full = not fit.all()
+        return documents.only(fit)
+
+    @property
+    def full_note(self) -> str:
+        """For messages about stores without documents: that `max_total_tokens` left some out; "" if it did not."""
+        limit = self.options.max_total_tokens
+        return f"; the next document would exceed max_total_tokens, {limit}: allow more" if self.is_full else ""
 
     def _append(self, store: int, some: Placed) -> None:
         options = self.options
