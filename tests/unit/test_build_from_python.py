@@ -52,6 +52,12 @@ def test_arrays_and_tensors_become_lists(tmp_path: Path) -> None:
     assert documents(result.path) == [[1, 2, 256], [3, 256], [4, 256]]
 
 
+def test_unknown_options_are_refused(tmp_path: Path) -> None:
+    message = r"^build\(\) got an unexpected keyword argument 'wokers'\. Did you mean 'workers'\?$"
+    with pytest.raises(TypeError, match=message):
+        tokenstore.build(iter(RECORDS), tmp_path / "s", "bytes", wokers=2)
+
+
 def test_wrong_records_are_named(tmp_path: Path) -> None:
     for records, error, message in (
         (iter(["text"]), TypeError, r"record 0: expected a dict, found str; for texts give"),

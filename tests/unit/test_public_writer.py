@@ -71,6 +71,19 @@ def test_token_ids_come_with_masks(build: Build, tmp_path: Path) -> None:
     assert rows_of(writer.result.path) == without
 
 
+def test_wrong_masks_are_named_as_the_argument(tmp_path: Path) -> None:
+    with StoreWriter(tmp_path / "w", tokenizer="bytes", masks=True) as writer:
+        for mask, message in (
+            ([0, 0], "^mask: expected a token in the loss, found none"),
+            ([1], "^mask: expected a list of 2 numbers, as many as tokens, found 1"),
+            ([1, 2], "^mask: expected 0 or 1, found 2 at token 1"),
+            (7, "^mask: expected it as a list or an array, found int"),
+        ):
+            with pytest.raises(ValueError, match=message):
+                writer.write([1, 2], mask=mask)
+        writer.write([1, 2])
+
+
 def test_texts_and_token_ids_may_alternate(tmp_path: Path) -> None:
     with StoreWriter(tmp_path / "w", tokenizer="bytes", masks=True) as writer:
         writer.write("ab")
@@ -116,7 +129,7 @@ with tokenstore.StoreWriter({str(tmp_path / "w")!r}, tokenizer="bytes") as write
 def test_wrong_documents_are_refused_and_writing_continues(tmp_path: Path) -> None:
     with StoreWriter(tmp_path / "w", tokenizer="bytes", ids=True, metadata=("n",)) as writer:
         for wrong, more, message in (
-            ([300], {}, "expected token ids below 259, found 300"),
+            ([300], {}, "^document: expected token ids below 259, found 300"),
             ([-1], {}, "found -1"),
             ([1.5], {}, "expected a list of integers"),
             (None, {}, "expected a text, or token ids .*, found NoneType"),
@@ -164,6 +177,11 @@ def test_what_is_at_the_output_is_kept(build: Build, tmp_path: Path) -> None:
     (unfinished / "recipe.json").write_text("{}")
     with pytest.raises(ConfigError, match="holds an unfinished build"), StoreWriter(tmp_path / "u", tokenizer="bytes"):
         pass
+
+
+def test_options_of_a_build_that_need_all_documents_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"^StoreWriter\(\) got an unexpected keyword argument 'dedup'$"):
+        StoreWriter(tmp_path / "w", tokenizer="bytes", dedup="exact")
 
 
 def test_wrong_arguments_are_refused(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The options of a build: their types, defaults and texts, from which the command line is made too."""
 
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -241,6 +243,15 @@ class BuildOptions:
         """The options for the manifest: those that decide the bytes. The manifest records the tokenizer in another place."""
         options = {name: value for name, value in asdict(self).items() if name not in APART}
         return {**options, "text_endings": list(self.text_endings), "keep": list(self.keep)}
+
+
+def check_names(function: str, given: Iterable[str], known: Collection[str]) -> None:
+    """TypeError for an option that `function` does not take, worded as Python words it, with the name that may be meant."""
+    for name in given:
+        if name not in known:
+            close = get_close_matches(name, known, 1)
+            hint = f". Did you mean {close[0]!r}?" if close else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
 
 MOST = 1 << 50  # upper limit of every number, as C libraries do not take all of Python's

@@ -1,10 +1,11 @@
 """`tokenstore.build`: the command `tokenstore build` as a function, also for records from Python."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, cast
 
-from tokenstore.builder.options import BuildOptions
+from tokenstore.builder.options import BuildOptions, check_names
 from tokenstore.builder.pipeline import build_store
 from tokenstore.builder.reading.inputs import STANDARD_INPUT
 from tokenstore.builder.result import BuildResult, Note, Progress
@@ -43,12 +44,13 @@ def build(
         StoreBusyError: another process is building the same output.
         BadRecordsError: more bad records than allowed; a file lists them.
         BuildError: an input is damaged, the disk is full, or a worker died. Calling it again resumes.
-        TypeError, ValueError: a record is no dict, or holds a value without a form in JSON.
+        TypeError, ValueError: an option is unknown; or a record is no dict, or holds a value without a form in JSON.
 
     Example:
         >>> tokenstore.build("data/*.jsonl", "stores/web", tokenizer="tokenizer.json", workers=8)
         >>> tokenstore.build(({"text": text} for text in texts), "stores/mine", tokenizer="bytes")
     """
+    check_names("build", options, {each.name for each in fields(BuildOptions)})
     paths = [inputs] if isinstance(inputs, (str, Path)) else inputs
     is_paths = isinstance(paths, (list, tuple)) and all(isinstance(each, (str, Path)) for each in paths)
     named = tuple(map(str, cast(Sequence[str], paths))) if is_paths else (STANDARD_INPUT,)

@@ -1,6 +1,7 @@
 """`tokenstore.StoreWriter`: a store written from Python, document by document."""
 
 import contextlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
@@ -15,7 +16,7 @@ from tokenstore.builder.documents.convert import Document, DocumentReader
 from tokenstore.builder.documents.encode import Encoded, encode_documents, special_ids
 from tokenstore.builder.documents.fields import encoded_metadata
 from tokenstore.builder.hub import local_tokenizer
-from tokenstore.builder.options import BuildOptions, DocumentStart, Engine, SpecialText
+from tokenstore.builder.options import BuildOptions, DocumentStart, Engine, SpecialText, check_names
 from tokenstore.builder.reading.records import Bad
 from tokenstore.builder.recipe import manifest_fields, open_tokenizer, recipe_of, side_files
 from tokenstore.builder.replacing import NO_STORE, check_replaceable, commit, is_free
@@ -32,8 +33,8 @@ from tokenstore.tokenizer import EngineMismatch, reference_of
 
 INPUT_NAME = "python"  # in inputs.jsonl
 _BATCH_CHARACTERS, _BATCH_DOCUMENTS = 4 << 20, 4096
+_IS_FIELD = re.compile("^field '(document|mask|id)'")  # in messages: here these are arguments
 _CALL_DOCUMENTS = 1024  # of one call of the tokenizer
-_FIELDS = {"text": "text", "tokens": "input_ids"}
 
 
 class WriterOptions(TypedDict, total=False):
@@ -81,6 +82,7 @@ class StoreWriter:
 
     Raises:
         ConfigError: an argument is invalid, or `path` holds something else. No store is changed.
+        TypeError: an argument is unknown.
         StoreBusyError: another process is writing this store.
         BuildError: the disk is full, or there is no document. No store is written.
 
@@ -103,6 +105,7 @@ class StoreWriter:
         overwrite: bool = False,
         **options: Unpack[WriterOptions],
     ):
+        check_names("StoreWriter", options, WriterOptions.__annotations__)
         if (tokenizer is None) == (vocab_size is None):
             raise ConfigError("writer: expected a tokenizer or a vocab_size, and not both")
         output = Path(path).absolute()
@@ -133,8 +136,12 @@ class StoreWriter:
 
     def _of(self, records: str) -> BuildOptions:
         """The options for a text, or for token ids."""
-        mask = self._options.mask_field if records == "tokens" else None
-        return replace(self._options, records=cast(Any, records), mask_field=mask, keep=())
+        is_text, options = records == "text", self._options
+        fields = (
+            {"text_field": "document"} if is_text else {"tokens_field": "document"}
+        )  # the names of arguments of `write`
+        mask = "mask" if options.mask_field and not is_text else None
+        return replace(options, records=cast(Any, records), mask_field=mask, keep=(), **cast(Any, fields))
 
     def __enter__(self) -> Self:
         with _disk_errors(self.path):
@@ -188,7 +195,7 @@ class StoreWriter:
 
         Args:
             document: a text; or integers[n], token ids, as a list, an array or a tensor on the CPU.
-            mask: of token ids: bool[n] or zeros and ones, which of them are in the loss. Default: all.
+            mask: of token ids: bool[n] or zeros and ones, which of them are in the loss; at least one must be. Default: all.
             id: the document's id; at most 65,535 bytes of UTF-8. It need not be unique.
             metadata: values by column, of types that JSON has. A missing column has no value.
 
@@ -229,12 +236,14 @@ class StoreWriter:
         if kind == "text" and (options.tokenizer == "none" or mask is not None):
             rule = "token ids, as there is no tokenizer" if options.tokenizer == "none" else "no mask for a text"
             raise ValueError(f"document: expected {rule}; encode the text first")
-        row = {_FIELDS[kind]: document if kind == "text" else _array(document), "id": id}
+        rule = "document: expected a text, or token ids"
+        row = {"document": document if kind == "text" else _array(document, rule), "id": id}
         if kind == "tokens" and options.mask_field:
-            row["loss_mask"] = np.ones(len(row["input_ids"]), np.bool_) if mask is None else _array(mask)
+            row["mask"] = np.ones(len(row["document"]), np.bool_) if mask is None else _array(mask, "mask: expected it")
         found = self._readers[kind].document(row)
         if not isinstance(found, Document):
-            raise ValueError(found.reason if isinstance(found, Bad) else f"document: {found}")
+            reason = found.reason if isinstance(found, Bad) else f"document: {found}"
+            raise ValueError(_IS_FIELD.sub(r"\1", reason))
         if not options.keep:
             return found
         for name, value in metadata.items():
@@ -313,13 +322,11 @@ class StoreWriter:
         self.result = result_of(self.path, [(self.path, None)], None, was_there=False)
 
 
-def _array(value: Any) -> Any:
+def _array(value: Any, rule: str) -> Any:
     """A list as it is; anything else that numpy takes, such as a tensor, as an array. ValueError for what has no items."""
     found = value if isinstance(value, list) else np.asarray(value)
     if isinstance(found, np.ndarray) and found.ndim == 0:
-        raise ValueError(
-            f"document: expected a text, or token ids and a mask as lists or arrays, found {type(value).__name__}"
-        )
+        raise ValueError(f"{rule} as a list or an array, found {type(value).__name__}")
     return found
 
 
