@@ -253,7 +253,14 @@ def test_messages_name_the_field_the_rule_and_the_value() -> None:
         "temperature: expected at most 2 digits after the point, found 1.234": {"temperature": 1.234},
         "last_batch: expected one of 'drop' or 'pad', found 'keep'": {"last_batch": "keep"},
         "sources: expected fields (name: value), found [1]": {"sources": [1]},
-        "sources.a: expected fields (name: value), found 'stores/a'": {"sources": {"a": "stores/a"}},
+        "sources.a: expected fields (name: value), found 'stores/a'; the fields are path, version, pool, weight,"
+        " max_epochs, documents, take, fraction, loss_weight": {"sources": {"a": "stores/a"}},
+        "batch_ramp: expected fields (name: value), found 64; the fields are to, steps, multiple_of": {
+            "batch_ramp": 64
+        },
+        "sources.a.documents: expected fields (name: value), found 64; the fields are min_tokens, max_tokens": {
+            "sources": {"a": {"path": "a", "documents": 64}}
+        },
         "sources.a: expected either a path or a pool, found neither": {"sources": {"a": {}}},
         "stages[0].from_step: expected 1 or more, found 0": {"stages": [{"from_step": 0, "weights": {"a": 1}}]},
         "skip_steps[0]: expected a list, found 3": {"skip_steps": [3]},

@@ -237,7 +237,8 @@ class Checked:
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping):
-            return mistakes.add(place, expected("fields (name: value)", value))
+            known = ", ".join(_fields_of(cls))
+            return mistakes.add(place, f"{expected('fields (name: value)', value)}; the fields are {known}")
         made = cls.__new__(cls)
         made._fill(value, f"{place}.", mistakes)
         return made
