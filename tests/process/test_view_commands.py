@@ -162,7 +162,7 @@ class TestJson:
         assert (
             set(found)
             == names(plan_diff.PlanDifference)
-            == keys("same first_step common_steps fields num_steps fingerprints")
+            == keys("same first_step common_steps fields num_steps fingerprints balance")
         )
 
     def test_keys_of_a_trace(self, plan: Path) -> None:
@@ -200,6 +200,16 @@ class TestDiff:
         assert out == ok("plan", plan, "--diff", other)
         assert "30" in out
         assert json.loads(ok("trace", plan, "--diff", other, "--json"))["first_step"] == 30
+
+    def test_plans_that_deal_differently_are_not_called_equal(self, plan: Path) -> None:
+        """`balance` changes no step, but ranks get other rows of it."""
+        assert ok("plan", plan, "--diff", plan).startswith("the plans are equal, including their ends; fingerprint ")
+        other = plan.with_name("other.yaml")
+        other.write_text(plan.read_text() + "balance: attention\n")
+        steps, dealing, _, row = ok("plan", plan, "--diff", other).splitlines()
+        assert steps.startswith("all steps have the same content, including their ends; fingerprint ")
+        assert dealing == "the rows of a step are dealt to ranks differently"
+        assert row.split() == ["balance", "none", "attention", "1,", "linear", "0"]
 
 
 class TestMistakes:

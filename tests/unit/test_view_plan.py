@@ -278,6 +278,14 @@ class TestDifference:
             found = compare_plans(*plans)
             assert (found.same, found.first_step, found.common_steps, found.fields) == (True, None, common, ())
 
+    def test_other_dealing_is_no_difference_of_steps(self, load: Load) -> None:
+        """ORD-19: `balance` decides which rank gets which row, and is reported beside what differs in the steps."""
+        balanced = {"balance": {"linear": 5}}
+        found = compare_plans(load()[0], load(**balanced)[0])
+        assert (found.same, found.fields, found.balance) == (True, (), (None, (1, 5)))
+        found = compare_plans(load(**balanced)[0], load(num_steps=30)[0])
+        assert (found.same, found.balance) == (False, ((1, 5), None))
+
     def test_a_different_end_is_a_difference(self, load: Load) -> None:
         """All steps that both plans have are equal."""
         found = compare_plans(load()[0], load(num_steps=30)[0])

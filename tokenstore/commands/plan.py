@@ -331,10 +331,11 @@ def _show_epoch_steps(console: Console, rows: list["EpochSteps"]) -> None:
 
 def _show_difference(console: Console, difference: "PlanDifference", first: Path, second: Path) -> None:
     names = (safe(str(first)), safe(str(second)))
+    dealt_alike = difference.balance[0] == difference.balance[1]
     if difference.same:
-        console.print("the plans are equal, including their ends; fingerprint " + difference.fingerprints[0])
-        return
-    if difference.first_step is not None:
+        what = "the plans are equal" if dealt_alike else "all steps have the same content"
+        console.print(f"{what}, including their ends; fingerprint {difference.fingerprints[0]}", soft_wrap=True)
+    elif difference.first_step is not None:
         console.print(Text.assemble("the plans differ from ", (f"step {difference.first_step:,}", "bold")))
     elif difference.common_steps is None:
         console.print("all steps are equal")
@@ -344,8 +345,16 @@ def _show_difference(console: Console, difference: "PlanDifference", first: Path
             for name, n in zip(names, difference.num_steps, strict=True)
         ]
         console.print(f"the first {difference.common_steps:,} steps are equal; {', '.join(ends)}", soft_wrap=True)
+    if not dealt_alike:
+        console.print("the rows of a step are dealt to ranks differently", soft_wrap=True)
     rows = [(safe(row.field), _value(row.first), _value(row.second)) for row in difference.fields]
-    table(console, rows, "field", *names, folds=2)
+    rows += [] if dealt_alike else [("balance", *map(_costs, difference.balance))]
+    if rows:
+        table(console, rows, "field", *names, folds=2)
+
+
+def _costs(balance: tuple[int, int] | None) -> str:
+    return "none" if balance is None else f"attention {balance[0]}, linear {balance[1]}"
 
 
 def _value(value: object) -> str:

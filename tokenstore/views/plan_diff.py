@@ -1,4 +1,7 @@
-"""The first step at which two plans differ, and what differs: their histories (P10), compared by bisection."""
+"""The first step at which two plans differ, and what differs: their histories (P10), compared by bisection.
+
+`balance` is not part of a history: it decides which rank gets which row of a step, not what the step contains.
+"""
 
 import json
 from dataclasses import dataclass
@@ -25,12 +28,14 @@ class PlanDifference:
     """A comparison of two plans.
 
     Attributes:
-        same: whether the plans are equal, including their ends.
+        same: whether all steps have the same content, including the end of the plan.
         first_step: the first step that may differ; None if all steps that both plans have are equal.
         common_steps: steps [0, common_steps) are equal; None: all steps of two endless plans.
         fields: what differs in the histories at that step; if only the ends differ, that difference.
         num_steps: steps of the first and of the second plan; None for an endless plan.
         fingerprints: of the first and of the second plan.
+        balance: what a row costs when each plan deals the rows of a step to ranks, as (attention, linear); None without
+            `balance`. If these are unequal, ranks get other rows of the same steps.
     """
 
     same: bool
@@ -39,6 +44,7 @@ class PlanDifference:
     fields: tuple[FieldDifference, ...]
     num_steps: tuple[int | None, int | None]
     fingerprints: tuple[str, str]
+    balance: tuple[tuple[int, int] | None, tuple[int, int] | None]
 
 
 def compare_plans(first: Plan, second: Plan) -> PlanDifference:
@@ -49,17 +55,18 @@ def compare_plans(first: Plan, second: Plan) -> PlanDifference:
     """
     ends = (first.num_steps, second.num_steps)
     prints = (first.fingerprint, second.fingerprint)
+    more = (ends, prints, (first.config.row_costs, second.config.row_costs))
     common = min((end for end in ends if end is not None), default=None)
     last = max(_last_change(first), _last_change(second)) if common is None else common
     if first.history(last) == second.history(last):
         fields = () if prints[0] == prints[1] else _fields(first.history(None), second.history(None))
-        return PlanDifference(prints[0] == prints[1], None, common, fields, ends, prints)
+        return PlanDifference(prints[0] == prints[1], None, common, fields, *more)
     same, other = -1, last  # histories of `same` steps are equal, of `other` steps they differ
     while other - same > 1:
         middle = (same + other) // 2
         same, other = (middle, other) if first.history(middle) == second.history(middle) else (same, middle)
     step = max(other - 1, 0)
-    return PlanDifference(False, step, step, _fields(first.history(other), second.history(other)), ends, prints)
+    return PlanDifference(False, step, step, _fields(first.history(other), second.history(other)), *more)
 
 
 def _last_change(plan: Plan) -> int:
