@@ -97,6 +97,21 @@ def test_later_stages_stay(folder: Path) -> None:
     assert after.history(None) == plan_of(folder, stages=stages).history(None)
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"batch_ramp": {"to": 24, "steps": 2, "multiple_of": 4}}, [8, 16, 20, 24, 24]),
+        ({"global_batch_size": 12, "batch_ramp": {"to": 24, "steps": 2, "multiple_of": 4}}, [8, 12, 16, 24, 24]),
+        ({"global_batch_size": 12}, [8, 12, 12, 12, 12]),
+    ],
+)
+def test_a_ramp_begins_at_the_size_of_a_stage_at_its_step(folder: Path, change: dict, expected: list[int]) -> None:
+    """Unless the amendment gives another size. A size alone ends the ramp of that stage."""
+    stage = {"from_step": 8, "global_batch_size": 16, "batch_ramp": {"to": 32, "steps": 4, "multiple_of": 4}}
+    after = plan_of(folder, stages=[stage]).amended(8, **change)
+    assert [after.global_batch_size(step) for step in range(7, 12)] == expected
+
+
 def test_skips_are_merged(folder: Path) -> None:
     """New ranges are added to the old ones, also where they overlap."""
     after = plan_of(folder, skip_steps=[(2, 4), (10, 14)]).amended(5, skip_steps=[(12, 16), (7, 8)])

@@ -128,8 +128,10 @@ def _with_stage(config: PlanConfig, from_step: int, changes: Changes) -> PlanCon
     if (weights := changes.get("weights")) is not None:
         fields["weights"] = dict(weights)
     size, ramp = changes.get("global_batch_size"), changes.get("batch_ramp")
+    if size is not None:
+        fields["global_batch_size"] = size
     if size is not None or ramp is not None:
-        fields |= {"global_batch_size": size, "batch_ramp": ramp}
+        fields["batch_ramp"] = ramp  # a ramp without a size begins at that of the stage
     if not fields:
         return config
     stages = {stage.from_step: stage for stage in config.stages}
