@@ -5,7 +5,7 @@ tables is plain Python integers.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -219,6 +219,16 @@ def lay_out(
     return Schedule(
         tuple(stages), tuple(builder.segments), tuple(builder.drops), tuple(skip_steps), end, builder.exhausted, pads
     )
+
+
+def merged_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The numbers in some ranges [start, stop), as disjoint ranges in rising order that do not touch."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            start, stop = merged[-1][0], max(stop, merged.pop()[1])
+        merged.append((start, stop))
+    return tuple(merged)
 
 
 class _Builder:

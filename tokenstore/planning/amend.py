@@ -7,6 +7,7 @@ from decimal import Decimal
 from typing import Any, Literal, TypedDict
 
 from tokenstore.errors import ConfigError
+from tokenstore.order.schedule import merged_ranges
 from tokenstore.planning.checks import expected, is_list
 from tokenstore.planning.config import (
     BatchRamp,
@@ -143,16 +144,11 @@ def _with_stage(config: PlanConfig, from_step: int, changes: Changes) -> PlanCon
 def _with_skips(
     old: Sequence[tuple[int, int]], new: Sequence[tuple[int, int]], from_step: int
 ) -> tuple[tuple[int, int], ...]:
-    """All ranges, with overlapping ones merged."""
+    """All ranges, those that overlap or touch as one."""
     ranges = [(operator.index(start), operator.index(stop)) for start, stop in new]
     for start, stop in ranges:
         if not from_step <= start < stop:
             raise ConfigError(
                 f"amend: skip_steps: expected ranges [start, stop) from step {from_step} on, found [{start}, {stop}]"
             )
-    merged: list[tuple[int, int]] = []
-    for start, stop in sorted([*old, *ranges]):
-        if merged and start <= merged[-1][1]:
-            start, stop = merged[-1][0], max(stop, merged.pop()[1])
-        merged.append((start, stop))
-    return tuple(merged)
+    return merged_ranges([*old, *ranges])

@@ -8,7 +8,17 @@ from pathlib import Path
 
 from tokenstore.batches.sources import Source, SourceMember
 from tokenstore.errors import ConfigError, TokenStoreError
-from tokenstore.order.schedule import DROP, ERROR, MOST_SEQUENCES, STOP, Schedule, Stage, cursor_of, lay_out
+from tokenstore.order.schedule import (
+    DROP,
+    ERROR,
+    MOST_SEQUENCES,
+    STOP,
+    Schedule,
+    Stage,
+    cursor_of,
+    lay_out,
+    merged_ranges,
+)
 from tokenstore.planning.config import PlanConfig, SourceConfig
 from tokenstore.planning.stages import stages_of
 from tokenstore.store import RemoteOptions, Store, open_store
@@ -120,7 +130,8 @@ def lay_out_plan(config: PlanConfig, num_sequences: Mapping[str, int]) -> Schedu
         raise ConfigError(
             f"plan: expected at most 2**62 sequences in total, found {cursor_of(stages, last)}; use fewer steps"
         )
-    schedule = lay_out(stages, limits, on_exhausted, num_steps, _merged(config.skip_steps), config.pads_last_batch)
+    skipped = merged_ranges(config.skip_steps)  # the same steps are the same plan, however they are written
+    schedule = lay_out(stages, limits, on_exhausted, num_steps, skipped, config.pads_last_batch)
     if schedule.exhausted is not None:
         _refuse(config, num_sequences, stages, schedule, num_steps)
     if schedule.num_steps == 0:
@@ -129,16 +140,6 @@ def lay_out_plan(config: PlanConfig, num_sequences: Mapping[str, int]) -> Schedu
             f" found {schedule.end} sequences in total; use a smaller global_batch_size or more epochs"
         )
     return schedule
-
-
-def _merged(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Adjacent ranges merged: the same skipped steps are the same plan, however the ranges are written."""
-    merged: list[tuple[int, int]] = []
-    for start, stop in sorted(ranges):
-        if merged and merged[-1][1] == start:
-            start = merged.pop()[0]
-        merged.append((start, stop))
-    return merged
 
 
 def _refuse(
