@@ -348,7 +348,7 @@ def _show_difference(console: Console, difference: "PlanDifference", first: Path
     if not dealt_alike:
         console.print("the rows of a step are dealt to ranks differently", soft_wrap=True)
     rows = [(safe(row.field), _value(row.first), _value(row.second)) for row in difference.fields]
-    rows += [] if dealt_alike else [("balance", *map(_costs, difference.balance))]
+    rows += [] if dealt_alike else [("balance", _costs(difference.balance[0]), _costs(difference.balance[1]))]
     if rows:
         table(console, rows, "field", *names, folds=2)
 

@@ -237,7 +237,7 @@ class Checked:
         if isinstance(value, cls):
             return value
         if not isinstance(value, Mapping):
-            known = ", ".join(_fields_of(cls))
+            known = ", ".join(each.name for each in fields(cls))
             return mistakes.add(place, f"{expected('fields (name: value)', value)}; the fields are {known}")
         made = cls.__new__(cls)
         made._fill(value, f"{place}.", mistakes)
