@@ -1,9 +1,8 @@
 """Plans the spans of sequences of packed sources (ORD-13, ORD-15), for all rows of a call.
 
 Each piece needs three reads that depend on each other: the number of its document in the length index, the boundaries
-    of that
-document, and its tokens. All three can be anywhere in files that are larger than the processor caches. So the work is
-done in stages. Each stage handles all pieces of the call, and prefetches the memory that the next stage reads:
+of that document, and its tokens. All three can be anywhere in files that are larger than the processor caches. So the
+work is done in stages. Each stage handles all pieces of the call, and prefetches the memory that the next stage reads:
 
     rows --_find_slots--> class and slot of each piece           arithmetic on the packing, which is small
          --_find_places--> place in the length index             prefetches the length index

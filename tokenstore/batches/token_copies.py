@@ -5,6 +5,8 @@ A type is given by its bytes: tokens are uint16 (2) or uint32 (4). Token ids of 
 (4), or uint16 (2). As no id exceeds 2**31, int32 and uint32 have the same bytes.
 """
 
+from typing import Any
+
 import numpy as np
 
 from tokenstore.batches.block import EXTRA_BEFORE, ID_BYTES, IDS
@@ -13,45 +15,31 @@ from tokenstore.jit import Integer, inline_kernel
 
 
 @inline_kernel
+def _copy(tokens: Integer, token_bytes: Integer, count: Integer, out: Any) -> None:
+    """Copy `count` tokens (uint16 or uint32, by `token_bytes`) to `out`, a pointer to elements of any integer type."""
+    ids = array_at(out, (count,))
+    if token_bytes == 2:
+        short = array_at(uint16_at(tokens), (count,))
+        for i in range(count):
+            ids[i] = short[i]
+    else:
+        words = array_at(uint32_at(tokens), (count,))
+        for i in range(count):
+            ids[i] = words[i]
+
+
+@inline_kernel
+def _fill(token: Integer, count: Integer, out: Any) -> None:
+    """Write one token to `count` elements of `out`, a pointer."""
+    ids = array_at(out, (count,))
+    for i in range(count):
+        ids[i] = token
+
+
+@inline_kernel
 def widen(tokens: Integer, token_bytes: Integer, count: Integer, out: Integer) -> None:
-    """Copy `count` tokens (uint16 or uint32, by `token_bytes`) to int64."""
-    wide = array_at(int64_at(out), (count,))
-    if token_bytes == 2:
-        short = array_at(uint16_at(tokens), (count,))
-        for i in range(count):
-            wide[i] = short[i]
-    else:
-        words = array_at(uint32_at(tokens), (count,))
-        for i in range(count):
-            wide[i] = words[i]
-
-
-@inline_kernel
-def _copy_shorts(tokens: Integer, token_bytes: Integer, count: Integer, out: Integer) -> None:
-    """Copy `count` tokens to uint16."""
-    ids = array_at(uint16_at(out), (count,))
-    if token_bytes == 2:
-        short = array_at(uint16_at(tokens), (count,))
-        for i in range(count):
-            ids[i] = short[i]
-    else:
-        words = array_at(uint32_at(tokens), (count,))
-        for i in range(count):
-            ids[i] = words[i]
-
-
-@inline_kernel
-def _copy_words(tokens: Integer, token_bytes: Integer, count: Integer, out: Integer) -> None:
-    """Copy `count` tokens to uint32, or to int32 with the same bytes."""
-    ids = array_at(uint32_at(out), (count,))
-    if token_bytes == 2:
-        short = array_at(uint16_at(tokens), (count,))
-        for i in range(count):
-            ids[i] = short[i]
-    else:
-        words = array_at(uint32_at(tokens), (count,))
-        for i in range(count):
-            ids[i] = words[i]
+    """Copy `count` tokens to int64 at the address `out`."""
+    _copy(tokens, token_bytes, count, int64_at(out))
 
 
 @inline_kernel
@@ -63,12 +51,13 @@ def _id_at(block: np.ndarray, at: Integer) -> Integer:
 @inline_kernel
 def copy_ids(block: np.ndarray, tokens: Integer, token_bytes: Integer, count: Integer, at: Integer) -> None:
     """Copy `count` tokens to the elements at, at + 1, ... of IDS. Every id fits, because the vocabulary does."""
+    out = _id_at(block, at)
     if block[ID_BYTES] == 8:
-        widen(tokens, token_bytes, count, _id_at(block, at))
+        _copy(tokens, token_bytes, count, int64_at(out))
     elif block[ID_BYTES] == 4:
-        _copy_words(tokens, token_bytes, count, _id_at(block, at))
+        _copy(tokens, token_bytes, count, uint32_at(out))
     else:
-        _copy_shorts(tokens, token_bytes, count, _id_at(block, at))
+        _copy(tokens, token_bytes, count, uint16_at(out))
 
 
 @inline_kernel
@@ -76,14 +65,8 @@ def fill_ids(block: np.ndarray, token: Integer, count: Integer, at: Integer) -> 
     """Write one token to `count` elements of IDS."""
     out = _id_at(block, at)
     if block[ID_BYTES] == 8:
-        wide = array_at(int64_at(out), (count,))
-        for i in range(count):
-            wide[i] = token
+        _fill(token, count, int64_at(out))
     elif block[ID_BYTES] == 4:
-        words = array_at(uint32_at(out), (count,))
-        for i in range(count):
-            words[i] = token
+        _fill(token, count, uint32_at(out))
     else:
-        short = array_at(uint16_at(out), (count,))
-        for i in range(count):
-            short[i] = token
+        _fill(token, count, uint16_at(out))
