@@ -33,18 +33,20 @@ class StepRows(Timeline):
         self._lock = threading.Lock()
         self._own: tuple[Sampler, Dealer] | None = None
 
-    @property
-    def _sampler(self) -> Sampler:
-        """The plan's own sampler, for the thread that holds the lock. A loader has another, and never needs this one."""
+    def _made(self) -> tuple[Sampler, Dealer]:
+        """The plan's own sampler and dealer, for the thread that holds the lock. A loader has others, and never needs them."""
         if self._own is None:
             sampler = self.sampler()
             self._own = sampler, self.dealer(sampler)
-        return self._own[0]
+        return self._own
+
+    @property
+    def _sampler(self) -> Sampler:
+        return self._made()[0]
 
     @property
     def _dealer(self) -> Dealer:
-        """The dealer of the plan's own sampler, for the thread that holds the lock."""
-        return (self._own or (self._sampler, self.dealer(self._sampler)))[1]
+        return self._made()[1]
 
     def sampler(self) -> Sampler:
         """A new Sampler over this plan, for use by one thread."""
