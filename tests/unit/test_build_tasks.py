@@ -4,6 +4,7 @@ import contextlib
 import json
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,23 @@ def test_a_finish_names_the_missing_units_and_their_tasks(tmp_path: Path, corpus
     for number in (1, 3):
         build_task(mine, Task(number, 4))
     build_store(mine, complete=True)
+
+
+def test_a_finish_without_overwrite_keeps_the_parts_of_tasks_with_it(tmp_path: Path, corpus: Path) -> None:
+    """The store that is there is the same one, but perhaps damaged: the parts were made to replace it."""
+    mine = options_of(corpus, tmp_path / "store")
+    made = build_store(mine)
+    (made.path / "tokens-00000.bin").chmod(0o644)
+    damaged = (made.path / "tokens-00000.bin").read_bytes()[::-1]
+    (made.path / "tokens-00000.bin").write_bytes(damaged)
+    again = replace(mine, overwrite=True)
+    assert build_task(again, Task(0, 1)).num_made > 0
+    for complete in (False, True):
+        with pytest.raises(ConfigError, match="is complete, and tasks with --overwrite have made parts"):
+            build_store(mine, complete=complete)
+    assert not build_store(again, complete=True).was_there
+    assert tokenstore.verify(made.path) == []
+    assert build_store(mine, complete=True).was_there
 
 
 def test_groups_hold_the_documents_of_a_build_without_them(tmp_path: Path, corpus: Path) -> None:

@@ -19,7 +19,6 @@ The one invariant: nothing has the output's name before all its files are synced
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +50,7 @@ from tokenstore.builder.result import BuildResult, Note, Progress
 from tokenstore.builder.resume import (
     REJECTS_PART,
     check_recipe,
+    is_replacement,
     last_number_of_tasks,
     publish_rejects,
     tidy,
@@ -128,7 +128,7 @@ def _build_at(
         with resumable(output):
             tidy_scratch(output, place, names)
         return result_at(place, names, was_there=True)
-    made = _build_here(replace(scratch, overwrite=False), progress, note, complete, records)
+    made = _build_here(scratch, progress, note, complete, records)
     with resumable(Path(made.path)):
         return send(made, options, place, names, progress, note)
 
@@ -160,12 +160,21 @@ def _build_here(
 
 
 def _finished_or_refused(job: Job, note: Note) -> BuildResult | None:
-    """As `finished`. If another store is at the output, what was read from standard input is of no use any more."""
+    """As `finished`. If another store is at the output, what was read from standard input is of no use any more.
+
+    ConfigError also if tasks have made parts to replace the store: the caller would remove them.
+    """
     try:
-        return finished(job)
+        found = finished(job)
     except ConfigError:
         tidy([spool_folder(job.work)], note)
         raise
+    if found and is_replacement(job.work):
+        raise ConfigError(
+            f"output: {job.output} is complete, and tasks with --overwrite have made parts to replace it"
+            f" ({job.work.building}); add --overwrite, or remove that folder to keep the store"
+        )
+    return found
 
 
 def _build(job: Job, progress: Progress, note: Note, complete: bool) -> BuildResult:

@@ -30,10 +30,10 @@ def location_of(options: BuildOptions) -> Location | None:
 
 
 def with_scratch(options: BuildOptions, place: Location) -> BuildOptions:
-    """The options of the build in the scratch folder."""
+    """The options of the build in the scratch folder, where there is never a store to overwrite."""
     folder = RemoteOptions().resolved().cache / "builds" if options.scratch is None else options.scratch
     name = hashlib.sha256(place.url.encode()).hexdigest()[:16]
-    return replace(options, output=folder / f"{place.name}-{name}" / place.name)
+    return replace(options, output=folder / f"{place.name}-{name}" / place.name, overwrite=False)
 
 
 def is_there(place: Location, names: Sequence[str | None]) -> bool:

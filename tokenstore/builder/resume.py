@@ -6,6 +6,7 @@ another recipe either stops (there are finished parts, which may be hours of wor
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from stat import S_ISREG
@@ -23,6 +24,7 @@ from tokenstore.store.work import Work
 from tokenstore.store.writing import create, move_file, own_folder, remove, remove_tree, write_shared
 
 MADE_HERE = "made-here"  # an empty file whose inode change time is when the build began
+_IS_TASK, _REPLACES = re.compile(r"[0-9]+-of-([1-9][0-9]{0,8})"), "overwrite"  # files in building/tasks
 REJECTS_PART = "rejects.jsonl"  # in building/, until the list is complete
 
 
@@ -70,16 +72,23 @@ def time_of_work(work: Work) -> int:
     return path.lstat().st_ctime_ns
 
 
-def note_task(work: Work, number: int, of: int) -> None:
-    """Record that a task of this run began, so that `last_number_of_tasks` can say which tasks to run again."""
+def note_task(work: Work, number: int, of: int, overwrite: bool) -> None:
+    """Record that a task of this run began, for `last_number_of_tasks` and `is_replacement`."""
     own_folder(folder := work.building / "tasks")
-    write_shared(folder / f"{number}-of-{of}", b"")  # the same task may begin twice at once
+    for name in (f"{number}-of-{of}", *([_REPLACES] if overwrite else [])):
+        write_shared(folder / name, b"")  # the same task may begin twice at once
 
 
 def last_number_of_tasks(work: Work) -> int | None:
     """How many tasks the last run had; None if no task ran."""
-    found = [(path.lstat().st_mtime_ns, path.name.partition("-of-")[2]) for path in _entries(work.building / "tasks")]
-    return next((int(of) for _, of in sorted(found, reverse=True) if of.isdecimal() and 0 < int(of) < 1 << 31), None)
+    tasks = ((path, _IS_TASK.fullmatch(path.name)) for path in _entries(work.building / "tasks"))
+    found = [(path.lstat().st_mtime_ns, int(task[1])) for path, task in tasks if task]
+    return max(found)[1] if found else None
+
+
+def is_replacement(work: Work) -> bool:
+    """Whether tasks have made parts with `overwrite`, for a store that replaces another."""
+    return is_there(work.building / "tasks" / _REPLACES)
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -134,7 +134,7 @@ def _join(job: Job, task: Task, note: Note) -> None:
     """Start the build, or join it if other tasks have started it."""
     work = join_work(job.output)
     open_work(job, job.recipe, note, is_shared=True)
-    note_task(work, task.number, task.of)
+    note_task(work, task.number, task.of, job.options.overwrite)
     remove_abandoned(work.building / "parts")
 
 
