@@ -272,19 +272,23 @@ def test_files_that_are_no_files_are_refused(tmp_path: Path) -> None:
         adopt(tmp_path / "s", tmp_path / "x", format="megatron")
 
 
-def test_a_file_that_grows_while_it_is_adopted_is_refused(tmp_path: Path) -> None:
-    """Otherwise the store would have a checksum of some of it."""
-    made = nanogpt(tmp_path / "x.bin")
+@pytest.mark.parametrize("written", ["x.bin", "y.bin", "y.idx"])
+@pytest.mark.parametrize("join", [False, True])
+def test_a_file_that_is_written_to_while_files_are_adopted_is_refused(written: str, join: bool, tmp_path: Path) -> None:
+    """While it is read, or before its turn, which may come after hours: boundaries or checksum would be those of a part of it."""
+    made = [megatron(tmp_path / name) for name in "xy"]
+    cut = "eos" if join else None
+    options = AdoptOptions(made, tmp_path / "s", vocab_size=100, eos_id=EOS, cut=cut, join=join)
 
     def write_more(done: int, total: int) -> None:
-        with open(made, "ab") as file:
-            file.write(b"\0\0")
+        if written.endswith(".idx"):
+            os.utime(tmp_path / written, ns=(0, 1))  # as after a write that leaves it readable
+            return
+        with open(tmp_path / written, "ab") as file:
+            file.write(b"\1")
 
-    with pytest.raises(BuildError, match="was written to while it was adopted"):
-        adopt_store(
-            AdoptOptions((str(made),), tmp_path / "s", format="nanogpt", vocab_size=100, eos_id=EOS),
-            progress=write_more,
-        )
+    with pytest.raises(BuildError, match=rf"{written[0]}.bin, or a file that belongs to it, was written to while"):
+        adopt_store(options, progress=write_more)
     assert not (tmp_path / "s").exists()
 
 

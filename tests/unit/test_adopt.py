@@ -1,5 +1,6 @@
 """`tokenstore adopt`: the documents of every format, without copying a token where that is possible."""
 
+import os
 import stat
 from itertools import pairwise
 from pathlib import Path
@@ -310,6 +311,13 @@ def test_a_file_that_is_written_to_later_is_found(tmp_path: Path) -> None:
         file.write(b"\1")
     with pytest.raises(CorruptionError, match="file size: expected 26 bytes, found 27"):
         open_store(path)
+
+
+def test_a_file_from_before_1970_is_adopted(tmp_path: Path) -> None:
+    """Its modification time is a negative number, which is recorded as an unsigned one."""
+    made = nanogpt(tmp_path / "x.bin")
+    os.utime(made, ns=(0, -1))
+    assert documents_of(adopt(tmp_path / "s", made, format="nanogpt").path) == DOCUMENTS
 
 
 def test_replacing_the_other_tools_file_does_not_change_the_store(tmp_path: Path) -> None:

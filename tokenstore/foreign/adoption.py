@@ -22,7 +22,6 @@ from tokenstore.format.input_lines import InputRow, encode_row
 from tokenstore.format.layout import ADOPTED_NAME, FOREIGN_PREFIX, INPUTS_NAME, MANIFEST_NAME
 from tokenstore.format.manifest import Manifest, TokenizerEntry
 from tokenstore.format.manifest_file import encode_manifest
-from tokenstore.outside import stat_file
 from tokenstore.store.files import free_bytes
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.output import Output
@@ -55,6 +54,15 @@ def check_space(needed: int, folder: Path) -> None:
     """ConfigError if the disk of a folder has fewer free bytes than copying needs."""
     if needed > (free := free_bytes(folder)):
         raise ConfigError(f"disk: copying needs {needed:,} bytes, {free:,} are free ({folder}); free some")
+
+
+def _check_unchanged(source: Source) -> None:
+    """BuildError if one of the files has been written to since it was first looked at: long ago, if there are many files."""
+    if source.file.identities() != source.seen:
+        raise BuildError(
+            f"file: {source.file.path}, or a file that belongs to it, was written to while it was adopted; wait until it is"
+            " complete, and run the command again"
+        )
 
 
 class Adoption:
@@ -92,10 +100,9 @@ class Adoption:
         file, shard, before = source.file, writer.next_shard, writer.num_documents
         scan = Scan(self._job.cutter(source), self._job.ids, self._tally, file.path)
         writer.start()
-        seen = stat_file(file.path)
         is_linked = not source.reason and link_file(file.path.resolve(), shard)
         if is_linked:
-            writer.add_linked(file.first_byte, scan, self._count)
+            writer.add_linked(file, scan, self._count)
         else:
             if not source.reason:
                 self._not_linked(source)
@@ -106,11 +113,10 @@ class Adoption:
                 writer.seal(out)
         if file.loss is not None:
             writer.add_mask(file.loss)
-        now = stat_file(file.path)
-        if (seen.st_ino, seen.st_size, seen.st_mtime_ns) != (now.st_ino, now.st_size, now.st_mtime_ns):
-            raise BuildError(f"file: {file.path} was written to while it was adopted; wait until it is complete")
-        identity = (seen.st_dev, seen.st_ino, seen.st_mtime_ns) if is_linked else (None, None, None)
         index = self._keep_index(writer, source, len(self._adopted))
+        _check_unchanged(source)
+        token_file = source.seen[0]
+        identity = (token_file.device, token_file.inode, token_file.modified) if is_linked else (None, None, None)
         self._tally.empty += source.survey.num_empty if source.survey else 0
         self._adopted.append(AdoptedFile(shard.name, index, *identity))
         self._add_row(source, writer.num_documents - before)
@@ -173,6 +179,7 @@ class Adoption:
             joiner.abandon()
         self._joined = joiner.joined
         for source, number in zip(job.sources, joiner.documents, strict=True):
+            _check_unchanged(source)
             self._add_row(source, number)
         self._adopted = [AdoptedFile(shard.file, (), None, None, None) for shard in writer.shards]
 

@@ -9,7 +9,7 @@ import xxhash
 
 from tokenstore.errors import BuildError
 from tokenstore.foreign.cuts import Cut
-from tokenstore.foreign.reading import ForeignReader
+from tokenstore.foreign.reading import ForeignReader, TokenFile
 from tokenstore.foreign.scan import Scan
 from tokenstore.format.layout import (
     BLOCK_CHECKSUMS_NAME,
@@ -68,11 +68,11 @@ class AdoptedWriter:
         """Begin the shards of another scan, whose positions begin at 0."""
         self._scan_start = self.num_tokens
 
-    def add_linked(self, first_byte: int, scan: Scan, count: Count) -> None:
+    def add_linked(self, linked: TokenFile, scan: Scan, count: Count) -> None:
         """Read the token file that was linked to `next_shard` once, for its checksum and its documents.
 
         Args:
-            first_byte: where the tokens begin.
+            linked: the file; if it has grown since, what was added is not read.
             scan: finds the documents.
             count: called with the number of bytes just read.
         """
@@ -83,14 +83,14 @@ class AdoptedWriter:
                 checksum.update(block.data)
                 blocks.update(block.data)
 
-            if first_byte:
-                hashed(file.read(0, first_byte))
-            for block in file.blocks(first_byte, file.num_bytes, hashed):
+            if linked.first_byte:
+                hashed(file.read(0, linked.first_byte))
+            for block in file.blocks(linked.first_byte, linked.num_bytes, hashed):
                 self.add(scan.see(block.view(self.dtype)), block.size // self.dtype.itemsize)
                 count(block.size)
             scan.end_of_file()
             sync(file.raw)
-            self._seal(FileEntry(file.num_bytes, checksum.hexdigest()), blocks, first_byte)
+            self._seal(FileEntry(linked.num_bytes, checksum.hexdigest()), blocks, linked.first_byte)
 
     def new_shard(self) -> Output:
         """Create the file of the next shard, to be given to `add_written` and `seal`."""

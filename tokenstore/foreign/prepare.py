@@ -15,6 +15,7 @@ from tokenstore.foreign.scan import Ids
 from tokenstore.foreign.survey import Survey, looks_wider, share_of_eos, survey
 from tokenstore.format.layout import token_dtype
 from tokenstore.outside import stat_file
+from tokenstore.store.files import Identity
 from tokenstore.tokenizer import Tokenizer, load_tokenizer
 
 _SAME_BITS = {
@@ -34,11 +35,13 @@ class Source:
         file: the token file.
         survey: of its index; None if the index is not used.
         reason: why its tokens cannot be mapped as they are; empty if they can.
+        seen: identities of its files before they were surveyed.
     """
 
     file: TokenFile
     survey: Survey | None
     reason: str
+    seen: tuple[Identity, ...]
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,7 @@ def prepare(options: AdoptOptions, note: Callable[[str], None]) -> Job:
     """
     format, paths = find_token_files(options.inputs, options.format)
     files = [format.describe(path, options.dtype) for path in paths]
+    seen = [file.identities() for file in files]
     for text in dict.fromkeys(text for file in files for text in file.notes):
         note(text)
     tokenizer = _tokenizer(options)
@@ -137,7 +141,8 @@ def prepare(options: AdoptOptions, note: Callable[[str], None]) -> Job:
     _check_sample(files, surveys, eos_id, options.eos_at)
     dtype = _dtype(files, vocab_size)
     sources = tuple(
-        Source(file, found, _reason(options, file, found, dtype)) for file, found in zip(files, surveys, strict=True)
+        Source(file, found, _reason(options, file, found, dtype), identities)
+        for file, found, identities in zip(files, surveys, seen, strict=True)
     )
     _check_masks(sources, options)
     return Job(options, format, cut, eos_at, eos_id, tokenizer, vocab_size, dtype, sources)

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from tokenstore.errors import BuildError
-from tokenstore.outside import NotUsable, open_file, stat_file
+from tokenstore.outside import ANYWHERE, NotUsable, open_file, stat_file
+from tokenstore.store.files import Identity, identity_of
 
 BLOCK_BYTES = 1 << 20  # a multiple of 64; fits the cache of a core, so a block is read from memory once
 
@@ -54,6 +55,11 @@ class TokenFile:
     num_bytes: int
     loss: Path | None = None
     notes: tuple[str, ...] = ()
+
+    def identities(self) -> tuple[Identity, ...]:
+        """Identities of the token file, and of its index files and its mask: they change with every write."""
+        others = () if self.loss is None else (self.loss,)
+        return tuple(identity_of(path, ANYWHERE) for path in (self.path, *self.index, *others))
 
 
 def refuse(thing: str, expected: object, found: object, path: Path, todo: str = "") -> BuildError:
