@@ -127,6 +127,15 @@ def test_several_files_become_one_store_in_their_order(tmp_path: Path) -> None:
         assert len(store.shards()) == 3
 
 
+def test_files_of_several_folders_are_named_from_the_folder_they_share(tmp_path: Path) -> None:
+    """As far as it is needed to tell them apart."""
+    for number, name in enumerate(("a/x", "a/b/x", "c/x")):
+        (tmp_path / name).parent.mkdir(parents=True)
+        megatron(tmp_path / name, DOCUMENTS[number : number + 1])
+    with open_store(adopt(tmp_path / "s", tmp_path / "a", tmp_path / "c").path) as store:
+        assert [store.origin(i).file for i in range(3)] == ["a/b/x.bin", "a/x.bin", "c/x.bin"]
+
+
 def test_files_of_two_types_are_one_store_of_the_larger(tmp_path: Path) -> None:
     """The smaller ones are copied."""
     megatron(tmp_path / "a", DOCUMENTS[:2])

@@ -10,6 +10,8 @@ from tests.support.foreign.files import DOCUMENTS, EOS, STARTED, WRITERS, datatr
 from tokenstore import open_store
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.foreign import ExportOptions, ExportResult, export_store, parts
+from tokenstore.foreign import export as export_module
+from tokenstore.foreign.export_checks import starts_with_eos
 
 NAMES = {
     "megatron": ["s.bin", "s.idx"],
@@ -76,6 +78,15 @@ def test_a_store_over_llmc_files_is_linked_again_with_its_header(tmp_path: Path)
     result = export(store, "megatron")
     assert result.num_copied == 1
     assert documents_of(adopt(tmp_path / "again", result.files[0]).path) == STARTED
+
+
+def test_the_starts_of_documents_are_read_once_for_all_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not once for each shard: a store over llm.c files may have thousands."""
+    store = adopt(tmp_path / "s", *(llmc(tmp_path / f"{name}.bin") for name in "abcdef")).path
+    calls = []
+    monkeypatch.setattr(export_module, "starts_with_eos", lambda store: calls.append(store) or starts_with_eos(store))
+    assert export(store, "llmc").num_linked == 6
+    assert len(calls) == 1
 
 
 def test_wide_tokens_are_int32_for_megatron(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """One adoption: the token files become shards, one after the other, and the manifest is written last."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -65,6 +65,15 @@ def _check_unchanged(source: Source) -> None:
         )
 
 
+def _shared_folder(paths: Sequence[Path]) -> Path:
+    """The deepest folder that has all these absolute paths below it."""
+    shared = paths[0].parent
+    for path in paths:
+        while not path.is_relative_to(shared):
+            shared = shared.parent
+    return shared
+
+
 class Adoption:
     """Makes a store in a working folder."""
 
@@ -76,6 +85,7 @@ class Adoption:
         self._rows: list[InputRow] = []
         self._copied: set[Path] = set()
         self._linkable = [source.file.path for source in job.sources if not source.reason]
+        self._shared_folder = _shared_folder([source.file.path for source in job.sources])
 
     def run(self) -> Adopting:
         """Write all files of the store. BuildError if a token id is outside the vocabulary, or a file changes meanwhile."""
@@ -131,11 +141,8 @@ class Adoption:
             )
 
     def _add_row(self, source: Source, num_documents: int) -> None:
-        path = source.file.path
-        shared = path.parent
-        while not all(each.file.path.is_relative_to(shared) for each in self._job.sources):
-            shared = shared.parent
-        self._rows.append(InputRow(str(path.relative_to(shared)), num_documents, source.file.num_bytes))
+        name = str(source.file.path.relative_to(self._shared_folder))
+        self._rows.append(InputRow(name, num_documents, source.file.num_bytes))
 
     def _blocks(self, source: Source) -> Iterator[np.ndarray]:
         """The tokens of the documents of a file, in blocks of its dtype."""

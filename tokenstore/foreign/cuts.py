@@ -31,7 +31,6 @@ class IndexCut:
         self._documents = documents
         self._pending = Cut(NOTHING, NOTHING, [])
         self._stop, self._records = 0, 0  # of the documents read so far: their tokens, their number
-        self._has_ids = False
 
     def take(self, first: int, stop: int, eos: np.ndarray) -> Cut:
         """The documents that end in (first, stop]. `eos` is not used."""

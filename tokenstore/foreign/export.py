@@ -113,6 +113,9 @@ class _Export:
 
     def __init__(self, store: Store, options: ExportOptions, folder: Path, progress: Progress):
         self._store, self._options, self._folder, self._progress = store, options, folder, progress
+        self._begins = options.to == "llmc" and starts_with_eos(
+            store
+        )  # reads a token of every document: once for all parts
         self._done = 0
 
     def write(self, parts: list[Part]) -> int:
@@ -146,7 +149,7 @@ class _Export:
         shard = part.entries[0]
         if self._options.to != "llmc":
             return shard.first_byte == 0
-        if shard.first_byte != llmc.HEADER_BYTES or not starts_with_eos(self._store):
+        if shard.first_byte != llmc.HEADER_BYTES or not self._begins:
             return False
         try:
             return llmc.describe(self._source(part), None).num_tokens == shard.num_tokens
@@ -162,7 +165,7 @@ class _Export:
             return
         yield llmc.header_of(part)
         eos_id = self._store.manifest.tokenizer.eos_id
-        if eos_id is not None and self._store.manifest.ends_with_eos and not starts_with_eos(self._store):
+        if eos_id is not None and self._store.manifest.ends_with_eos and not self._begins:
             yield from llmc.rotated(part, eos_id)
         else:
             yield from part.tokens()

@@ -48,8 +48,7 @@ def _reasons(store: Store, options: ExportOptions) -> Iterator[str]:
 def _reasons_of_eos(store: Store, everything: Part, to: str) -> Iterator[str]:
     """Reasons why the end-of-text token alone does not divide the documents."""
     eos_id = store.manifest.tokenizer.eos_id
-    begins = starts_with_eos(store)
-    if eos_id is None or not (store.manifest.ends_with_eos or begins):
+    if eos_id is None or not (store.manifest.ends_with_eos or starts_with_eos(store)):
         where = "end with" if to == "nanogpt" else "begin or end with"
         yield f"the format has no index, and not all documents {where} an end-of-text token"
         return

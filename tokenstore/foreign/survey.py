@@ -1,6 +1,6 @@
 """Reads a foreign index once, before any token is read: it must be possible, and must it be copied?"""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,6 +101,3 @@ def looks_wider(file: TokenFile) -> bool:
         tokens = reader.array("<u2", file.first_byte, min(file.num_tokens, 1 << 14) & ~1)
     low, high = tokens[0::2], tokens[1::2]
     return bool(np.count_nonzero(high > 15) == 0 and np.count_nonzero(low > 15) > low.size // 2)
-
-
-Reopen = Callable[[], Iterator[Documents]]
