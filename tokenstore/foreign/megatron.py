@@ -95,11 +95,16 @@ def _read_header(file: ForeignReader) -> _Index:
         raise refuse("index", rule, f"{magic[:7]!r} and version {version}", file.path)
     if code not in DTYPES:
         raise refuse("index, byte 17", "the code of an integer dtype", _FLOATS.get(code, code), file.path)
+    if num_sequences < 1 or num_indices < 2:
+        rule = "at least 1 sequence and 2 document indices"
+        raise refuse(
+            "index", rule, f"{num_sequences} and {num_indices}", file.path, "there is nothing to adopt: omit it"
+        )
     size = HEADER_BYTES + 12 * num_sequences + 8 * num_indices
-    if num_indices < 2 or num_sequences < 1 or file.num_bytes not in (size, size + num_sequences):
-        rule = f"{size} bytes, or {size + num_sequences} with modes, and at least one document"
+    if file.num_bytes not in (size, size + num_sequences):
         shown = f"{num_sequences} sequences and {num_indices} document indices"
-        raise refuse("index size", f"{rule}, for {shown}", f"{file.num_bytes} bytes", file.path)
+        rule = f"{size} bytes, or {size + num_sequences} with modes, for {shown}"
+        raise refuse("index size", rule, f"{file.num_bytes} bytes", file.path)
     return _Index(np.dtype(DTYPES[code]), num_sequences, num_indices - 1, file.num_bytes != size)
 
 
