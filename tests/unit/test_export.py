@@ -35,6 +35,8 @@ def test_an_export_holds_the_documents_of_the_store(to: str, tmp_path: Path) -> 
     store = adopt(tmp_path / "s", made).path
     result = export(store, to)
     assert sorted(path.name for path in result.path.iterdir()) == NAMES[to]
+    assert sorted(path.name for path in (*result.files, *result.side_files)) == NAMES[to]
+    assert len(result.files) == 1
     again = adopt(tmp_path / "again", *result.files, format=to)
     assert documents_of(again.path) == (STARTED if to == "llmc" else DOCUMENTS)
     assert (result.files[0].stat().st_ino == made.stat().st_ino) == (to != "llmc") == (result.num_linked == 1)

@@ -4,14 +4,13 @@ import time
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from tokenstore.commands.progress_bar import meter
-from tokenstore.commands.screen import write_json
+from tokenstore.commands.screen import fact_lines, print_note, write_json
 from tokenstore.errors import counted
 from tokenstore.foreign import AdoptOptions, AdoptResult, adopt_store
 from tokenstore.foreign.options import CutName, DtypeName, From, Place
-from tokenstore.text import safe, size
+from tokenstore.text import size
 
 _FLAG = Parameter(negative=(), show_default=False)
 
@@ -102,14 +101,9 @@ def adopt(
         join,
         overwrite,
     )
-    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     start = time.monotonic()
     with meter("adopting", quiet=as_json) as shown:
-        result = adopt_store(
-            options,
-            lambda done, total: shown.show(done, total, (done, "B")),
-            lambda text: errors.print(f"note: {safe(text)}"),
-        )
+        result = adopt_store(options, lambda done, total: shown.show(done, total, (done, "B")), print_note)
     seconds = time.monotonic() - start
     if as_json:
         write_json({**vars(result), "seconds": round(seconds, 3)})
@@ -134,9 +128,7 @@ def _print(result: AdoptResult, seconds: float) -> None:
         ("digest", result.digest),
         ("time", f"{seconds:.1f} s, {size(round(num_bytes / max(seconds, 1e-9)))} of tokens per second"),
     ]
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    for name, value in rows:
-        console.print(safe(f"{name:<13}{value}"))
+    fact_lines(rows)
 
 
 def _end_of_text(result: AdoptResult) -> str:

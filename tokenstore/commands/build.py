@@ -13,18 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_type_hints
 
 from cyclopts import Group, Parameter, Token, convert
-from rich.console import Console
 
 from tokenstore.builder import BuildOptions, BuildProgress, BuildResult, build_store, build_task, preview_build
 from tokenstore.builder.result import Note, Progress
 from tokenstore.builder.schedule import Task, parse_task
 from tokenstore.commands.progress_bar import meter
-from tokenstore.commands.screen import write_json
+from tokenstore.commands.screen import print_note, write_json
 from tokenstore.commands.show_build import print_preview, print_result, print_task
 from tokenstore.errors import ConfigError
 from tokenstore.store.files import environment
 from tokenstore.store.remote.location import is_url
-from tokenstore.text import safe
 
 _Made = TypeVar("_Made")
 
@@ -217,11 +215,6 @@ def run_build(label: str, as_json: bool, make: Callable[[Progress, Note], BuildR
     result, seconds = _with_progress(label, as_json, make)
     print_outcome(result, seconds, as_json)
     return 0
-
-
-def print_note(text: str) -> None:
-    """Print a note on standard error."""
-    Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(f"note: {safe(text)}")
 
 
 def print_outcome(result: BuildResult, seconds: float, as_json: bool) -> None:

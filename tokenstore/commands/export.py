@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
-from rich.console import Console
 
 from tokenstore.commands.progress_bar import meter
-from tokenstore.commands.screen import listed, write_json
+from tokenstore.commands.screen import fact_lines, listed, print_note, write_json
 from tokenstore.foreign import ExportOptions, export_store
 from tokenstore.foreign.options import To
-from tokenstore.text import safe
 
 _FLAG = Parameter(negative=(), show_default=False)
 
@@ -68,26 +66,21 @@ def export(
         Print the result as one JSON object.
     """
     options = ExportOptions(store, to, output, name, version, one_file, drop_masks, copy, allow_links)
-    errors = Console(stderr=True, highlight=False, soft_wrap=True, markup=False)
     start = time.monotonic()
     with meter("exporting", quiet=as_json) as shown:
-        result = export_store(
-            options,
-            lambda done, total: shown.show(done, total, (done, " tokens")),
-            lambda text: errors.print(f"note: {safe(text)}"),
-        )
+        result = export_store(options, lambda done, total: shown.show(done, total, (done, " tokens")), print_note)
     seconds = time.monotonic() - start
     if as_json:
-        write_json({**vars(result), "files": [str(file) for file in result.files], "seconds": round(seconds, 3)})
+        write_json({**vars(result), "seconds": round(seconds, 3)})
         return 0
+    beside = listed([file.name for file in result.side_files], 4)
     rows = [
         ("files", f"{result.num_linked:,} linked, {result.num_copied:,} copied, in {result.path}"),
         ("", listed([file.name for file in result.files], 4)),
+        *([("beside them", beside)] if beside else []),
         ("documents", f"{result.num_documents:,}"),
         ("tokens", f"{result.num_tokens:,}"),
         ("time", f"{seconds:.1f} s"),
     ]
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    for title, value in rows:
-        console.print(safe(f"{title:<13}{value}"))
+    fact_lines(rows)
     return 0

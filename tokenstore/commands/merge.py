@@ -7,7 +7,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from tokenstore.builder.merging import merge as merge_stores
-from tokenstore.commands.build import print_note, print_outcome
+from tokenstore.commands.build import print_outcome
+from tokenstore.commands.screen import print_note
 
 
 def merge(

@@ -128,6 +128,18 @@ def facts(console: Console, rows: Iterable[tuple[str, str | Text]]) -> None:
     console.print(made)
 
 
+def fact_lines(rows: Iterable[tuple[str, str]]) -> None:
+    """Print `name value` lines on standard output. Unlike those of `facts`, a long path stays on one line, to be copied."""
+    console = Console(highlight=False, soft_wrap=True, markup=False)
+    for name, value in rows:
+        console.print(safe(f"{name:<13}{value}"))
+
+
+def print_note(text: str) -> None:
+    """Print a note on standard error."""
+    Console(stderr=True, highlight=False, soft_wrap=True, markup=False).print(f"note: {safe(text)}")
+
+
 def heading(console: Console, text: str) -> None:
     """Print the heading of a section."""
     console.print()

@@ -1,13 +1,8 @@
 """What `tokenstore build` and `append` print: a preview, and the store that was built."""
 
-from collections.abc import Sequence
-
-from rich.console import Console
-
 from tokenstore.builder import BuildPreview, BuildResult, TaskResult
-from tokenstore.commands.screen import write_json
+from tokenstore.commands.screen import fact_lines, write_json
 from tokenstore.errors import counted
-from tokenstore.text import safe
 
 
 def print_preview(preview: BuildPreview, as_json: bool) -> None:
@@ -33,9 +28,7 @@ def print_preview(preview: BuildPreview, as_json: bool) -> None:
         rows.append(("bad records", f"{preview.num_bad:,} in the sample"))
     if preview.disk_bytes > preview.free_bytes:
         rows.append(("warning", "not enough disk space: the build would stop, and resume once there is more"))
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    for name, value in [*rows, ("dry run", "nothing was written; run without --dry-run to build")]:
-        console.print(safe(f"{name:<13}{value}"))
+    fact_lines([*rows, ("dry run", "nothing was written; run without --dry-run to build")])
 
 
 def _expected(preview: BuildPreview) -> str:
@@ -92,13 +85,13 @@ def print_result(result: BuildResult, seconds: float) -> None:
                 ("added", f"{counted(result.new_documents, 'document')}, {counted(result.new_tokens, 'token')}")
             )
         rows.append(("time", f"{seconds:.1f} s, {result.new_tokens / max(seconds, 1e-9):,.0f} tokens/s"))
-    _print(rows)
+    fact_lines(rows)
 
 
 def print_task(result: TaskResult, seconds: float) -> None:
     """Print what a task did, and what the build still lacks."""
     if result.was_there:
-        _print([("store", f"{result.path} (already complete; nothing done)")])
+        fact_lines([("store", f"{result.path} (already complete; nothing done)")])
         return
     units = counted(result.num_units, "unit")
     rows = [
@@ -116,10 +109,4 @@ def print_task(result: TaskResult, seconds: float) -> None:
         ),
         ("time", f"{seconds:.1f} s"),
     ]
-    _print(rows)
-
-
-def _print(rows: Sequence[tuple[str, str]]) -> None:
-    console = Console(highlight=False, soft_wrap=True, markup=False)
-    for name, value in rows:  # not a rich table, which cuts long paths to the width of the terminal
-        console.print(safe(f"{name:<13}{value}"))
+    fact_lines(rows)

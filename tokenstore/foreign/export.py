@@ -14,6 +14,7 @@ from tokenstore.foreign.export_checks import check_export, starts_with_eos
 from tokenstore.foreign.formats import FORMATS
 from tokenstore.foreign.options import ExportOptions
 from tokenstore.foreign.parts import Part, parts_of
+from tokenstore.paths import entries_of
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.work import exclusive_work
 from tokenstore.store.writing import create, link_file, make_folders, remove_tree, sync
@@ -30,6 +31,7 @@ class ExportResult:
         path: their folder.
         format: of the files.
         files: the token files, in the order of the store.
+        side_files: the files beside them that the tool reads too, sorted by name: indexes, metadata, loss masks.
         num_documents, num_tokens: in all files.
         num_linked, num_copied: token files that share their bytes with the store, and others.
     """
@@ -37,6 +39,7 @@ class ExportResult:
     path: Path
     format: str
     files: tuple[Path, ...]
+    side_files: tuple[Path, ...]
     num_documents: int
     num_tokens: int
     num_linked: int
@@ -77,6 +80,7 @@ def export_store(
                 make_folders(folder := work.building / "export")
                 try:
                     linked = _Export(store, options, folder, progress).write(parts)
+                    names = [name for name, *_ in entries_of(folder)]
                     commit(folder, output, note)
                 finally:
                     tidy([work.building], note)
@@ -86,8 +90,9 @@ def export_store(
             ) from error
         _notes(store, options, linked, note)
         files = tuple(output / f"{part.name}{FORMATS[options.to].ending}" for part in parts)
+        side_files = tuple(path for name in names if (path := output / name) not in files)
         counts = (len(store), store.num_tokens, linked, len(parts) - linked)
-        return ExportResult(output, options.to, files, *counts)
+        return ExportResult(output, options.to, files, side_files, *counts)
 
 
 def _notes(store: Store, options: ExportOptions, linked: int, note: Note) -> None:
