@@ -10,7 +10,9 @@ from tests.conftest import random_documents
 from tests.support.processes.command_lines import ok, run_here
 from tests.support.servers.range_server import RangeServer
 from tests.support.stores.forge import overwrite
+from tokenstore import StoreWriter
 from tokenstore.commands.app import app, run
+from tokenstore.errors import ConfigError
 from tokenstore.store.block_checksums import add_block_checksums
 
 URL = "s3://bucket/web"
@@ -83,11 +85,35 @@ def test_verify_names_the_same_damage(served: Path, range_server: RangeServer, c
     assert "note: stray.txt is not part of the store" in outputs[0]
 
 
-@pytest.mark.parametrize("command", [("index", URL), ("append", URL, "more.txt")])
-def test_commands_that_write_refuse_urls(command: tuple[str, ...], capsys: pytest.CaptureFixture) -> None:
-    """They say what to do instead."""
-    assert run(app, list(command)) == 2
-    assert f"{command[0]}: expected a folder, found the URL {URL}; a store on object storage" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    "command",
+    [
+        f"index {URL}",
+        f"append {URL} more.txt",
+        f"drop {URL} --ids ids.txt",
+        f"merge {URL} web -o all",
+        f"merge web more -o {URL}",
+        f"adopt data -o {URL} --vocab-size 5",
+        f"export {URL} --to dolma -o files",
+        f"export web --to dolma -o {URL}",
+    ],
+)
+def test_commands_that_write_refuse_urls(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """They say what to do instead, and make no folder `s3:`."""
+    monkeypatch.chdir(tmp_path)
+    Path("ids.txt").write_text("a\n")
+    assert run(app, command.split()) == 2
+    name = command.partition(" ")[0]
+    assert f"{name}: expected a path on a disk, found the URL {URL}; use a copy on a disk" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["ids.txt"]
+
+
+def test_what_writes_shows_no_secret_of_a_url() -> None:
+    """Neither a password nor a query."""
+    with pytest.raises(ConfigError, match=r"^writer: expected a path on a disk, found the URL https://host/web;"):
+        StoreWriter("https://me:SECRET@host/web?sig=SECRET", vocab_size=5)
 
 
 def test_errors_have_their_exit_codes(served: Path, range_server: RangeServer, capsys: pytest.CaptureFixture) -> None:

@@ -82,7 +82,7 @@ def test_inputs_that_name_nothing_or_too_much_are_refused(tmp_path: Path) -> Non
 )
 def test_urls_are_refused(options: Callable[[], object]) -> None:
     """A link is a matter of one disk."""
-    with pytest.raises(ConfigError, match=r"path: expected files and folders on a disk, found .*://"):
+    with pytest.raises(ConfigError, match=r"^(adopt|export): expected a path on a disk, found the URL .*://"):
         options()
 
 

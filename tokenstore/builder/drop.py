@@ -16,6 +16,7 @@ from tokenstore.store.find_manifest import read_manifest, versions
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.next_version import commit_version
 from tokenstore.store.reader import Store, open_store
+from tokenstore.store.remote.location import refuse_url
 from tokenstore.store.work import exclusive_work
 from tokenstore.store.writing import new_folder, own_folder, remove, remove_tree
 
@@ -82,6 +83,7 @@ def drop(path: str | Path, ids: Iterable[str], purge: bool = False) -> tuple[lis
         >>> results, unknown = drop("stores/web", ["https://example.org/a"])
         >>> results[0].version, results[0].affected_versions
     """
+    refuse_url(path, "drop")
     path = Path(path).resolve()
     wanted = {each.encode("utf-8", "surrogatepass") for each in ids}
     folders, found, results = _stores(path), set[bytes](), []

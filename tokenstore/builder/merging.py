@@ -15,6 +15,7 @@ from tokenstore.format.manifest_file import encode_manifest
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.merging import Merger, check_alike, merged_columns
 from tokenstore.store.reader import Store, open_store
+from tokenstore.store.remote.location import refuse_url
 from tokenstore.store.work import exclusive_work
 from tokenstore.store.writing import make_folders, new_folder, own_folder, remove_tree, write_atomically
 
@@ -48,6 +49,8 @@ def merge(
     Example:
         >>> merge(["stores/part-0", "stores/part-1"], "stores/web").num_documents
     """
+    for path in (*stores, output):
+        refuse_url(path, "merge")
     paths = [Path(store).resolve() for store in stores]
     if len(paths) < 2 or len({*paths}) != len(paths):
         raise ConfigError(

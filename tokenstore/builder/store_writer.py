@@ -26,6 +26,7 @@ from tokenstore.format.input_lines import InputRow, encode_row
 from tokenstore.paths import is_folder, is_there
 from tokenstore.store.document_files import Columns
 from tokenstore.store.length_index import write_length_index
+from tokenstore.store.remote.location import refuse_url
 from tokenstore.store.work import Work, exclusive_work
 from tokenstore.store.writer import FileWriter
 from tokenstore.store.writing import make_folders, new_folder, own_folder, remove_tree
@@ -108,6 +109,7 @@ class StoreWriter:
         check_names("StoreWriter", options, WriterOptions.__annotations__)
         if (tokenizer is None) == (vocab_size is None):
             raise ConfigError("writer: expected a tokenizer or a vocab_size, and not both")
+        refuse_url(path, "writer")
         output = Path(path).absolute()
         self.path = output.resolve() if output.is_symlink() else output.parent.resolve() / output.name
         self._options = BuildOptions(

@@ -5,20 +5,12 @@ from pathlib import Path
 from typing import Literal
 
 from tokenstore.errors import ConfigError
-from tokenstore.store.remote.location import is_url
+from tokenstore.store.remote.location import refuse_url
 
 From = Literal["auto", "megatron", "datatrove", "dolma", "nanogpt", "llmc"]
 CutName = Literal["index", "eos", "both", "file"]
 Place = Literal["end", "start", "none"]
 DtypeName = Literal["uint8", "uint16", "int32", "uint32", "int64", "uint64"]
-
-
-def _check_local(*places: str) -> None:
-    """ConfigError if one is a URL: a hard link is a matter of one disk."""
-    if urls := [place for place in places if is_url(place)]:
-        raise ConfigError(
-            f"path: expected files and folders on a disk, found {urls[0]}; download what is at a URL, and copy a finished store there"
-        )
 
 
 @dataclass(frozen=True)
@@ -59,7 +51,8 @@ class AdoptOptions:
     overwrite: bool = False
 
     def __post_init__(self) -> None:
-        _check_local(str(self.output), *map(str, self.inputs))
+        for path in (self.output, *self.inputs):
+            refuse_url(path, "adopt")
         object.__setattr__(self, "output", Path(self.output))
         object.__setattr__(self, "inputs", tuple(map(str, self.inputs)))
         wrong = []
@@ -109,6 +102,7 @@ class ExportOptions:
     allow_links: Path | None = None
 
     def __post_init__(self) -> None:
-        _check_local(str(self.output), str(self.store))
+        for path in (self.output, self.store):
+            refuse_url(path, "export")
         object.__setattr__(self, "store", Path(self.store))
         object.__setattr__(self, "output", Path(self.output))

@@ -31,14 +31,13 @@ def refuse_url_as_path(path: Path) -> None:
 
 
 def refuse_url(path: str | Path, what: str) -> None:
-    """Raise ConfigError if `path` is a URL, or was made from one. `what` is what cannot be done there, such as "append"."""
+    """Raise ConfigError if `path` is a URL, or was made from one. `what` works on disks only, for example "append"."""
     text = str(path)
     if is_url(text) or text.partition(":/")[0] in SCHEMES:
         scheme, _, rest = text.partition(":/")
         shown = f"{scheme}://{rest.lstrip('/').rpartition('@')[2].partition('?')[0]}"
         raise ConfigError(
-            f"{what}: expected a folder, found the URL {shown}; a store on object storage is not changed in place: {what} a"
-            " local copy, and upload it again"
+            f"{what}: expected a path on a disk, found the URL {shown}; use a copy on a disk, and upload the result"
         )
 
 
