@@ -70,6 +70,16 @@ def test_plan_trace_and_report(served: Path) -> None:
     assert "secret" not in Path("web.report.html").read_text()
 
 
+def test_amend(served: Path) -> None:
+    """The plan is read by URL, shown first; a source at another URL can be added. The cache is the one that is named."""
+    add = ("--from-step", 3, "--add", f"more={URL}", "--weight", "web=1", "--weight", "more=1", "--cache", "cache")
+    result = run_here("amend", "plan.yaml", *add, "-o", "plan2.yaml")
+    assert (result.returncode, result.stderr) == (0, f"source web: reading {URL}\n")
+    assert f"more: {{path: '{URL}'" in Path("plan2.yaml").read_text()
+    assert Path("cache").exists()
+    assert not Path("unused").exists()
+
+
 def test_verify_names_the_same_damage(served: Path, range_server: RangeServer, capsys: pytest.CaptureFixture) -> None:
     """P9: every damage has one place, locally and remotely."""
     assert "no damage found" in ok("verify", URL, "--cache", "cache")

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
+from tokenstore.commands.remote import loaded_plan
 from tokenstore.commands.screen import colour, heading, listed, parse_range, screen, table, write_json
 from tokenstore.errors import ConfigError
 from tokenstore.paths import is_there
@@ -35,6 +36,7 @@ def amend(
     output: Annotated[Path | None, Parameter(alias="-o")] = None,
     overwrite: Annotated[bool, Parameter(negative=())] = False,
     allow_links: Path | None = None,
+    cache: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
 ) -> int:
     """Change the later steps of a plan, and prove that the steps before are unchanged.
@@ -77,6 +79,8 @@ def amend(
         Replace the output if it exists.
     allow_links
         A folder that symbolic links inside the stores may lead to. Without it, links must stay inside their store.
+    cache
+        Folder for the index files of stores at URLs. Default: TOKENSTORE_CACHE, otherwise ~/.cache/tokenstore.
     as_json
         Print one JSON object with the amendment and the fields of the new plan.
     """
@@ -85,9 +89,8 @@ def amend(
     changes = _changes(weight, add, batch_size, ramp_steps, multiple_of, skip, num_steps)
     from tokenstore.planning.plan_file import write_yaml
     from tokenstore.views.plan_amendment import compare_amended
-    from tokenstore.views.plan_summary import load_plan
 
-    before, _ = load_plan(plan, allow_links)
+    before, _ = loaded_plan(plan, allow_links, cache, as_json)
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
