@@ -98,6 +98,18 @@ def test_google_and_azure(
         assert open_store(url, check="lazy")[7].tolist() == DOCUMENTS[7]
 
 
+def test_redirects_are_followed(range_server: RangeServer, served: Path) -> None:
+    """As on the Hugging Face Hub, where the resolve URL of a file leads to another host, for HEAD and ranges too."""
+    other = range_server.url.replace("127.0.0.1", "localhost")
+    for file in served.iterdir():
+        place = f"{other}/bucket/web/{file.name}"
+        range_server.fail("redirect", times=None, method="", key=f"resolve/{file.name}", location=place)
+    store = open_store(f"{range_server.url}/bucket/resolve")
+    assert store[7].tolist() == DOCUMENTS[7]
+    assert store.boundaries()[-1] == open_store(served).boundaries()[-1]
+    assert {record.status for record in range_server.log if "resolve" in record.key} == {302}
+
+
 def test_index_files_are_fetched_once(range_server: RangeServer, served: Path, cache: Path) -> None:
     """P7: a second start takes two requests per store; the cache is a part of the store."""
     options = {"sequence_length": 32, "global_batch_size": 4}
