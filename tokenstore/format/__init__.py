@@ -98,6 +98,7 @@ digest that it opened:
               digest, or no such manifest, is an error. A new version or a new length index is not.
     files     If any other file differs from its pin, the reader reads all of it once and compares its checksum. Identical
               bytes are accepted. Small files are compared by checksum whenever they are read.
+    objects   Of an object on object storage, size and ETag are recorded, and every answer is compared with them.
     when      Files that stay mapped are compared again at the next read, but at most every 0.2 seconds.
 Not promised: a write into a file in place, or a truncation, is an error from the next comparison on; data read before may
 contain the new bytes, or zeros after the truncation. A write that preserves size and modification time is not detected at all.
