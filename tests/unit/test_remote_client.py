@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import signal
 import sys
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from tests.support.servers.range_server import RangeServer
 from tokenstore.errors import CorruptionError, FormatError, RemoteError, TokenStoreError
+from tokenstore.store.remote import client as remote_client
 from tokenstore.store.remote.client import Client, ObjectInfo
 from tokenstore.store.remote.failures import failure_of
 from tokenstore.store.remote.location import Location, is_url
@@ -115,6 +117,8 @@ def test_refused_credentials_are_an_error_at_once(server: RangeServer, kind: Any
 
 
 def test_renewed_credentials_are_used(server: RangeServer) -> None:
+    """Also if they are refused in an attempt after the first."""
+    server.fail("slow_down")
     server.fail("expired")
     assert client_of(server).get("x.bin", 0, 2).data.tolist() == [0, 1]
 
@@ -193,6 +197,22 @@ def test_a_client_works_in_a_forked_child_and_in_its_child(server: RangeServer) 
 
     assert child(1) == 0
     assert client.get("x.bin", 3, 4).data.tolist() == [3]
+
+
+def test_a_child_that_is_forked_while_a_thread_retries_can_retry(server: RangeServer) -> None:
+    """A thread that begins to wait holds a lock for a moment; in a child, nobody would release it."""
+    server.fail("slow_down")
+    client = client_of(server, 20)
+    with remote_client._stopping._cond:  # type: ignore[attr-defined]  # as such a thread does
+        child = os.fork()
+        if not child:
+            signal.alarm(30)  # ends a child that waits for ever
+            code = 2
+            try:
+                code = 0 if client.get("x.bin", 7, 9).data.tolist() == [7, 8] and client.counters.retries == 1 else 1
+            finally:
+                os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 
 from tokenstore.errors import CorruptionError, RemoteError, TokenStoreError, counted
-from tokenstore.store.files import renew_after_fork
+from tokenstore.store.files import after_fork_in_child, renew_after_fork
 from tokenstore.store.remote.failures import DENIED, GONE, PASSING, REPLACED, Failure, failure_of
 from tokenstore.store.remote.location import Location
 from tokenstore.store.remote.obstore_loading import load_obstore
@@ -34,6 +34,14 @@ _stopping = threading.Event()
 def stop_retrying() -> None:
     """Let requests that fail from now on end without another attempt, because the process ends."""
     _stopping.set()
+
+
+def _renew_stopping() -> None:
+    global _stopping
+    _stopping = threading.Event()  # a thread of the parent may have held its lock
+
+
+after_fork_in_child(_renew_stopping)
 
 
 class MissingObject(CorruptionError):
@@ -264,7 +272,7 @@ class Client:
         is_wanted: Wanted = lambda: True,
     ) -> _T:
         """The result of `attempt`, called again while that may help and the deadline allows."""
-        began, pause, count = monotonic(), _FIRST_PAUSE, 0
+        began, pause, count, denied = monotonic(), _FIRST_PAUSE, 0, 0
         while True:
             with self._lock:
                 self.counters.requests += 1
@@ -280,29 +288,30 @@ class Client:
                 Exception
             ) as error:  # obstore raises its own errors, built-in ones, and errors of credential providers
                 failure = failure_of(error)
-            self._refuse_if_final(f"{verb} {place}", failure, count, pinned)
+            denied += failure.kind == DENIED
+            self._refuse_if_final(f"{verb} {place}", failure, denied, pinned)
             jitter = monotonic_ns() // 1000 % 1000 / 1000
             left = began + self.deadline * (1 - _WHOLE) - monotonic()
             wait = min(pause * (0.5 + jitter / 2), left)
             if left <= 0 or _stopping.wait(wait) or not is_wanted():
-                self._refuse(f"{verb} {place}", failure, count, monotonic() - began)
+                tried = f" in {monotonic() - began:.3g} s and {counted(count, 'attempt')}"
+                self._refuse(f"{verb} {place}", failure, tried)
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _refuse_if_final(self, what: str, failure: Failure, count: int, pinned: ObjectInfo | None) -> None:
-        """Raise the error of a failure that another attempt would not change."""
+    def _refuse_if_final(self, what: str, failure: Failure, denied: int, pinned: ObjectInfo | None) -> None:
+        """Raise the error of a failure that another attempt would not change. `denied`: how often access was denied."""
         place = what.partition(" ")[2]
         if failure.kind == GONE:
             raise MissingObject(f"object storage: expected an object, found {failure.text} ({place}); {failure.advice}")
         if failure.kind == REPLACED:
             self._refuse_replaced(place, None if pinned is None else pinned.etag, failure.text)
-        if failure.kind == DENIED and count == 1:
+        if failure.kind == DENIED and denied == 1:
             with self._lock:  # once more with credentials that are read again: they may have been renewed
                 self._store = None
         elif failure.kind != PASSING:
-            self._refuse(what, failure, count, None)
+            self._refuse(what, failure)
 
-    def _refuse(self, what: str, failure: Failure, count: int, seconds: float | None) -> NoReturn:
-        tried = "" if seconds is None else f" in {seconds:.3g} s and {counted(count, 'attempt')}"
+    def _refuse(self, what: str, failure: Failure, tried: str = "") -> NoReturn:
         raise RemoteError(f"object storage: cannot {what}: {failure.text}{tried}; {failure.advice}")
 
     def _check_pinned(self, place: str, info: ObjectInfo, pinned: ObjectInfo | None) -> None:
