@@ -168,6 +168,27 @@ def test_an_unwritable_folder_is_an_error_that_names_it(
     assert make(output).num_documents == 4
 
 
+def test_a_work_folder_on_a_read_only_disk_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """P8: the whole path, although the folder and its mark were there before."""
+    real, make, output = os.open, build_of(folder), tmp_path / "store"
+    work = Path(f"{output}.tokenstore")
+    work.mkdir()
+    (work / "tokenstore-work.json").touch()
+
+    def refuse(path: object, flags: int, *arguments: int, **options: object) -> int:
+        if flags & os.O_RDWR:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return real(path, flags, *arguments, **options)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", refuse)
+        with pytest.raises(BuildError, match=f"disk: Read-only file system: {work}/tokenstore-work.json"):
+            make(output)
+    assert make(output).num_documents == 4
+
+
 # ---- inputs that vanish
 
 

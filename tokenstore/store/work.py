@@ -24,7 +24,7 @@ from pathlib import Path
 
 from tokenstore.errors import ConfigError, StoreBusyError, TokenStoreError
 from tokenstore.store import lock_file
-from tokenstore.store.writing import create_descriptor, opened_folder
+from tokenstore.store.writing import create_descriptor, named, opened_folder
 
 WORK_SUFFIX = ".tokenstore"
 MARK_NAME = "tokenstore-work.json"
@@ -188,7 +188,7 @@ def _open_mark(work: Work) -> int:
             raise _not_ours(work.folder, "a link or a file") from None
         raise
     try:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError), named(work.folder / MARK_NAME):
             # Checked before opening: opening a device can have effects
             if not _is_plain_file(os.stat(MARK_NAME, dir_fd=folder, follow_symlinks=False)):
                 raise _not_ours(work.folder, f"a folder with another {MARK_NAME}")

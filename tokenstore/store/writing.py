@@ -44,13 +44,13 @@ def create(path: Path, mode: Literal["xb", "x+b"] = "xb", buffering: int = -1) -
 
 def create_descriptor(path: Path) -> int:
     """Like `create`, but returns the descriptor."""
-    with _named(path), opened_folder(path.parent) as folder:
+    with named(path), opened_folder(path.parent) as folder:
         return os.open(path.name, _NEW_FILE, 0o666, dir_fd=folder)  # the umask removes permissions
 
 
 @contextlib.contextmanager
-def _named(path: Path) -> Iterator[None]:
-    """Make errors name the whole path."""
+def named(path: Path) -> Iterator[None]:
+    """Make errors name the whole path, also those of calls that know only a part of it."""
     try:
         yield
     except OSError as error:
@@ -233,7 +233,7 @@ def remove_tree(path: Path) -> None:
             raise
         remove(path)
         return
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(FileNotFoundError), named(path):
         shutil.rmtree(path)
 
 
@@ -277,7 +277,7 @@ def move_files(source: Path, target: Path, names: Sequence[str]) -> None:
     """Move files, already synced, to another folder on the same disk; durable at the end. Neither folder may be a link."""
     with opened_folder(source) as here, opened_folder(target) as there:
         for name in names:
-            with _named(target / name):
+            with named(target / name):
                 os.replace(name, name, src_dir_fd=here, dst_dir_fd=there)
         os.fsync(there)
 
