@@ -35,8 +35,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 NO_FILES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "pipe": (os.mkfifo, "is neither a file nor a folder"),
-    "device": (lambda path: path.symlink_to("/dev/zero"), "is neither a file nor a folder"),
+    "pipe": (os.mkfifo, "is a pipe or a device; copy its content to a file, or pipe it in"),
+    "device": (
+        lambda path: path.symlink_to("/dev/zero"),
+        "is a pipe or a device; copy its content to a file, or pipe it in",
+    ),
     "link to nothing": (lambda path: path.symlink_to("gone.jsonl"), "is a link to nothing"),
     "link to itself": (lambda path: path.symlink_to(path.name), "is a link to nothing"),
 }

@@ -113,7 +113,7 @@ def test_text_endings_are_read_like_txt(tree: Callable[..., Path]) -> None:
         ("only_others", "holds no files with a known ending"),
         ("only_others/a.pdf", r"a\.pdf has no known ending"),
         ("only_others/*", r"a\.pdf has no known ending"),
-        ("pipe", "is neither a file nor a folder"),
+        ("pipe", "is a pipe or a device; copy its content to a file, or pipe it in"),
     ],
 )
 def test_an_argument_without_inputs_is_refused_by_name(tree: Callable[..., Path], argument: str, message: str) -> None:

@@ -133,10 +133,11 @@ def build(
 ) -> int:
     """Build a token store from texts, tables or conversations.
 
-    Inputs are .txt files (a document each), .jsonl, .csv and .tsv files (a document per line or row), all of them also as
-    .gz or .zst; .parquet and .arrow files, also folders written by Hugging Face save_to_disk; folders, for all such files
-    below them; and glob patterns. All of these can be URLs of object storage. Documents are stored in the order of the arguments. Within a folder or pattern, files are
-    sorted by path.
+    Inputs are .txt files (a document each), .jsonl, .json, .csv and .tsv files (a document per line, item or row) and .tar
+    archives of texts, all of them also as .gz, .zst, .bz2 or .xz; .parquet and .arrow files, also folders written by Hugging Face
+    save_to_disk; folders, for all such files below them; and glob patterns. All of these can be URLs of object storage. Documents
+    are stored in the order of the arguments. Within a folder or pattern, files are sorted by path.
+
     A store fixes neither the sequence length nor the order of training: the plan does.
 
     A build may be killed at any time. It leaves no store, and the same command resumes it. If the store is already complete,

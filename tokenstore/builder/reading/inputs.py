@@ -214,7 +214,7 @@ def _fault(path: Path, formats: dict[str, str], known: str) -> str:
     if is_file(path):
         return "" if format_of(path, formats) else f"input: {path} has no known ending ({known}){_HINT}"
     if is_there(path):
-        return f"input: {path} is neither a file nor a folder; copy its content to a file"
+        return f"input: {path} is a pipe or a device; copy its content to a file, or pipe it in and name the input -"
     if path.is_symlink():
         return f"input: {path} is a link to nothing; fix or remove it"
     return f"input: {path} is missing, though its data set lists it; fetch the folder again"
