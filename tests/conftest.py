@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,6 +19,9 @@ from tests.support.servers.range_server import RangeServer
 from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.store.length_index import add_length_index
 from tokenstore.store.writer import FileWriter
+
+if TYPE_CHECKING:
+    from tests.support.twins.packed_plans import Stores
 
 for name, examples in ("quick", 15), ("thorough", 150):  # CI also runs: pytest --hypothesis-profile=thorough
     settings.register_profile(
@@ -98,6 +102,14 @@ def make_store(tmp_path: Path) -> Callable[..., Path]:
         return write_store(tmp_path / name, documents, **options)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> "Stores":
+    """The stores that random plans are drawn from. No test changes them."""
+    from tests.support.twins.packed_plans import make_stores  # imports this module
+
+    return make_stores(tmp_path_factory.mktemp("stores"))
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.twins.packed_plans import Stores, Twin, cases, make_stores, plan_of, quietly
+from tests.support.twins.packed_plans import Stores, Twin, cases, plan_of, quietly
 from tokenstore import Plan, PlanConfig, TokenLoader
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return make_stores(tmp_path_factory.mktemp("stores"))
 
 
 @st.composite

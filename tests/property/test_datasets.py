@@ -10,15 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import _utils
 
-from tests.support.twins.packed_plans import Stores, cases, make_stores, plan_of
+from tests.support.twins.packed_plans import Stores, cases, plan_of
 from tokenstore import DataRank, Plan, SequenceDataset, TokenDataset, TokenLoader
 
 ALL = ("best_fit", "concat", "none")
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return make_stores(tmp_path_factory.mktemp("stores"))
 
 
 @contextmanager

@@ -9,16 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.twins.packed_plans import HORIZON, SIZES, Stores, Twin, cases, limited, make_stores, plan_of
+from tests.support.twins.packed_plans import HORIZON, SIZES, Stores, Twin, cases, limited, plan_of
 from tokenstore import Plan
 from tokenstore.errors import ConfigError
 
 PACKINGS = ("best_fit", "none", "concat")
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return make_stores(tmp_path_factory.mktemp("stores"))
 
 
 def scan(plan: Plan, twin: Twin) -> dict[tuple[str, int], list[tuple]]:

@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.twins.packed_plans import SIZES, Stores, Twin, cases, limited, make_stores, plan_of, quietly
+from tests.support.twins.packed_plans import SIZES, Stores, Twin, cases, limited, plan_of, quietly
 from tokenstore import TokenLoader
 from tokenstore.errors import ConfigError
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return make_stores(tmp_path_factory.mktemp("stores"))
 
 
 def split(data: st.DataObject, *sizes: int) -> tuple[int, int]:

@@ -13,14 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents
-from tests.support.twins.packed_plans import Stores, Twin, cases, limited, make_stores, plan_of
+from tests.support.twins.packed_plans import Stores, Twin, cases, limited, plan_of
 from tokenstore import Plan, PlanConfig, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return make_stores(tmp_path_factory.mktemp("stores"))
 
 
 def tokens_of(twin: Twin, sequences: list[tuple[str, int]]) -> Counter:

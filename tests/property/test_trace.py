@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.conftest import EOS
 from tests.support.stores.grown import documents_of, write
 from tests.support.stores.masked import random_masked, write_masked
-from tests.support.twins.packed_plans import PAD, Stores, cases, limited, make_stores, plan_of, quietly
+from tests.support.twins.packed_plans import PAD, Stores, cases, limited, plan_of, quietly
 from tokenstore import Plan, PlanConfig, TokenLoader
 from tokenstore.errors import ConfigError
 from tokenstore.views.decoding import Decoder
@@ -20,11 +20,6 @@ from tokenstore.views.trace import TracedRow, appearances, document_named, trace
 PACKINGS = ("best_fit", "none", "concat")
 SPLITS = ((1, None), (1, 4), (2, 3), (3, 4), (4, 1))  # (world size, microbatch size), of batches of 12, 24 or 48
 NO_TEXT = Decoder(None, "not wanted")
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return make_stores(tmp_path_factory.mktemp("stores"))
 
 
 def ids_of(row: TracedRow, length: int, pad_id: int = PAD) -> list[int]:

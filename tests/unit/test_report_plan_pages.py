@@ -20,7 +20,7 @@ from tests.support.report_pages import (
     make_plan,
 )
 from tests.support.stores.grown import Kind, documents_of, grow, write
-from tests.support.twins.packed_plans import Stores, cases, limited, make_stores, plan_of, quietly
+from tests.support.twins.packed_plans import Stores, cases, limited, plan_of, quietly
 from tokenstore import Plan, PlanConfig, open_store
 from tokenstore.errors import ConfigError
 from tokenstore.planning.plan_file import read_yaml
@@ -37,11 +37,6 @@ PACKINGS = ("best_fit", "none", "concat")
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return hostile_store(tmp_path_factory.mktemp("hostile"))
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return make_stores(tmp_path_factory.mktemp("stores"))
 
 
 @pytest.fixture

@@ -10,16 +10,11 @@ from hypothesis import strategies as st
 
 from tests.conftest import random_documents, write_store
 from tests.support.processes.command_lines import ok, run_here
-from tests.support.twins.packed_plans import Stores, cases, limited, make_stores, plan_of
+from tests.support.twins.packed_plans import Stores, cases, limited, plan_of
 from tokenstore import Plan, PlanConfig, SequenceDataset, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
 
 FIELDS = ("input_ids", "targets", "sequence_ids", "loss_weights", "source_tokens")
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return make_stores(tmp_path_factory.mktemp("stores"))
 
 
 @pytest.fixture(scope="module")

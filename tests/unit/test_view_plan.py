@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents, write_store
-from tests.support.twins.packed_plans import Stores, cases, limited, make_stores, plan_of
+from tests.support.twins.packed_plans import Stores, cases, limited, plan_of
 from tokenstore import Plan
 from tokenstore.errors import ConfigError
 from tokenstore.format.differences import differences
@@ -22,11 +22,6 @@ from tokenstore.views.plan_ranks import ranks_of_plan
 from tokenstore.views.plan_summary import epoch_starts, load_plan, summarize_plan
 
 PACKINGS = ("best_fit", "none", "concat")
-
-
-@pytest.fixture(scope="module")
-def stores(tmp_path_factory: pytest.TempPathFactory) -> Stores:
-    return make_stores(tmp_path_factory.mktemp("stores"))
 
 
 @pytest.fixture(scope="module")
