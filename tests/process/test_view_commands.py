@@ -206,10 +206,10 @@ class TestDiff:
         assert ok("plan", plan, "--diff", plan).startswith("the plans are equal, including their ends; fingerprint ")
         other = plan.with_name("other.yaml")
         other.write_text(plan.read_text() + "balance: attention\n")
-        steps, dealing, _, row = ok("plan", plan, "--diff", other).splitlines()
+        steps, dealing, *table = ok("plan", plan, "--diff", other).splitlines()
         assert steps.startswith("all steps have the same content, including their ends; fingerprint ")
         assert dealing == "the rows of a step are dealt to ranks differently"
-        assert row.split() == ["balance", "none", "attention", "1,", "linear", "0"]
+        assert {"balance", "none", "attention"} <= set(" ".join(table).split())  # also if long names are folded
 
 
 class TestMistakes:

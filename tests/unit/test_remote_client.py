@@ -3,6 +3,7 @@
 import os
 import pickle
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -213,6 +214,32 @@ def test_a_child_that_is_forked_while_a_thread_retries_can_retry(server: RangeSe
             finally:
                 os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+_FREES = """
+import gc, os, sys
+from tokenstore.store.remote.client import Client
+from tokenstore.store.remote.location import Location
+
+class Probe:
+    def __del__(self):
+        print("freed in", "the child" if os.getpid() != parent else "the parent", flush=True)
+
+parent = os.getpid()
+client = Client(Location.of("s3://bucket/store"))
+client._store = Probe()
+if child := os.fork():
+    assert os.waitpid(child, 0)[1] == 0
+else:
+    del client
+    gc.collect()
+"""
+
+
+def test_a_child_never_frees_what_obstore_made_in_its_parent() -> None:
+    """Freeing waits for locks of threads that do not exist in the child: about one fork in a hundred waited for ever."""
+    ended = subprocess.run([sys.executable, "-c", _FREES], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (0, "freed in the parent\n"), ended.stderr
 
 
 def test_a_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

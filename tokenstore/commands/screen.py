@@ -119,11 +119,13 @@ def cell_width(cell: str | Text) -> int:
 
 
 def facts(console: Console, rows: Iterable[tuple[str, str | Text]]) -> None:
-    """Print `name value` lines. A long value wraps."""
+    """Print `name value` lines. A long value wraps; names wrap if they would take more than half of the width."""
+    lines = list(rows)
+    fit = all(2 * cell_width(name) <= console.width for name, _ in lines)
     made = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    made.add_column(style="bold", no_wrap=True)
+    made.add_column(style="bold", no_wrap=fit, overflow="fold", max_width=None if fit else console.width // 2)
     made.add_column(overflow="fold")
-    for name, value in rows:
+    for name, value in lines:
         made.add_row(name, value)
     console.print(made)
 

@@ -17,7 +17,7 @@ from tokenstore.errors import CorruptionError, RemoteError, TokenStoreError, cou
 from tokenstore.store.files import after_fork_in_child, renew_after_fork
 from tokenstore.store.remote.failures import DENIED, GONE, PASSING, REPLACED, Failure, failure_of
 from tokenstore.store.remote.location import Location
-from tokenstore.store.remote.obstore_loading import load_obstore
+from tokenstore.store.remote.obstore_loading import leak, load_obstore
 
 DEADLINE = 120.0  # seconds
 # Shares of the deadline: after which a stopped answer is given up, and that one request may take. Another attempt begins only
@@ -91,15 +91,17 @@ class Client:
         counters: what was done in this process.
     """
 
+    _store: Any
+
     def __init__(self, location: Location, deadline: float = DEADLINE):
         self.location, self.deadline = location, deadline
         self.counters = Counters()
-        self._renew()
+        self._lock, self._store = threading.Lock(), None
         renew_after_fork(self, Client._renew)
 
     def _renew(self) -> None:
-        self._lock = threading.Lock()
-        self._store: Any = None
+        leak(self._store)
+        self._lock, self._store = threading.Lock(), None
 
     def __reduce__(self) -> tuple[type["Client"], tuple[Location, float]]:
         return Client, (self.location, self.deadline)

@@ -1,10 +1,12 @@
 """The obstore library, in a copy that works in this process.
 
 obstore runs its requests on threads of its own. They do not exist in a forked child, where every request would wait for
-ever, and the library cannot start them again. So a child that uses obstore loads a private copy of the compiled module.
+ever, and the library cannot start them again. So a child that uses obstore loads a private copy of the compiled module. It must
+not even free the objects of the parent: that takes locks that one of those threads may have held at the fork.
 """
 
 import contextlib
+import ctypes
 import importlib
 import importlib.machinery
 import importlib.util
@@ -42,6 +44,11 @@ def load_obstore() -> Any:
                 " run: pip install 'tokenstore[remote]'"
             ) from error
         return package
+
+
+def leak(store: Any) -> None:
+    """Let an obstore object of the parent process exist until this process has ended, its last cleaning up included."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))
 
 
 def _load_copy() -> None:
