@@ -8,7 +8,7 @@ import json
 
 import numpy as np
 
-from tokenstore.jit import inline_kernel
+from tokenstore.jit import Integer, inline_kernel
 
 _MUL1 = np.uint64(0xBF58476D1CE4E5B9)
 _MUL2 = np.uint64(0x94D049BB133111EB)
@@ -33,7 +33,7 @@ def mix(x: np.uint64) -> np.uint64:
 
 
 @inline_kernel
-def counted_key(base: np.uint64, counter: int) -> np.uint64:
+def counted_key(base: np.uint64, counter: Integer) -> np.uint64:
     """Counted key number `counter` (>= 0) of the base key `base`."""
     return mix(base + (np.uint64(counter) + np.uint64(1)) * _GOLDEN)
 

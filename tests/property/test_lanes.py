@@ -1,0 +1,98 @@
+"""Lanes (ORD-20): a bijection with an inverse, equal to the twin, that spreads a step over blocks and lanes."""
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tests.support.calls import unpermute
+from tests.support.twins import lanes as lanes_twin
+from tests.support.twins import order as order_twin
+from tokenstore.order.keys import base_key
+from tokenstore.order.lanes import MOST_LANES, Lanes, lane_numbers, lane_windows, owner_lanes
+
+EPOCHS = st.integers(0, 2**40)
+SMALL = st.integers(1, 400)
+EDGES = [  # N, s, W
+    (1, 1, 1),
+    (1, 9, 9),
+    (10, 3, 2),
+    (10, 10, 3),
+    (10, 11, 3),  # one block
+    (97, 8, 200),  # a prime number of windows; more lanes than windows
+    (97, 97, 1),
+    (97, 1, 97),
+    (96, 8, 5),  # the last block is as long as the others
+    (96, 95, 2),  # the last block has one window
+    (65_537, 1, 64),  # two kinds of permutation
+    (65_600, 65_536, 2),
+]
+
+
+def keys(seed: int, name: str) -> tuple[np.uint64, np.uint64]:
+    return base_key(seed, "block", name), base_key(seed, "place", name)
+
+
+def check(n: int, s: int, w: int, seed: int, epoch: int) -> None:
+    lanes, bases = Lanes.of(n, s, w), keys(seed, "web")
+    found = lane_windows(lanes, np.arange(n), epoch, *bases)
+    assert sorted(found.tolist()) == list(range(n))
+    assert lane_numbers(lanes, found, epoch, *bases).tolist() == list(range(n))
+    if n <= 2000:
+        assert found.tolist() == lanes_twin.windows(seed, "web", n, s, w, epoch)
+
+
+@pytest.mark.parametrize(("n", "s", "w"), EDGES)
+def test_edges_are_bijections_and_have_inverses(n: int, s: int, w: int) -> None:
+    """ORD-20: every window of an epoch is at one number, in the smallest and the oddest shapes too."""
+    check(n, s, w, 3, 0)
+
+
+@given(SMALL, SMALL, SMALL, st.integers(), EPOCHS)
+def test_equal_the_twin_in_any_shape(n: int, s: int, w: int, seed: int, epoch: int) -> None:
+    """ORD-20: the kernels equal a list that is cut into stretches."""
+    check(n, s, w, seed, epoch)
+
+
+@given(st.integers(1, 2**48), st.integers(1, 2**48) | st.integers(1, 5000), st.integers(1, MOST_LANES), st.data())
+@example(2**40 + 9, 1024, 4096, None)
+@example(2**48, 2**48, MOST_LANES, None)
+@example(2**48, 1, MOST_LANES, None)
+def test_large_epochs_equal_the_formulas(n: int, s: int, w: int, data: st.DataObject | None) -> None:
+    """ORD-20: no number overflows or becomes a float at any size that a plan allows."""
+    lanes, bases = Lanes.of(n, s, w), keys(5, "web")
+    some = [0, n // 3, n - 1] + ([data.draw(st.integers(0, n - 1))] if data else [])
+    found = lane_windows(lanes, np.array(some), 7, *bases)
+    assert lane_numbers(lanes, found, 7, *bases).tolist() == some
+    key = order_twin.counted_key(int(bases[0]), 7)
+    (short,) = unpermute([lanes.num_blocks - 1], lanes.num_blocks, key)
+    assert order_twin.permute(short, lanes.num_blocks, key) == lanes.num_blocks - 1
+    assert found.tolist() == [lanes_twin.window(5, "web", n, s, w, 7, i, short) for i in some]
+
+
+@given(SMALL, SMALL, SMALL)
+def test_lanes_are_a_permutation_of_a_turn(n: int, s: int, w: int) -> None:
+    """ORD-20: W successive numbers have W different lanes, as in the twin, and are spread over ranges of lanes."""
+    lanes = Lanes.of(n, s, w)
+    found = owner_lanes(lanes, np.arange(n)).tolist()
+    assert found == [lanes_twin.owner(i, n, s, w) for i in range(n)]
+    assert sorted(found[: lanes.count]) == list(range(lanes.count))
+
+
+@given(st.integers(8, 4096), st.integers(2, 8))
+def test_few_numbers_fall_evenly_on_node_groups(w: int, groups: int) -> None:
+    """ORD-20: of any few successive numbers, each group of lanes owns its share, within 4."""
+    owners = owner_lanes(Lanes.of(1 << 20, 1, w), np.arange(3 * w)) * groups // w
+    for size in (groups, 4 * groups):
+        for first in (0, w // 3, w - 1):
+            counts = np.bincount(owners[first : first + size], minlength=groups)
+            assert abs(counts - size / groups).max() <= 4
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**7), st.integers(1, 10**6))
+def test_settings_with_one_order_are_equal(n: int, s: int, w: int) -> None:
+    """ORD-20: a block has at most all windows, and there are at most as many lanes as blocks."""
+    lanes = Lanes.of(n, s, w)
+    assert lanes == Lanes.of(n, lanes.block, lanes.count)
+    assert lanes.block <= n
+    assert lanes.count <= lanes.num_blocks
