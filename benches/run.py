@@ -30,6 +30,7 @@ BENCHES = (
     "scale",
     "build",
     "cluster",
+    "inputs",
     "adopt",
     "remote",
 )
