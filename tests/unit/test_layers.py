@@ -50,7 +50,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
         "commands/entry.py",  # to exit while modules are still being imported
     },
     "mmap": {"store/writing.py", "store/maps.py", "batches/sigbus.py"},  # sigbus.py only reads the page size
-    "ctypes": {"store/maps.py"},
+    "ctypes": {"store/maps.py", "store/remote/obstore_loading.py"},
     "obstore": {"store/remote/obstore_loading.py"},
     "fcntl": {"store/work.py", "store/remote/mirror_file.py", "store/remote/mirrors.py"},
     "resource": {"store/files.py"},
