@@ -17,10 +17,10 @@ from statistics import median
 
 from benches.scenes import Row, ratio, rounds
 from tokenstore.builder import BuildOptions, build_store
+from tokenstore.examples.sources import standard_library_files
 from tokenstore.store.files import set_environment
 from tokenstore.store.writing import remove_tree
 from tokenstore.tokenizer import load_tokenizer
-from tools.demo.sources import standard_library_files
 
 _MESSAGE = 1000  # characters
 _TIMES = 4  # repetitions of the texts in a large input

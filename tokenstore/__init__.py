@@ -24,6 +24,7 @@ Layers. Each imports only lower ones; `tests/unit/test_layers.py` checks that.
     trainers/     6  adapters for trainers; each imports the library it adapts
     views/        5  descriptions of a store, a plan and a step, as data for reports and commands
     report/       6  the views as one HTML file
+    examples/     6  training scripts to copy, and `tokenstore demo`; programs that use the package
     commands/     7  the command line
 
 The names below are imported on first use, so `import tokenstore` imports neither torch nor the builder's libraries.

@@ -1,1 +1,1 @@
-"""Commands in a clone: `python -m tools.build_store`, `tools.verify_store`, `tools.demo`. Not part of the wheel."""
+"""Commands in a clone: `python -m tools.build_store`, `tools.verify_store`. Not part of the wheel."""

@@ -21,8 +21,8 @@ from torch.nn import functional
 
 from tests.support.processes.command_lines import ROOT
 from tokenstore import Plan, PlanConfig
-from tools.examples import data, train_gpt, train_sft
-from tools.examples.evaluate import load_model
+from tokenstore.examples import data, train_gpt, train_sft
+from tokenstore.examples.evaluate import load_model
 
 STEPS, KILL_AFTER = 24, 13
 TOLERANCE = 1e-5  # difference between losses whose floats were added in another order
@@ -36,7 +36,7 @@ Lines = dict[int, dict]  # by step; of a repeated step, the last line
 def command(name: str, folder: Path, ranks: int, *options: object, restarts: int = 0) -> list[str]:
     """The command of an example, in one process or started by torchrun in several."""
     launcher = [*TORCHRUN, f"--nproc-per-node={ranks}", f"--max-restarts={restarts}"] if ranks > 1 else []
-    return list(map(str, [sys.executable, *launcher, "-m", f"tools.examples.{name}", folder, *options]))
+    return list(map(str, [sys.executable, *launcher, "-m", f"tokenstore.examples.{name}", folder, *options]))
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 
 from tests.process.test_examples import STEPS, TOLERANCE, built, folder, lines_of, run, run_killed  # noqa: F401
 from tokenstore import Plan
-from tools.examples.online_mixture import DECIDE_EVERY
+from tokenstore.examples.online_mixture import DECIDE_EVERY
 
 
 def split(text: str) -> tuple[dict[int, dict], dict[int, dict]]:

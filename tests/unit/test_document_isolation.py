@@ -10,7 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.conftest import random_documents
 from tokenstore import Plan, TokenLoader
-from tools.examples.model import GPT, Attend, by_flex, by_mask, by_pieces
+from tokenstore.examples.model import GPT, Attend, by_flex, by_mask, by_pieces
 
 LENGTH, BATCH, VOCABULARY = 32, 4, 64
 TOLERANCE = 1e-5

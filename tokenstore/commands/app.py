@@ -15,8 +15,10 @@ from tokenstore.commands.adopt import adopt
 from tokenstore.commands.amend import amend
 from tokenstore.commands.append import append
 from tokenstore.commands.build import STANDARD_INPUT_PATH, build
+from tokenstore.commands.demo import demo
 from tokenstore.commands.drop import drop
 from tokenstore.commands.entry import INTERRUPTED
+from tokenstore.commands.examples import examples
 from tokenstore.commands.export import export
 from tokenstore.commands.index import index
 from tokenstore.commands.inspect import inspect
@@ -49,6 +51,8 @@ COMMANDS: tuple[Callable[..., int], ...] = (
     amend,
     trace,
     report,
+    demo,
+    examples,
 )
 GUIDES = {  # by command: its page in docs/
     "build": "guides/building.md",
@@ -64,6 +68,8 @@ GUIDES = {  # by command: its page in docs/
     "amend": "guides/changing-a-run.md",
     "trace": "guides/tracing.md",
     "report": "guides/plans.md#checking-a-plan",
+    "demo": "first-steps.md",
+    "examples": "guides/training.md#complete-examples",
 }
 
 

@@ -61,7 +61,7 @@ def _row(trainer: Trainer, environments: Path | None, checkouts: dict[str, Path]
         return [trainer.title, "", *["not run: not installed"] * len(SCENARIOS)]
     data = work / "data"
     if not data.exists():
-        subprocess.run([sys.executable, "-m", "tools.examples.data", data, "--steps", "6"], check=True)
+        subprocess.run([sys.executable, "-m", "tokenstore.examples.data", data, "--steps", "6"], check=True)
     cells, start = [], time.perf_counter()
     own = {name: checkouts[name] for name in trainer.needs}
     for scenario, cell in Runner(trainer, python, Data(data), work / trainer.folder, own).cells():

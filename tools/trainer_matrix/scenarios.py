@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tokenstore import Plan
-from tools.examples.trainers.journal import IGNORED, checksum
+from tokenstore.examples.trainers.journal import IGNORED, checksum
 from tools.trainer_matrix.trainers import SCENARIOS, Trainer
 
 MICROBATCH, STEPS = 2, 6
@@ -39,7 +39,7 @@ class Data:
     """The plans of all runs.
 
     Attributes:
-        folder: what tools.examples.data made.
+        folder: what tokenstore.examples.data made.
         plan: 6 steps of 8 sequences.
         eval_plan: every document of the validation store once.
     """
@@ -140,7 +140,7 @@ class Runner:
         options = ["--microbatch", self._microbatch(ranks), "--workers", workers]
         options += [] if self.trainer.launcher else ["--ranks", ranks]
         options += ["--inside"] if self.trainer.inside and name.startswith("inside") else []
-        module = f"tools.examples.trainers.{self.trainer.example}"
+        module = f"tokenstore.examples.trainers.{self.trainer.example}"
         command = [self.python, *launcher, "-m", module, self.data.folder, self.work / "runs" / name, *options]
         log = self.work / f"{name}.log"
         with log.open("w") as file:

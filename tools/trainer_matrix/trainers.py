@@ -11,7 +11,7 @@ class Trainer:
 
     Attributes:
         title: its name in the matrix.
-        example: its module in tools.examples.trainers.
+        example: its module in tokenstore.examples.trainers.
         package: the distribution whose version is shown.
         environment: the environment of .ci/trainers that has it; "base" is the one that also runs the default tests.
         loss: what the trainer reports as the loss of a step: the mean over all "targets"; over "microbatches" of rank 0, each
