@@ -22,6 +22,7 @@ from tests.support.processes.command_lines import ok
 from tokenstore.commands.app import app
 from tokenstore.planning.checks import Take
 from tokenstore.planning.config import BatchRamp, DocumentRange, PlanConfig, SourceConfig, StageConfig
+from tokenstore.planning.locality import LocalityConfig
 from tokenstore.planning.row_fields import BalanceConfig
 from tokenstore.torch_data.formats import FORMATS
 
@@ -74,6 +75,7 @@ def plan_fields(_: str = "") -> str:
         ("Lengths of documents", DocumentRange),
         ("A batch ramp", BatchRamp),
         ("The cost of a row", BalanceConfig),
+        ("A locality", LocalityConfig),
     )
     return "\n\n".join(f"## {title}\n\n{_table_of(config)}" for title, config in sections)
 
@@ -98,7 +100,7 @@ def _type(annotation: Any) -> str:
     if get_origin(annotation) in (Union, UnionType):
         return " or ".join(_type(each) for each in get_args(annotation) if each is not type(None))
     names = {int: "integer", bool: "true or false", str: "text", Decimal: "number", dict: "mapping", tuple: "list"}
-    names |= dict.fromkeys((BalanceConfig, BatchRamp, DocumentRange), "mapping")
+    names |= dict.fromkeys((BalanceConfig, BatchRamp, DocumentRange, LocalityConfig), "mapping")
     names |= {Take: "`i/n`", Fraction: "`p/q` or number"}
     return names[get_origin(annotation) or annotation]
 

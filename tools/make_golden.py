@@ -1,4 +1,4 @@
-"""Write tests/golden/order_v1/*.json from the twins in tests/support/twins/order.py and tests/support/twins/packing.py.
+"""Write tests/golden/order_v1/*.json from the twins in tests/support/twins.
 
 The twins use plain Python integers. If the files change, the order has a new ORDER_VERSION.
 """
@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.support.twins import lanes as lanes_twin
 from tests.support.twins import order as order_twin
 from tests.support.twins import packing as packing_twin
 
@@ -110,6 +111,18 @@ BALANCED = (  # costs, first place, ranks, rows per microbatch
     ((4,) * 12, 0, 3, 4),
     (tuple(97 * n * n % 1009 for n in range(24)), 12, 4, 3),
     (tuple((2**41 + 7 * n % 5) for n in range(10)), 5, 1, 5),
+)
+LANES = (  # seed, name, sequences per epoch, sequences per block, lanes, epoch
+    (0, "web", 10, 3, 3, 0),  # the worked example
+    (0, "web", 1, 1, 1, 0),
+    (0, "web", 7, 9, 4, 3),
+    (5, "wéb ☃", 41, 4, 8, 2),
+    (-1, "a", 37, 6, 100, 10**9),
+    (10**30, "web", 36, 1, 5, 1),
+    (2, "web", 100_003, 1, 1024, 0),
+    (2, "web", 200_000, 70_000, 2, 0),
+    (2, "web", 488_281_250, 1024, 4096, 7),
+    (2, "web", 2**40 + 1, 333, 2**24, 0),
 )
 
 
@@ -259,12 +272,23 @@ def balanced() -> list[Any]:
     ]
 
 
+def lanes() -> list[Any]:
+    """[seed, name, windows, block, lanes, epoch, numbers, their windows, their lanes]."""
+    rows = []
+    for case in LANES:
+        seed, name, count, block, width, epoch = case
+        numbers = list(range(count)) if count <= 100 else [0, 1, width, count // 3, count - width, count - 1]
+        found = [lanes_twin.window(seed, name, count, block, width, epoch, i) for i in numbers]
+        rows.append([*case, numbers, found, [lanes_twin.owner(i, count, block, width) for i in numbers]])
+    return rows
+
+
 def main() -> None:
     """Write all files."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     of_order = (keys, permutations, interleaves, streams, continued_streams, windows, ramps)
     of_packing = (repeats, sequence_numbers, packings, packed, slices, huge_slices, aligned)
-    for make in (*of_order, *of_packing, balanced):
+    for make in (*of_order, *of_packing, balanced, lanes):
         lines = ",\n".join(json.dumps(row) for row in make())
         (FOLDER / f"{make.__name__}.json").write_text(f"[\n{lines}\n]\n")
         print(f"wrote {FOLDER / make.__name__}.json")

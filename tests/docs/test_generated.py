@@ -12,6 +12,7 @@ from tests.support.processes.command_lines import ROOT
 from tokenstore import errors
 from tokenstore.commands.app import COMMANDS
 from tokenstore.planning.config import BatchRamp, DocumentRange, PlanConfig, SourceConfig, StageConfig
+from tokenstore.planning.locality import LocalityConfig
 from tokenstore.planning.row_fields import BalanceConfig
 from tokenstore.torch_data.formats import FORMATS
 
@@ -38,7 +39,7 @@ def test_every_field_of_a_plan_is_listed() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.*?) \| (.+) \|$", plan_fields(), re.MULTILINE)
     fields = [
         each.name
-        for config in (PlanConfig, SourceConfig, StageConfig, DocumentRange, BatchRamp, BalanceConfig)
+        for config in (PlanConfig, SourceConfig, StageConfig, DocumentRange, BatchRamp, BalanceConfig, LocalityConfig)
         for each in dataclasses.fields(config)
     ]
     assert [row[0] for row in rows] == fields

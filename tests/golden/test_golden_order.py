@@ -17,6 +17,7 @@ from tests.support.calls import (
     unpermute,
     window_start,
 )
+from tests.support.twins import lanes as lanes_twin
 from tests.support.twins import order as order_twin
 from tests.support.twins import packing as packing_twin
 from tokenstore.order import ORDER_VERSION
@@ -24,6 +25,7 @@ from tokenstore.order.balance import by_cost, dealt_places, rank_of_place
 from tokenstore.order.classes import LengthClasses, length_classes
 from tokenstore.order.interleave import interleave
 from tokenstore.order.keys import base_key
+from tokenstore.order.lanes import Lanes, lane_numbers, lane_windows, owner_lanes
 from tokenstore.order.packing import num_best_fit, pack
 from tokenstore.order.ramps import ramp_sizes
 from tokenstore.order.schedule import Stage, lay_out
@@ -218,8 +220,22 @@ def test_balanced(row: list) -> None:
         assert owners == [[rank] * size for rank in range(world)]
 
 
+@pytest.mark.parametrize("row", vectors("lanes"), ids=lambda row: "-".join(map(str, row[2:6])))
+def test_lanes(row: list) -> None:
+    """Windows and lanes of numbers equal the vectors, and the inverse inverts them (ORD-20)."""
+    seed, name, count, block, width, epoch, numbers, found, owners = row
+    lanes, bases = Lanes.of(count, block, width), [base_key(seed, purpose, name) for purpose in ("block", "place")]
+    assert lane_windows(lanes, np.array(numbers), epoch, *bases).tolist() == found
+    assert lane_numbers(lanes, np.array(found), epoch, *bases).tolist() == numbers
+    assert owner_lanes(lanes, np.array(numbers)).tolist() == owners
+    assert [lanes_twin.window(seed, name, count, block, width, epoch, i) for i in numbers] == found
+    assert [lanes_twin.owner(i, count, block, width) for i in numbers] == owners
+    if count <= 100:
+        assert lanes_twin.windows(seed, name, count, block, width, epoch) == found
+
+
 def test_worked_examples_of_the_specification() -> None:
-    """The examples in the docstring of the order are correct (ORD-4, ORD-7, ORD-12, ORD-14, ORD-17, ORD-18)."""
+    """The examples in the docstring of the order are correct (ORD-4, ORD-7, ORD-12, ORD-14, ORD-17, ORD-18, ORD-20)."""
     example = (((5, 13, 20), 1, 1),)
     assert packing_twin.slots(example, 16, 8) == {8: [(0, 0, 0), (0, 2, 1)], 16: [(0, 1, 0), (0, 2, 0)]}
     assert packing_twin.classes_of(example, 16, "best_fit", 8)[2] == 3
@@ -227,6 +243,10 @@ def test_worked_examples_of_the_specification() -> None:
     costs = [5, 9, 1, 7, 9, 3, 3, 8]
     assert order_twin.rows_by_cost(costs) == [1, 4, 7, 3, 0, 5, 6, 2]
     assert [order_twin.balanced_rows(costs, rank, 2, 2) for rank in (0, 1)] == [[1, 3, 5, 6], [4, 7, 0, 2]]
+    assert lanes_twin.line(0, "web", 10, 3, 0) == [8, 6, 7, 1, 0, 2, 9, 4, 5, 3]
+    assert lanes_twin.windows(0, "web", 10, 3, 3, 0) == [8, 0, 4, 6, 2, 5, 7, 9, 3, 1]
+    assert [lanes_twin.owner(i, 10, 3, 3) for i in range(10)] == [0, 1, 2] * 3 + [0]
+    assert [lanes_twin.owner(i, 100, 1, 8) for i in range(8)] == [0, 5, 2, 7, 4, 1, 6, 3]
     assert order_twin.interleave({"a": 3, "b": 2}) == list("ababa")
     assert order_twin.interleave({"a": 1, "b": 1, "c": 2}) == list("cabc")
     assert [[(8 + 3 * w + j) % 10 for j in range(3)] for w in range(3)] == [[8, 9, 0], [1, 2, 3], [4, 5, 6]]

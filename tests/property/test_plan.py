@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import random_documents, write_store
+from tests.support.twins import lanes as lanes_twin
 from tests.support.twins import order as order_twin
+from tests.support.twins.packed_plans import LOCALITIES
 from tokenstore import Plan, PlanConfig, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
 
@@ -67,15 +69,19 @@ def configs(
         sizes = st.sampled_from([24, 48] if weights is None else [None, 24, 48])
         stages.append({"from_step": step, "weights": weights, "global_batch_size": draw(sizes)})
     start = draw(st.integers(0, most_steps))
-    packing = draw(st.sampled_from(packings))
+    packing, shuffle = draw(st.sampled_from(packings)), draw(st.booleans())
+    sources = {n: {"path": draw(st.integers(0, len(SIZES) - 1)), "weight": draw(weight)} for n in names}
+    if packing == "concat" and shuffle:
+        for source in sources.values():
+            source["locality"] = draw(st.sampled_from(LOCALITIES))
     return {
         "vocabulary": draw(st.sampled_from(VOCABULARIES)),
         "sequence_length": draw(st.integers(1, 64)),
         "global_batch_size": 24,
-        "sources": {n: {"path": draw(st.integers(0, len(SIZES) - 1)), "weight": draw(weight)} for n in names},
+        "sources": sources,
         "packing": packing,
         "seed": draw(st.integers(-(2**70), 2**70)),
-        "shuffle": draw(st.booleans()),
+        "shuffle": shuffle,
         "num_steps": draw(st.integers(1, most_steps)),
         "stages": stages,
         "skip_steps": draw(st.sampled_from([[], [[start, start + 2]], [[start, start + 1], [start + 3, start + 4]]])),
@@ -111,7 +117,9 @@ def twin_batch(plan: Plan, documents: dict, step: int) -> tuple[np.ndarray, np.n
     for n in order_twin.step_rows(config.seed, step, cursor, size, config.shuffle):
         name, k = run[n]
         tokens = sum(map(len, documents[name]))
-        start = order_twin.window_start(config.seed, name, tokens, config.sequence_length, k, config.shuffle)
+        local = config.sources[name].locality
+        locality = local and (local.block_sequences, local.lanes)
+        start = lanes_twin.window_start(config.seed, name, tokens, config.sequence_length, k, config.shuffle, locality)
         rows.append(order_twin.window(documents[name], start, config.sequence_length, config.cross_document_targets))
     return np.array([ids for ids, _ in rows]), np.array([targets for _, targets in rows])
 

@@ -254,7 +254,7 @@ def test_messages_name_the_field_the_rule_and_the_value() -> None:
         "last_batch: expected one of 'drop' or 'pad', found 'keep'": {"last_batch": "keep"},
         "sources: expected fields (name: value), found [1]": {"sources": [1]},
         "sources.a: expected fields (name: value), found 'stores/a'; the fields are path, version, pool, weight,"
-        " max_epochs, documents, take, fraction, loss_weight": {"sources": {"a": "stores/a"}},
+        " max_epochs, documents, take, fraction, loss_weight, locality": {"sources": {"a": "stores/a"}},
         "batch_ramp: expected fields (name: value), found 64; the fields are to, steps, multiple_of": {
             "batch_ramp": 64
         },
@@ -270,7 +270,7 @@ def test_messages_name_the_field_the_rule_and_the_value() -> None:
         "stages[0].wieghts: unknown field, did you mean weights?": {
             "stages": [{"from_step": 1, "global_batch_size": 2, "wieghts": {"a": 1}}]
         },
-        "sources.a.xyz: unknown field; the fields are path, version, pool, weight, max_epochs, documents, take, fraction, loss_weight": {
+        "sources.a.xyz: unknown field; the fields are path, version, pool, weight, max_epochs, documents, take, fraction, loss_weight, locality": {
             "sources": {"a": {"path": "a", "xyz": 3}}
         },
         "skip_steps[0][1]: expected a whole number, found 'x'": {"skip_steps": [[1, "x"]]},

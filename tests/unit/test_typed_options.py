@@ -14,6 +14,7 @@ from tokenstore.planning.config import (
     StageConfig,
     StageFields,
 )
+from tokenstore.planning.locality import LocalityConfig, LocalityFields
 from tokenstore.planning.plan import Plan
 from tokenstore.planning.row_fields import BalanceConfig, BalanceFields
 from tokenstore.torch_data.dataset import TokenDataset
@@ -36,6 +37,7 @@ def test_typed_options_are_those_of_the_function(made: type, options: type) -> N
         (SourceFields, SourceConfig),
         (StageFields, StageConfig),
         (BalanceFields, BalanceConfig),
+        (LocalityFields, LocalityConfig),
     ],
 )
 def test_typed_fields_are_those_of_the_model(fields: type, model: type) -> None:

@@ -48,8 +48,10 @@ ID_BYTES, EXTRA_IDS, EXTRA_BEFORE = range(43, 46)
 # address of int32[NUM_ROWS * SEQUENCE_LENGTH], the tokens of the piece that begins at each border, with alignment only.
 # COSTS: address of int64[NUM_ROWS], written by `row_squares`
 ALIGN, PIECE_TOKENS, COSTS = range(46, 49)
+# LANES: 1 if a source has lanes
+LANES = 49
 # int64[REPORT_SIZE], the outcome of a call; see `tables`
-REPORT = 49
+REPORT = 50
 BLOCK_SIZE = REPORT + REPORT_SIZE
 
 WORK_ROWS, KEY_ROWS = 7, 3

@@ -9,6 +9,7 @@ import numpy as np
 
 from tokenstore.batches.block import (
     CROSS,
+    LANES,
     SEQUENCE_LENGTH,
     SHUFFLE,
     files_of,
@@ -18,6 +19,7 @@ from tokenstore.batches.block import (
     stores_of,
     work_of,
 )
+from tokenstore.batches.lane_numbers import shuffle_lanes
 from tokenstore.batches.shuffled import NUMBERS, shuffle_numbers
 from tokenstore.batches.spans import boundaries_of, is_mapped, put_span
 from tokenstore.batches.tables import (
@@ -47,7 +49,10 @@ def find_starts(block: np.ndarray, rows: np.ndarray) -> bool:
     Stage 1 computes windows and prefetches their entries in the lookup table. Stage 2 reads these entries and
     prefetches the first boundaries. Returns False, with a report, if a boundaries file is not mapped.
     """
-    shuffle_numbers(block, rows)
+    if block[LANES]:
+        shuffle_lanes(block, rows)
+    else:
+        shuffle_numbers(block, rows)
     sources, stores, files, work, keys = (
         sources_of(block),
         stores_of(block),

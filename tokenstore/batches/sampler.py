@@ -25,7 +25,7 @@ from tokenstore.batches.planner import plan_spans
 from tokenstore.batches.remote_rows import RemoteRows
 from tokenstore.batches.sigbus import Guard
 from tokenstore.batches.spans import SPAN_COLUMNS
-from tokenstore.batches.tables import NOT_PACKED, OK, REPORT_SIZE, TOKEN_BYTES, VOCAB_SIZE, Tables
+from tokenstore.batches.tables import HAS_LANES, NOT_PACKED, OK, REPORT_SIZE, TOKEN_BYTES, VOCAB_SIZE, Tables
 from tokenstore.order.keys import as_bits, base_key
 from tokenstore.order.rows import SegmentTables
 from tokenstore.order.schedule import Schedule
@@ -104,6 +104,7 @@ class Sampler:
         block[words.CROSS], block[words.ALIGN] = order.cross_document_targets, order.align
         self.set_format()
         block[words.TOKEN_BYTES], block[words.VOCAB_SIZE] = self._token_bytes, int(tables.stores[0, VOCAB_SIZE])
+        block[words.LANES] = bool(tables.sources[:, HAS_LANES].any())
         for word, table in (
             (words.STORES, tables.stores),
             (words.SOURCES, tables.sources),

@@ -20,6 +20,15 @@ def shuffle_numbers(block: np.ndarray, rows: np.ndarray) -> None:
 
     rows: int64[n, 2], source and sequence number. Without shuffle the numbers are not permuted.
     """
+    put_numbers(block, rows)
+    if block[SHUFFLE]:
+        keys, count = keys_of(block), rows.shape[0]
+        permute_each(keys[SIZES, :count], keys[KEYS, :count], keys[NUMBERS, :count])
+
+
+@inline_kernel
+def put_numbers(block: np.ndarray, rows: np.ndarray) -> None:
+    """Write the number of each row's sequence in its epoch, the sequences per epoch and the key to the scratch."""
     keys, sources = keys_of(block), sources_of(block)
     for r in range(rows.shape[0]):
         keys[SIZES, r], keys[NUMBERS, r], keys[KEYS, r] = 1, 0, 0
@@ -29,6 +38,3 @@ def shuffle_numbers(block: np.ndarray, rows: np.ndarray) -> None:
             keys[SIZES, r] = np.uint64(source[NUM_SEQUENCES])
             keys[NUMBERS, r] = np.uint64(rows[r, 1] - epoch * source[NUM_SEQUENCES])
             keys[KEYS, r] = counted_key(np.uint64(source[SEQUENCE_KEY]), epoch)
-    if block[SHUFFLE]:
-        count = rows.shape[0]
-        permute_each(keys[SIZES, :count], keys[KEYS, :count], keys[NUMBERS, :count])

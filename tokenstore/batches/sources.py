@@ -9,6 +9,7 @@ from fractions import Fraction
 
 from tokenstore.format.layout import LENGTH_INDEX_NAME
 from tokenstore.order.classes import LengthClasses
+from tokenstore.order.lanes import Lanes
 from tokenstore.order.repeats import Member
 from tokenstore.order.slices import Slice
 from tokenstore.store import Store
@@ -58,6 +59,7 @@ class Source:
         num_sequences: sequences per epoch, the same in every epoch.
         num_tokens: tokens per epoch, on average over epochs.
         length_classes: length classes of its pieces; None under `concat`.
+        lanes: how it is read in blocks (ORD-20); None if its sequences come from anywhere.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Source:
     num_sequences: int
     num_tokens: Fraction
     length_classes: LengthClasses | None
+    lanes: Lanes | None = None
 
     @property
     def classes(self) -> LengthClasses:
@@ -83,9 +86,15 @@ class Source:
     def identity(self) -> dict[str, object]:
         """The properties of its stores that determine its sequences."""
         if not self.is_pool:
-            return {**self._content(self.members[0]), "num_sequences": self.num_sequences}
+            return {**self._content(self.members[0]), **self._locality, "num_sequences": self.num_sequences}
         pool = {member.name: {**self._content(member), "repeat": str(member.repeat)} for member in self.members}
         return {"pool": pool, "num_sequences": self.num_sequences}
+
+    @property
+    def _locality(self) -> dict[str, object]:
+        if self.lanes is None:
+            return {}
+        return {"locality": {"block_sequences": self.lanes.block, "lanes": self.lanes.count}}
 
     def _content(self, member: SourceMember) -> dict[str, object]:
         """Identity of a member's content.

@@ -13,6 +13,7 @@ from tokenstore.batches.sources import Source
 from tokenstore.errors import CorruptionError
 from tokenstore.format.layout import BOUNDARIES_NAME, LENGTH_INDEX_NAME
 from tokenstore.order.keys import as_bits, base_key
+from tokenstore.order.lanes import SHAPE_WORDS
 from tokenstore.store import Store
 from tokenstore.store.maps import MAX_MAPS
 from tokenstore.store.pin import Pace
@@ -23,10 +24,13 @@ from tokenstore.store.pin import Pace
 NUM_TOKENS, NUM_DOCUMENTS, FIRST_FILE, NUM_SHARDS, TOKEN_BYTES, VOCAB_SIZE, INDEX_FILE, FIRST_MASK, P, Q = range(10)
 IN_SLICE, SLICE_FIRST, SLICE_STEP, SLICE_P, SLICE_Q = range(10, 15)
 STORE_COLUMNS = 15
-# Columns of `sources`. STORE: its store, if it is not a pool. PACKING: row of `packings` used last. *_KEY: base keys
-NUM_SEQUENCES, STORE, SEQUENCE_KEY, OFFSET_KEY, CLASS_KEY, ROW_KEY, PACKING = range(7)
-SOURCE_COLUMNS = 7
-_PURPOSES = ("sequence", "offset", "class", "row")
+# Columns of `sources`. STORE: its store, if it is not a pool. PACKING: row of `packings` used last. *_KEY: base keys.
+# HAS_LANES: 1 if it has lanes; SHAPE: the first of SHAPE_WORDS columns, see `order.lanes`. SHORT_PLACE: the place of its last
+# block on the line of epoch SHORT_EPOCH, the last one that was used
+NUM_SEQUENCES, STORE, SEQUENCE_KEY, OFFSET_KEY, CLASS_KEY, ROW_KEY, BLOCK_KEY, PLACE_KEY, PACKING = range(9)
+HAS_LANES, SHORT_EPOCH, SHORT_PLACE, SHAPE = range(9, 13)
+SOURCE_COLUMNS = SHAPE + SHAPE_WORDS
+_PURPOSES = ("sequence", "offset", "class", "row", "block", "place")
 # Columns of `files`. The files of a store are its boundaries, its shards, its length index and the masks of its shards,
 # in this order
 ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED, NUM_BYTES = range(5)
@@ -78,7 +82,11 @@ class Tables:
         numbers = {name: number for number, name in enumerate(stores)}
         for number, source in enumerate(sources):
             keys = (as_bits(base_key(seed, purpose, source.name)) for purpose in _PURPOSES)
-            self.sources[number] = (source.num_sequences, numbers[source.members[0].name], *keys, 0)
+            row = self.sources[number]
+            row[:HAS_LANES] = source.num_sequences, numbers[source.members[0].name], *keys, 0
+            row[HAS_LANES], row[SHORT_EPOCH] = source.lanes is not None, -1
+            if source.lanes is not None:
+                row[SHAPE:] = source.lanes.shape
             for member in source.members:
                 row = self.stores[numbers[member.name]]
                 row[P : Q + 1] = member.repeat.numerator, member.repeat.denominator

@@ -19,6 +19,8 @@ Purposes:
     "jitter", source, counter epoch      the order in which the length classes are packed
     "class", source, counter epoch       the permutation inside a length class
     "row", source, counter k             the order of the pieces of the source's k-th sequence
+    "block", source, counter epoch       the permutation of a source's blocks
+    "place", source, counter epoch       the permutations inside these blocks
 Neighbouring seeds, epochs and steps therefore have unrelated keys, and the order of a source does not depend on the other
 sources, the stages or the ranks.
 
@@ -203,6 +205,31 @@ Worked example: W = 2, B = 2, and rows that cost 5 9 1 7 9 3 3 8:
     row        1 4 7 3 0 5 6 2
     cost       9 9 8 7 5 3 3 1
     rank       0 1 1 0 1 0 0 1      microbatch 0: rank 0 has the rows 1 3, rank 1 has 4 7;  microbatch 1: 5 6 and 0 2
+
+ORD-20 Lanes (`lanes.py`). With shuffle, a source of packing `concat` can have a locality: two integers, s >= 1 sequences per
+block and W = 1..2**24 lanes. Then another permutation takes the place of permute(i, N, sequence key of e) in ORD-7. It maps
+the number i of an epoch, 0 <= i < N, to one of its N windows. Nothing else changes. The windows are cut into blocks:
+    nb = ceil(N / s);  r = N - (nb - 1) s
+    block b, 0 <= b < nb, is the windows b s .. b s + size(b) - 1;  size(b) = s, but size(nb - 1) = r
+The line is all blocks one after the other, in the order of the permutation of range(nb) with the block key of e. Inside a
+block the windows are permuted too. The places x of the line are numbered from 0. The line is cut into V = min(W, nb)
+stretches, and successive numbers take one place from each stretch in turn. The first t stretches have a + 1 places, the others
+a:
+    a, t = divmod(N, V);  q, j = divmod(i, V);  x = j a + min(j, t) + q
+The window at place x follows from p*, the place of the last block among all blocks: permute(p*, nb, block key of e) = nb - 1.
+    y = x + s - r if x >= p* s + r, otherwise x
+    p, o = divmod(y, s);  b = permute(p, nb, block key of e)
+    window = b s + permute(o, size(b), counted_key(place key of e, b))
+Number i belongs to the lane (j f) mod V in every epoch. f is the least integer that is at least (618034 V) div 1000000 and has
+no common divisor with V but 1; if V < 3, f = 1. So the lanes of any few successive numbers are spread evenly over range(V).
+In the history a locality is min(s, N) and V, because all larger values give the same order.
+Worked example: seed 0, source "web", epoch 0, N = 10, s = 3, W = 3: nb = 4, r = 1, p* = 2. The blocks are in the order
+2 0 3 1, and a = 3, t = 1:
+    line         8 6 7   1 0 2   9   4 5 3
+    stretches    8 6 7 1   0 2 9   4 5 3
+    windows of the numbers 0..9:   8 0 4 6 2 5 7 9 3 1
+    lanes of these numbers, f = 1: 0 1 2 0 1 2 0 1 2 0
+With V = 8, f = 5, and the lanes of the numbers 0..7 are 0 5 2 7 4 1 6 3.
 
 Not promised: the same order across versions of this text. A change of any rule above is a new ORDER_VERSION.
 Why not numpy's Generator? Its streams are stable, its shuffles are not (NEP 19), and an array of n indices is not O(1).

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from tokenstore.errors import ConfigError
 
+MOST = 1 << 48  # upper limit of every count; ORD-10 limits their products, checked when the schedule is computed
 _MOST_MISTAKES = 20  # described per message; a file can contain thousands
 MOST_PARTS = 1_000_000  # of a slice; keeps the products of its arithmetic in 62 bits
 _MOST_DIGITS = 100  # of a decimal: exact arithmetic on a number of 500,000 digits would take seconds

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Required, Self, TypedDict,
 
 from tokenstore.errors import ConfigError
 from tokenstore.planning.checks import (
+    MOST,
     Checked,
     Mistakes,
     Take,
@@ -28,11 +29,11 @@ from tokenstore.planning.checks import (
     text,
 )
 from tokenstore.planning.contradictions import contradictions
+from tokenstore.planning.locality import LocalityConfig, LocalityFields
 from tokenstore.planning.plan_file import read_yaml, write_yaml
 from tokenstore.planning.row_fields import BalanceConfig, BalanceFields, check_balance
 from tokenstore.store.remote import is_url
 
-MOST = 1 << 48  # upper limit of every count; ORD-10 limits their products, checked when the schedule is computed
 MOST_LENGTH, MOST_ROWS = (
     1 << 24,
     1 << 24,
@@ -76,6 +77,7 @@ class SourceFields(TypedDict, total=False):
     take: str | tuple[int, int] | None
     fraction: Number | Fraction | None
     loss_weight: Number | None
+    locality: "LocalityConfig | LocalityFields | None"
 
 
 class DocumentFields(TypedDict, total=False):
@@ -163,6 +165,9 @@ class SourceConfig(Checked):
         fraction: `1/16` or 0.0625: of these documents, use an evenly spaced fraction.
         loss_weight: weight of its tokens in the loss, in the batch field `loss_weights`. It does not change which tokens a
             batch contains. Default: 1.
+        locality: `{block_sequences: 1024, lanes: 1024}`: reads the store in blocks of neighbouring sequences, for storage
+            on which small random reads are slow or cost money. Only with packing concat. Default: sequences come from
+            anywhere in the store.
     """
 
     what: ClassVar[str] = "source"
@@ -175,6 +180,7 @@ class SourceConfig(Checked):
     take: Annotated[Take | None, optional(part_of)] = None
     fraction: Annotated[Fraction | None, optional(proper_fraction)] = None
     loss_weight: Annotated[Decimal | None, optional(_LOSS_WEIGHT)] = None
+    locality: Annotated[LocalityConfig | None, optional(LocalityConfig.check)] = None
 
     def __init__(self, /, **fields: Unpack[SourceFields]):
         super().__init__(**fields)

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from tokenstore.planning.locality import wrong_locality
 from tokenstore.planning.row_fields import wrong_align, wrong_balance
 
 if TYPE_CHECKING:
@@ -11,8 +12,9 @@ if TYPE_CHECKING:
 
 def contradictions(config: "PlanConfig") -> list[str]:
     """Everything that contradicts something else, in words; each names the field and what would work."""
-    checks = (_wrong_names, _wrong_pools, _wrong_slices, _wrong_weights, _wrong_steps, _wrong_words, _wrong_rows)
-    return [text for check in checks for text in check(config)]
+    of_sources = (_wrong_names, _wrong_pools, _wrong_slices, wrong_locality, _wrong_weights)
+    of_plan = (_wrong_steps, _wrong_words, _wrong_rows)
+    return [text for check in (*of_sources, *of_plan) for text in check(config)]
 
 
 def _wrong_names(config: "PlanConfig") -> list[str]:

@@ -15,6 +15,7 @@ from tokenstore.format.layout import BOUNDARIES_NAME, LENGTH_INDEX_NAME
 from tokenstore.order.classes import slot_of
 from tokenstore.order.inverse import BinIndex, circle_offset, place_before
 from tokenstore.order.keys import base_key
+from tokenstore.order.lanes import lane_numbers
 from tokenstore.order.repeats import copies_of
 from tokenstore.order.schedule import Schedule
 from tokenstore.store import Store
@@ -125,6 +126,13 @@ class Finder:
             return image
         return int(place_before(np.array([image]), size, base_key(self._seed, purpose, name), counter, inner)[0])
 
+    def _number_of(self, source: Source, image: int, epoch: int) -> int:
+        """The number in its epoch of a window or a bin."""
+        if source.lanes is None:
+            return self._before(image, source.num_sequences, "sequence", source.name, epoch)
+        keys = (base_key(self._seed, purpose, source.name) for purpose in ("block", "place"))
+        return int(lane_numbers(source.lanes, np.array([image]), epoch, *keys)[0])
+
     def _slots(
         self, number: int, source: Source, member: int, document: int, epoch: int
     ) -> Iterator[tuple[int, int, int]]:
@@ -141,7 +149,7 @@ class Finder:
                 length, slot = slot_of(source.classes, member, copy, piece, room)
                 slot = self._before(slot, int(source.classes.counts[length]), "class", source.name, epoch, length)
                 bin_number = self._index(number, epoch).bin_of(length, slot)
-                i = self._before(bin_number, source.num_sequences, "sequence", source.name, epoch)
+                i = self._number_of(source, bin_number, epoch)
                 yield i, piece * self._length, min((piece + 1) * self._length, size)
 
     def _windows(self, source: Source, document: int, epoch: int) -> Iterator[tuple[int, int, int]]:
@@ -153,7 +161,7 @@ class Finder:
         begin = (first - offset) % total  # on the circle; after its wrap-around point the document continues at 0
         for low, high in ((begin, min(begin + stop - first, total)), (0, max(begin + stop - first - total, 0))):
             for window in range(low // length, min(-(-high // length), count)):
-                i = self._before(window, count, "sequence", source.name, epoch)
+                i = self._number_of(source, window, epoch)
                 here, there = max(low, window * length), min(high, (window + 1) * length)
                 start = (here - begin) % total
                 yield i, start, start + there - here

@@ -9,6 +9,7 @@ import numpy as np
 from tokenstore.batches.sources import Source, SourceMember
 from tokenstore.errors import ConfigError
 from tokenstore.order.classes import length_classes
+from tokenstore.order.lanes import Lanes
 from tokenstore.order.packing import num_best_fit
 from tokenstore.order.repeats import Member
 from tokenstore.order.slices import Slice
@@ -101,4 +102,6 @@ def _concat_source(name: str, config: PlanConfig, store: Store) -> Source:
             f" found {store.num_tokens} tokens ({store.place}); use a shorter sequence_length or another packing, or remove it"
         )
     members = (SourceMember(name, store, Fraction(1), Slice(0, len(store)), _loss_weight(config, name)),)
-    return Source(name, "concat", members, count, Fraction(count * length), None)
+    local = config.sources[name].locality
+    lanes = None if local is None else Lanes.of(count, local.block_sequences, local.lanes)
+    return Source(name, "concat", members, count, Fraction(count * length), None, lanes)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.conftest import random_documents, write_store
 from tests.support.stores.forge import forge
+from tests.support.twins import lanes as lanes_twin
 from tests.support.twins import order as order_twin
 from tests.support.twins import packing as packing_twin
 from tokenstore import Plan, PlanConfig
@@ -31,6 +32,12 @@ SLICES = (
     {"take": "0/2", "fraction": "4/5"},
 )
 BALANCES = (None, None, "attention", {"attention": 3, "linear": 7})
+LOCALITIES = (
+    None,
+    {"block_sequences": 1, "lanes": 3},
+    {"block_sequences": 4, "lanes": 2},
+    {"block_sequences": 7, "lanes": 50},
+)
 REPEATS = ("0.5", "2.5", "0.3333", "1", "3", "0.75")
 
 Stores = dict[int, list[tuple[Path, list[list[int]]]]]
@@ -84,6 +91,10 @@ def cases(
             sources[name] |= draw(st.sampled_from([{}, {}, *SLICES]))
     for name in drawn:
         sources[name]["weight"] = draw(weight)
+    shuffle = draw(st.booleans())
+    if packing == "concat" and shuffle:
+        for name in names:
+            sources[name]["locality"] = draw(st.sampled_from(LOCALITIES))
     length = draw(st.integers(1, 64))
     divisors = [each for each in range(1, length + 1) if length % each == 0]
     multiple = 12  # as of all sizes here, so that each step can be divided
@@ -110,7 +121,7 @@ def cases(
         "global_batch_size": BATCH,
         "sources": sources,
         "seed": draw(st.integers(-(2**70), 2**70)),
-        "shuffle": draw(st.booleans()),
+        "shuffle": shuffle,
         "num_steps": draw(st.integers(1, most_steps)),
         "stages": later,
         "batch_ramp": {"to": 36, "steps": 3, "multiple_of": multiple} if ramps and draw(st.booleans()) else None,
@@ -272,8 +283,15 @@ class Twin:
         if config.packing != "concat":
             return packing_twin.rooms(*self._packed(source, number))
         lengths = [len(document) for document in self.documents[source]]
-        arguments = (config.seed, source, sum(lengths), config.sequence_length, number, config.shuffle)
-        return order_twin.window_pieces(lengths, order_twin.window_start(*arguments), config.sequence_length)
+        return order_twin.window_pieces(lengths, self.window_start(source, number), config.sequence_length)
+
+    def window_start(self, source: str, number: int) -> int:
+        """The stream position at which a sequence of `concat` begins."""
+        config = self.config
+        num_tokens, length = sum(map(len, self.documents[source])), config.sequence_length
+        local = config.sources[source].locality
+        locality = local and (local.block_sequences, local.lanes)
+        return lanes_twin.window_start(config.seed, source, num_tokens, length, number, config.shuffle, locality)
 
     def rank_rows(self, step: int, rank: int, world_size: int, microbatch_size: int) -> list[int]:
         """The rows of a step that a rank gets."""

@@ -1,0 +1,58 @@
+"""The field `locality` of a source: an order that reads a few blocks of neighbouring sequences at a time (ORD-20)."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, ClassVar, TypedDict, Unpack
+
+from tokenstore.order.lanes import MOST_LANES
+from tokenstore.planning.checks import MOST, Checked, integer
+
+if TYPE_CHECKING:
+    from tokenstore.planning.config import PlanConfig
+
+
+class LocalityFields(TypedDict):
+    """Fields of a LocalityConfig, as a dictionary."""
+
+    block_sequences: int
+    lanes: int
+
+
+@dataclass(frozen=True, init=False)
+class LocalityConfig(Checked):
+    """How a source is read in blocks. Only for packing `concat` with shuffle.
+
+    Its sequences are neighbouring windows of the store in blocks of `block_sequences`. At any time the source has one
+    block per lane in use, and successive sequences come from different lanes. Both numbers are part of the order, and
+    fixed for the run.
+
+    Attributes:
+        block_sequences: sequences per block. A block is read from storage as a whole, so make it 1 to 4 MB.
+        lanes: blocks in use at a time, at most 2**24. At least the sequences of this source in a step, so that they come
+            from different blocks; 4 times that, if the store's documents are not shuffled.
+    """
+
+    what: ClassVar[str] = "locality"
+    block_sequences: Annotated[int, integer(1, MOST)]
+    lanes: Annotated[int, integer(1, MOST_LANES)]
+
+    def __init__(self, /, **fields: Unpack[LocalityFields]):
+        super().__init__(**fields)
+
+
+def wrong_locality(config: "PlanConfig") -> list[str]:
+    """The localities that the packing or the missing shuffle of a plan contradict."""
+    wrong = []
+    for name, source in config.sources.items():
+        if source.locality is None:
+            continue
+        if config.packing != "concat":
+            wrong.append(
+                f"sources.{name}.locality: only valid with packing concat, found packing {config.packing}, whose sequences"
+                " combine documents from anywhere in the store; use packing: concat, or omit locality"
+            )
+        elif not config.shuffle:
+            wrong.append(
+                f"sources.{name}.locality: only valid with shuffle, found shuffle: false, which reads the store from its"
+                " beginning to its end; omit locality"
+            )
+    return wrong
