@@ -9,6 +9,7 @@ import pytest
 from tests.support.stores.building import Build, as_bytes, documents
 from tokenstore.builder import making
 from tokenstore.builder.documents import collect as batches
+from tokenstore.builder.reading import units
 
 
 @pytest.fixture
@@ -51,22 +52,38 @@ def test_records_are_counted_for_their_input_in_shared_batches(
     assert len(calls) == 1
 
 
-def test_a_large_input_is_checked_as_a_separate_source(
-    build: Build, tmp_path: Path, calls: list, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The reference checks more of the first batch of a source. A large input starts a source, small ones share one."""
+@pytest.fixture
+def sources(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each batch starts a source; batches are small."""
     monkeypatch.setattr(batches, "_BATCH_CHARS", 100)
-    sources: list[bool] = []
+    seen: list[bool] = []
     iterate = batches.UnitBatches.__iter__
 
     def noting(self: batches.UnitBatches) -> object:
         for batch in iterate(self):
-            sources.append(batch.starts_source)
+            seen.append(batch.starts_source)
             yield batch
 
     monkeypatch.setattr(batches.UnitBatches, "__iter__", noting)
+    return seen
+
+
+def test_a_large_input_is_checked_as_a_separate_source(
+    build: Build, tmp_path: Path, calls: list, sources: list[bool]
+) -> None:
+    """The reference checks more of the first batch of a source. A large input starts a source, small ones share one."""
     for i, size in enumerate((10, 10, 150, 10, 10)):
         (tmp_path / f"{i}.txt").write_text("t" * size)
     build(*(tmp_path / f"{i}.txt" for i in range(5)))
     assert calls == [(0, 1), (2,), (3, 4)]
     assert sources == [True, True, True]
+
+
+def test_an_input_in_several_slices_is_one_source(
+    build: Build, jsonl: Callable[..., Path], sources: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its first batch starts it. Each slice is a unit; if each started a source, a tenth of a long input's would be checked."""
+    monkeypatch.setattr(units, "MIN_UNIT_BYTES", 1000)
+    build(jsonl("one.jsonl", ["t" * 90] * 40))
+    assert len(sources) > 8
+    assert sources == [True] + [False] * (len(sources) - 1)

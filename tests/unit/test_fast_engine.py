@@ -19,6 +19,10 @@ from tests.support.stores.vocabularies import SPECIAL, added_token, rank_lines, 
 from tokenstore.errors import ConfigError
 from tokenstore.tokenizer import EngineMismatch, fast, load_tokenizer
 from tokenstore.tokenizer.byte_spans import spans_of_bytes
+from tokenstore.tokenizer.characters import ASCII, UNTRUSTED, kind_table, kinds_of
+from tokenstore.tokenizer.checks import Checks
+from tokenstore.tokenizer.fast_engine import SEPARATOR, fast_file
+from tokenstore.tokenizer.request import Request
 
 ADDED = [
     added_token("zwei W", 600),
@@ -246,15 +250,78 @@ def test_other_kinds_use_the_reference(
         load_tokenizer("bytes", engine="quick")
 
 
-@pytest.mark.parametrize("name", ["gigatoken", "awkward"])
+@pytest.mark.parametrize(("kind", "name"), [("huggingface", "gigatoken"), ("sentencepiece", "awkward")])
 def test_without_the_library_its_extra_is_named(
-    tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    files: dict[str, tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, kind: str, name: str
 ) -> None:
     """`auto` works without it, `fast` says how to install it."""
     monkeypatch.setitem(sys.modules, name, None)
-    assert load_tokenizer(str(tokenizer_file), engine="auto").engine == "tokenizers"
+    path, options = files[kind]
+    assert load_tokenizer(path, engine="auto", **options).engine != "gigatoken"
     with pytest.raises(ConfigError, match=r"run: pip install -e '\.\[fast\]'"):
-        load_tokenizer(str(tokenizer_file), engine="fast")
+        load_tokenizer(path, engine="fast", **options)
+
+
+@pytest.mark.parametrize("kind", ["huggingface", "added", "nfc", "tiktoken"])
+def test_byte_level_tokenizers_do_not_need_awkward(
+    files: dict[str, tuple[str, dict[str, Any]]], monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Their texts are joined. It takes a quarter of a second to import, a sixth of a small build."""
+    monkeypatch.setitem(sys.modules, "awkward", None)
+    path, options = files[kind]
+    assert same(load_tokenizer(path, engine="fast", **options), [*TEXTS, "", SEPARATOR, f"a{SEPARATOR} b", *NEW, ""])
+
+
+def test_no_text_with_the_separator_reaches_the_engine() -> None:
+    """It would be split there."""
+    for nfc in (False, True):
+        assert kinds_of(["a", f"a {SEPARATOR}b"], kind_table(nfc)).tolist() == [ASCII, UNTRUSTED]
+
+
+STEP = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+METASPACE = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "first", "split": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "is_joined"),
+    [
+        ({}, True),
+        ({"normalizer": {"type": "NFC"}}, True),
+        ({"normalizer": {"type": "Prepend", "prepend": "\u2581"}}, False),
+        ({"pre_tokenizer": {**STEP, "add_prefix_space": True}}, False),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [STEP]}}, True),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [METASPACE, STEP]}}, False),
+        ({"pre_tokenizer": METASPACE}, False),
+    ],
+)
+def test_texts_are_joined_only_if_no_step_looks_beyond_an_added_token(
+    tokenizer_file: Path, tmp_path: Path, change: dict[str, Any], is_joined: bool
+) -> None:
+    """A prepended space, for example, is prepended to each text, and may not be after an added token."""
+    path = variant(tokenizer_file, tmp_path / "tokenizer.json", lambda value: value.update(change))
+    file = fast_file(load_tokenizer(str(path)), Request())
+    assert (file.separator is not None) == is_joined
+
+
+def test_only_pieces_with_unknown_characters_go_to_the_reference(
+    load: Callable[..., fast.FastTokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of long texts, if they can be cut; the tokens are those of the whole texts."""
+    texts = ["plain words " * 200, f"{'some words ' * 500}{NEW[0]} {'more words ' * 500}", NEW[1], ""]
+    for kind in ("huggingface", "nfc", "tiktoken"):
+        tokenizer = load(kind)
+        given: list[str] = []
+        encode = tokenizer.reference.encode_batch
+        with monkeypatch.context() as patched:
+            patched.setattr(tokenizer, "checks", Checks(lambda *_: None))
+            patched.setattr(
+                tokenizer.reference, "encode_batch", lambda some, f=encode, to=given: to.extend(some) or f(some)
+            )
+            tokenizer.encode_batch(texts)
+        assert sum(map(len, given)) < 2500
+        assert same(tokenizer, texts)
+    assert not getattr(load("added").reference, "can_be_cut", False)
+    assert same(load("added"), texts)
 
 
 def test_a_template_and_truncation_in_the_file_change_nothing(tokenizer_file: Path, tmp_path: Path) -> None:

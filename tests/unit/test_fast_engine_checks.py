@@ -6,7 +6,6 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 from threading import get_ident
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from tests.data.texts import TEXTS
 from tests.support.stores.fast_texts import NEW, same
 from tokenstore.tokenizer import EngineMismatch, fast, load_tokenizer
 from tokenstore.tokenizer.checks import Checks
+from tokenstore.tokenizer.fast_engine import FastFile
 
 
 class PanicException(BaseException):
@@ -23,18 +23,14 @@ class PanicException(BaseException):
 
 
 class Lying:
-    """An engine that returns `answer(texts, ids, offsets)`."""
+    """The file of an engine whose results are `answer(texts, ids, offsets)`."""
 
-    def __init__(self, engine: Any, answer: Callable[..., tuple[np.ndarray, np.ndarray]]):
-        self.engine, self.answer, self.calls = engine, answer, 0
+    def __init__(self, file: FastFile, answer: Callable[..., tuple[np.ndarray, np.ndarray]]):
+        self.file, self.answer = file, answer
 
-    def encode_batch(self, texts: list[str], parallel: bool) -> SimpleNamespace:
-        assert parallel is False
-        self.calls += 1
-        layout = self.engine.encode_batch(texts, parallel=False).layout
-        ids, offsets = self.answer(texts, layout.content.data.copy(), layout.offsets.data.copy())
-        content, offsets = SimpleNamespace(data=ids), SimpleNamespace(data=offsets)
-        return SimpleNamespace(layout=SimpleNamespace(content=content, offsets=offsets))
+    def encode(self, engine: Any, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
+        ids, offsets = self.file.encode(engine, texts)
+        return self.answer(texts, ids.copy(), offsets.copy())
 
 
 def raising(error: BaseException) -> Callable[..., tuple[np.ndarray, np.ndarray]]:
@@ -50,7 +46,7 @@ def lie(tokenizer_file: Path) -> Callable[..., fast.FastTokenizer]:
 
     def make(answer: Callable[..., tuple[np.ndarray, np.ndarray]]) -> fast.FastTokenizer:
         tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
-        tokenizer._engine = Lying(tokenizer._engine, answer)
+        tokenizer._file = Lying(tokenizer._file, answer)
         return tokenizer
 
     return make

@@ -1,6 +1,5 @@
 """A long text is encoded in pieces: with the same ids, for every pattern that allows it, and uncut for others."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.data.texts import TEXTS
-from tests.support.stores.vocabularies import added_token, variant
+from tests.support.stores.vocabularies import added_token, rank_lines, variant
 from tokenstore.tokenizer import load_tokenizer, long_texts
 from tokenstore.tokenizer.self_test import self_test_texts
 
@@ -40,7 +39,7 @@ def test_pieces_give_the_tokens_of_the_whole(
             value["pre_tokenizer"] = split_by(*PATTERNS[name])
 
     tokenizer = load_tokenizer(str(variant(tokenizer_file, tmp_path / "tokenizer.json", change)))
-    assert tokenizer._can_be_cut
+    assert tokenizer.can_be_cut
 
     def check(text: str) -> None:
         text = f"a b{text}"
@@ -74,14 +73,22 @@ def test_a_tokenizer_that_might_notice_gets_the_whole_text(
     """Another normalizer, an unknown pattern, one that skips spaces, a prepended space, tokens that depend on
     neighbours.
     """
-    value = json.loads(tokenizer_file.read_text("utf-8"))
-    assert long_texts.can_be_cut(value)
-    change(value)
-    assert not long_texts.can_be_cut(value)
+    assert load_tokenizer(str(tokenizer_file)).can_be_cut
+    assert not load_tokenizer(str(variant(tokenizer_file, tmp_path / "tokenizer.json", change))).can_be_cut
 
 
-def test_joined_pieces_are_the_text(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_file_can_be_cut_if_its_pattern_is_known(tokenizer_file: Path, tmp_path: Path) -> None:
+    """Unless a special token that is looked for in texts contains a space."""
+    path = tmp_path / "ranks"
+    path.write_bytes(rank_lines(tokenizer_file))
+    for name in long_texts.PATTERNS:
+        assert load_tokenizer(str(path), pattern=name, special_tokens=["<a b>"]).can_be_cut
+    spaced = {"special_tokens": ["<a b>"], "special_text": "special"}
+    assert not load_tokenizer(str(path), pattern="gpt2", **spaced).can_be_cut
+    assert not load_tokenizer(str(path), pattern=r"[\s\S]").can_be_cut
+
+
+def test_joined_pieces_are_the_text() -> None:
     """Nothing is lost; a cut is before a space between two words, and a text without such a place is not cut."""
-    monkeypatch.setattr(long_texts, "LONG", 4)
-    assert [*long_texts.pieces_of("ab cd ef  gh1 ij. kl\n mn 1")] == ["ab cd", " ef  gh1", " ij. kl\n mn 1"]
-    assert [*long_texts.pieces_of("中" * 30)] == ["中" * 30]
+    assert [*long_texts.pieces_of("ab cd ef  gh1 ij. kl\n mn 1", 4)] == ["ab cd", " ef  gh1", " ij. kl\n mn 1"]
+    assert [*long_texts.pieces_of("中" * 30, 4)] == ["中" * 30]

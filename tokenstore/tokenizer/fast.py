@@ -14,12 +14,14 @@ from tokenstore.tokenizer.checks import Checks
 from tokenstore.tokenizer.fast_engine import FastFile, Unsuitable, fast_file
 from tokenstore.tokenizer.guards import is_failure
 from tokenstore.tokenizer.guards import reason as first_line
+from tokenstore.tokenizer.long_texts import pieces_of
 from tokenstore.tokenizer.request import Request, how_to_install
 from tokenstore.tokenizer.self_test import self_test_texts
 from tokenstore.tokenizer.token_bytes import TokenBytes, bytes_of_tokens
 
-_SHARE, _FIRST_SHARE = 100, 10  # one character in 100 is checked; one in 10 in the first batch of a source
+_SHARE, _FIRST_SHARE = 200, 10  # one character in 200 is checked; one in 10 in the first batch of a source
 _LONGEST_COMPARED = 1 << 14  # characters; spans of longer texts are not compared
+_PIECE = 1 << 10  # characters of a text, when only those pieces go to the reference that need it
 _LOADED_CHARS = 1 << 30  # it caches every word it has seen, so it is loaded again after this many characters
 
 
@@ -96,6 +98,13 @@ class FastTokenizer:
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """See `Tokenizer`."""
         kinds = self._kinds(texts)
+        if not (kinds == UNTRUSTED).any() or not getattr(self.reference, "can_be_cut", False):
+            return self._encode(texts, kinds)
+        pieces, firsts = _cut(texts, kinds)
+        ids, lengths = self._encode(pieces, self._kinds(pieces))
+        return ids, np.add.reduceat(lengths, firsts)
+
+    def _encode(self, texts: Sequence[str], kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         apart = kinds == UNTRUSTED
         if not apart.any():
             return self._checked(texts, kinds)
@@ -172,8 +181,7 @@ class FastTokenizer:
             if self._chars > _LOADED_CHARS:
                 self._engine, self._chars = self._file.load(), 0
             self._chars += sum(map(len, texts))
-            layout = self._engine.encode_batch(list(texts), parallel=False).layout
-            ids, offsets = np.asarray(layout.content.data), np.asarray(layout.offsets.data)
+            ids, offsets = self._file.encode(self._engine, texts)
         except BaseException as error:
             if not is_failure(error):
                 raise
@@ -192,6 +200,16 @@ class FastTokenizer:
                     _excerpt(text),
                     f"gigatoken and {self.reference.engine} encode a text differently from token {at} on",
                 )
+
+
+def _cut(texts: Sequence[str], kinds: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Untrusted texts in pieces, most of which are not, and the other texts; int64[len(texts)], the first piece of each."""
+    pieces: list[str] = []
+    firsts = np.empty(len(texts), np.int64)
+    for i, text in enumerate(texts):
+        firsts[i] = len(pieces)
+        pieces += pieces_of(text, _PIECE) if kinds[i] == UNTRUSTED else [text]
+    return pieces, firsts
 
 
 def _first_difference(left: np.ndarray, right: np.ndarray) -> int:

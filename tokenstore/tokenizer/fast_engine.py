@@ -7,10 +7,11 @@ import base64
 import json
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import orjson
 
 from tokenstore.tokenizer import Tokenizer
@@ -21,6 +22,8 @@ from tokenstore.tokenizer.sentencepiece_model import SentencePieceTokenizer
 from tokenstore.tokenizer.tiktoken_bpe import TiktokenTokenizer
 
 _NORMALIZERS = {"NFC", "Prepend", "Replace"}  # gave the same results for every text; NFC except for marks
+_JOINABLE = {"Split", "ByteLevel", "Digits"}  # steps that never look beyond an added token
+SEPARATOR = "\ufdd0"  # a noncharacter, so texts that contain it are untrusted and never reach the engine
 
 
 class Unsuitable(Exception):
@@ -37,6 +40,8 @@ class FastFile:
         apart: texts that contain one of these strings go to the reference.
         strings: all strings that are split from the text around them.
         nfc: whether texts are normalized.
+        separator: id of an added token SEPARATOR, with which texts can be joined and encoded as one; None if joining
+            could change their tokens.
     """
 
     json: str | None
@@ -46,10 +51,12 @@ class FastFile:
     apart: tuple[str, ...] = ()
     strings: tuple[str, ...] = ()
     nfc: bool = False
+    separator: int | None = None
 
     def load(self) -> Any:
         """Load a new gigatoken tokenizer. Raises whatever gigatoken raises, including panics, which are not `Exception`s."""
-        import awkward  # noqa: F401  # gigatoken returns arrays only if awkward is imported, otherwise lists
+        if self.separator is None:
+            import awkward  # noqa: F401  # without it gigatoken returns several texts as lists
         import gigatoken
 
         if self.json is not None:
@@ -58,6 +65,22 @@ class FastFile:
             file.write(self.ranks)
             file.flush()
             return gigatoken.Tokenizer.from_tiktoken(file.name, self.scheme, dict(self.special_tokens or {}))
+
+    def encode(self, engine: Any, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """Ids uint32[n] and offsets int64[len(texts) + 1] into them, as `engine`, which `load` returned, gives them.
+
+        Texts are joined if possible: gigatoken returns those of several texts as an array only with the library awkward, which
+        takes a quarter of a second to import.
+        """
+        if self.separator is None:
+            layout = engine.encode_batch(list(texts), parallel=False).layout
+            return np.asarray(layout.content.data), np.asarray(layout.offsets.data)
+        ids = engine.encode(SEPARATOR.join(texts))
+        is_token = ids != self.separator
+        ends = np.flatnonzero(~is_token)
+        ends -= np.arange(ends.size)
+        ids = ids[is_token]
+        return ids, np.concatenate([[0], ends, [ids.size]])
 
     def apart_pattern(self) -> re.Pattern[str] | None:
         """A regex that finds a string of `apart`; None if there is none."""
@@ -89,7 +112,9 @@ def _from_ranks(reference: TiktokenTokenizer, plain: bool) -> FastFile:
     lines = [
         base64.b64encode(token) + b" %d\n" % rank for token, rank in sorted(file.ranks.items(), key=lambda x: x[1])
     ]
-    return FastFile(None, b"".join(lines), known[0], {} if plain else file.special_tokens)
+    separator = max([*file.ranks.values(), *file.special_tokens.values()]) + 1
+    tokens = {**({} if plain else file.special_tokens), SEPARATOR: separator}
+    return FastFile(None, b"".join(lines), known[0], tokens, separator=separator)
 
 
 def _converted(reference: SentencePieceTokenizer) -> Any:
@@ -121,9 +146,30 @@ def _from_json(value: Any, plain: bool, every_token_apart: bool) -> FastFile:
         for token in tokens
         if every_token_apart or token["lstrip"] or token["rstrip"] or token["single_word"]
     ]
-    value = {**value, "added_tokens": tokens, "truncation": None, "padding": None, "post_processor": None}
     strings = tuple(token["content"] for token in tokens)
-    return FastFile(orjson.dumps(value).decode(), apart=tuple(apart), strings=strings, nfc="NFC" in normalizers)
+    separator = _separator(value, normalizers)
+    if separator is not None:
+        tokens = [*tokens, _separator_token(separator)]
+    value = {**value, "added_tokens": tokens, "truncation": None, "padding": None, "post_processor": None}
+    text, nfc = orjson.dumps(value).decode(), "NFC" in normalizers
+    return FastFile(text, apart=tuple(apart), strings=strings, nfc=nfc, separator=separator)
+
+
+def _separator(value: Any, normalizers: list[str]) -> int | None:
+    """A free id for SEPARATOR; None if a text may be encoded differently next to an added token than alone."""
+    splitter = value.get("pre_tokenizer") or {}
+    steps = splitter.get("pretokenizers", [splitter] if splitter else [])
+    if set(normalizers) - {"NFC"} or value["model"].get("byte_fallback"):
+        return None
+    if any(step["type"] not in _JOINABLE or step.get("add_prefix_space") for step in steps):
+        return None
+    ids: list[int] = [*value["model"]["vocab"].values(), *(token["id"] for token in value.get("added_tokens") or ())]
+    return max(ids, default=-1) + 1
+
+
+def _separator_token(number: int) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": number, "content": SEPARATOR, "special": True, **flags}
 
 
 def _normalizers(value: Any) -> list[str]:

@@ -1,6 +1,5 @@
 """A Hugging Face `tokenizer.json`, loaded by the `tokenizers` library."""
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -81,7 +80,7 @@ class HuggingFaceTokenizer(SpansTextByText):
     @encodes
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """See `Tokenizer`."""
-        if any(len(text) > long_texts.LONG for text in texts) and self._can_be_cut:
+        if any(len(text) > long_texts.LONG for text in texts) and self.can_be_cut:
             parts = [self._encode_in_pieces(text) for text in texts]
             lengths = np.fromiter(map(len, parts), np.int64, len(parts))
             return np.concatenate(parts), lengths
@@ -93,12 +92,15 @@ class HuggingFaceTokenizer(SpansTextByText):
     def _encode_in_pieces(self, text: str) -> np.ndarray:
         """Ids of a long text, encoded in pieces to save memory: the library needs about 100 bytes per byte of text."""
         encode = self._tokenizer.encode_batch_fast
-        pieces = (encode([piece], add_special_tokens=False)[0].ids for piece in long_texts.pieces_of(text))
+        pieces = (
+            encode([piece], add_special_tokens=False)[0].ids for piece in long_texts.pieces_of(text, long_texts.LONG)
+        )
         return np.concatenate([np.array(ids, np.uint32) for ids in pieces])
 
     @cached_property
-    def _can_be_cut(self) -> bool:
-        return not self._add_special_tokens and long_texts.can_be_cut(json.loads(self.data or b"{}"))
+    def can_be_cut(self) -> bool:
+        """Whether the pieces of a text, as `long_texts` cuts it, have the tokens of the text."""
+        return not self._add_special_tokens and long_texts.can_be_cut(self._tokenizer)
 
     @encodes
     def encode_with_spans(self, text: str) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,7 @@
-"""Encodes a long text in pieces, if it is certain that the tokens are those of the whole text.
+"""Encodes a text in pieces, if it is certain that the tokens are those of the whole text.
 
-The `tokenizers` library needs 100 bytes of memory per byte of text. A text is cut only between an ASCII letter or digit and a
+The `tokenizers` library needs 100 bytes of memory per byte of text, so long texts are cut. The fast engine may get all pieces of
+a text except those with characters that it does not know. A text is cut only between an ASCII letter or digit and a
 space followed by an ASCII letter, and only if the tokenizer cannot notice the cut:
 
 - Its split patterns are among those below. None of them matches a non-space followed by a space, so no match crosses the cut.
@@ -13,8 +14,9 @@ space followed by an ASCII letter, and only if the tokenizer cannot notice the c
 Any other text or tokenizer is encoded as a whole.
 """
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tokenstore.tokenizer.patterns import PATTERNS
@@ -35,24 +37,35 @@ _KNOWN = {pattern.regex for pattern in PATTERNS.values()} | {
 _COVERING = _KNOWN - {r"\p{N}{1,3}", "[一-龥぀-ゟ゠-ヿ]+"}  # match every space
 
 
-def can_be_cut(value: Any) -> bool:
-    """Whether texts may be cut for the tokenizer.json with this value."""
-    splitters = _parts(value.get("pre_tokenizer"), "pretokenizers")
-    normalizers = _parts(value.get("normalizer"), "normalizers")
-    tokens = value.get("added_tokens") or []
+def can_be_cut(tokenizer: Any) -> bool:
+    """Whether texts may be cut for this tokenizer of the `tokenizers` library."""
+    normalizers = _parts(tokenizer.normalizer, "normalizers")
+    splitters = _parts(tokenizer.pre_tokenizer, "pretokenizers")
+    tokens = tokenizer.get_added_tokens_decoder().values()
     return (
         all(part.get("type") == "NFC" for part in normalizers)
         and all(_is_known(part) for part in splitters)
         and any(_begins_at_spaces(part) for part in splitters)
-        and not any(token["lstrip"] or token["rstrip"] or token["single_word"] for token in tokens)
-        and not any(re.search(r"\s", token["content"]) for token in tokens)
+        and not any(token.lstrip or token.rstrip or token.single_word for token in tokens)
+        and not has_spaces(token.content for token in tokens)
     )
 
 
-def _parts(value: Any, name: str) -> list[dict[str, Any]]:
-    """The steps of a sequence, or the single step."""
-    if value is None:
+def is_covering(pattern: str) -> bool:
+    """Whether a split regex is known to cut texts at every space, so that texts may be cut there."""
+    return pattern in _COVERING
+
+
+def has_spaces(strings: Iterable[str]) -> bool:
+    """Whether one of the strings contains white space."""
+    return any(re.search(r"\s", string) for string in strings)
+
+
+def _parts(step: Any, name: str) -> list[dict[str, Any]]:
+    """The parts of a step of the `tokenizers` library, as in a tokenizer.json: those of a sequence, or the single step."""
+    if step is None:
         return []
+    value = json.loads(step.__getstate__())
     return value[name] if value.get("type") == "Sequence" else [value]
 
 
@@ -70,10 +83,10 @@ def _begins_at_spaces(part: dict[str, Any]) -> bool:
     return part.get("type") == "ByteLevel" and part.get("use_regex", True)
 
 
-def pieces_of(text: str) -> Iterator[str]:
-    """Yield a text in pieces of `LONG` characters or a little more. Without a place to cut, the rest is one piece."""
+def pieces_of(text: str, size: int) -> Iterator[str]:
+    """Yield a text in pieces of `size` characters or a little more. Without a place to cut, the rest is one piece."""
     start = 0
-    while found := _CUT.search(text, start + LONG):
+    while found := _CUT.search(text, start + size):
         yield text[start : found.end()]
         start = found.end()
     yield text[start:]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tokenstore.errors import ConfigError
+from tokenstore.tokenizer import long_texts
 from tokenstore.tokenizer.byte_spans import SpansTextByText, spans_of_bytes
 from tokenstore.tokenizer.guards import decodes, encodes
 from tokenstore.tokenizer.patterns import PATTERNS
@@ -56,6 +57,11 @@ class TiktokenTokenizer(SpansTextByText):
         self.token_names: Mapping[str, str] = {
             role: self._bytes[i].decode("utf-8", "replace") for role, i in roles.items() if i in self._bytes
         }
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether the pieces of a text, as `long_texts` cuts it, have the tokens of the text."""
+        return long_texts.is_covering(self.rank_file.pattern) and not long_texts.has_spaces(self._allowed)
 
     def bytes_of_ids(self) -> dict[int, bytes]:
         """The bytes of every id."""

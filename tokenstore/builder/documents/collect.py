@@ -86,7 +86,7 @@ class UnitBatches:
     ):
         self.unit, self.files, self.reader, self.bad_out, self.check = unit, files, reader, bad_out, check
         self.num_bad = 0
-        self._batch = Batch(True)
+        self._batch = Batch(unit[0].start == 0)
         self._lines: list[int] = []
         self._hashes: list[bytes] = []
         self._bad: Counter[int] = Counter()
@@ -97,11 +97,11 @@ class UnitBatches:
         was_large = False
         for place, part in enumerate(self.unit):
             file = self.files[part.file_number]
-            # Small inputs together count as one source, a large one is a source of its own
+            # Small inputs together count as one source, a large one is a source of its own; its later slices continue it
             is_large = slice_bytes(part, file) >= _BATCH_CHARS
             if (is_large or was_large) and self._batch.documents:
                 yield self._take(starts_source=True)
-            self._batch.starts_source |= is_large or was_large
+            self._batch.starts_source |= (is_large and part.start == 0) or was_large
             was_large = is_large
             records = SliceReader(file, part, reading(self.reader.options))
             yield from self._slice(place, records)
