@@ -40,7 +40,7 @@ def as_zip() -> bytes:
 
 
 MISNAMED = [
-    ("a.jsonl", gzip.compress(LINE), "gzip data; rename it to a.jsonl.gz"),
+    ("a.jsonl", gzip.compress(LINE, mtime=0), "gzip data; rename it to a.jsonl.gz"),
     ("a.jsonl", zstandard.compress(LINE), "zstd data; rename it to a.jsonl.zst"),
     ("a.jsonl", as_parquet(), "a Parquet file; rename it to a.parquet"),
     ("a.jsonl", as_arrow(pa.ipc.new_file), "an Arrow file; rename it to a.arrow"),
@@ -50,7 +50,7 @@ MISNAMED = [
     ("a.jsonl", as_zip(), "a zip archive; unpack it first"),
     ("a.csv", "text\nä".encode("utf-16"), "UTF-16 text; convert it to UTF-8"),
     ("a.jsonl.gz", zstandard.compress(LINE), "zstd data; rename it to a.jsonl.zst"),
-    ("a.jsonl.zst", gzip.compress(LINE), "gzip data; rename it to a.jsonl.gz"),
+    ("a.jsonl.zst", gzip.compress(LINE, mtime=0), "gzip data; rename it to a.jsonl.gz"),
     ("a.parquet", as_arrow(pa.ipc.new_file), "an Arrow file; rename it to a.arrow"),
     ("a.arrow", as_parquet(), "a Parquet file; rename it to a.parquet"),
 ]
