@@ -27,6 +27,7 @@ BENCHES = (
     "packing",
     "balance",
     "quality",
+    "lanes",
     "scale",
     "build",
     "cluster",

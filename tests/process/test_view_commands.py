@@ -120,8 +120,8 @@ class TestJson:
     def test_keys_of_a_plan(self, plan: Path) -> None:
         """For the summary, --epochs and --diff."""
         found = json.loads(ok("plan", plan, "--json"))
-        assert set(found) == {"plan", "ranks", "balance", "transport"}
-        assert found["balance"] == []
+        assert set(found) == {"plan", "ranks", "balance", "locality", "transport"}
+        assert found["balance"] == found["locality"] == []
         uneven, *_ = json.loads(ok("plan", plan, "--json", "--world-size", "2"))["balance"]
         assert (
             set(uneven)

@@ -1,6 +1,7 @@
 """Plans with `locality`: refusals, files, histories, amendments, `find` and the commands (ORD-20)."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from tests.conftest import random_documents, write_store
 from tests.support.processes.command_lines import ok
 from tokenstore import Plan, PlanConfig, TokenLoader
 from tokenstore.errors import ConfigError, StateMismatchError
+from tokenstore.report.plan_page import plan_page
+from tokenstore.report.plan_report import plan_report
 
 LENGTH, BATCH = 16, 8
 LOCAL = {"block_sequences": 4, "lanes": 8}
@@ -171,7 +174,14 @@ def test_commands_show_what_a_locality_decides(folder: Path, tmp_path: Path) -> 
     difference = json.loads(ok("plan", paths[0], "--diff", paths[1], "--json"))
     assert difference["first_step"] == 0
     assert difference["fields"] == [{"field": "sources.a.locality.lanes", "first": 8, "second": 9}]
+    (row,) = json.loads(ok("plan", paths[0], "--json"))["locality"]
     plan = plan_of(folder)
+    numbers = {"block_sequences": 4, "block_bytes": 128, "lanes": 8, "sequences_per_step": 6}
+    assert row == {"source": "a", "num_blocks": -(-plan.num_sequences["a"] // 4), **numbers}
+    shown = ok("plan", paths[0])
+    assert re.search(r"Locality\s+source +block .*\s+a +4 sequences +128 bytes +\d+ +8 +6 sequences\s", shown)
+    assert "a (blocks of 4 sequences, 8 lanes)" in plan._repr_html_()
+    assert "blocks of 4 sequences, 8 lanes" in plan_page(plan_report(plan))
     found = next(plan.find("a", 7))
     pieces = plan.documents(found.step)[found.row]
     assert (7, found.start, found.stop) in [(piece.document, piece.start, piece.stop) for piece in pieces]

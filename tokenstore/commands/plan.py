@@ -13,6 +13,7 @@ from rich.text import Text
 
 from tokenstore.commands.remote import loaded_plan
 from tokenstore.commands.screen import bar, colour, facts, heading, listed, screen, table, write_json
+from tokenstore.commands.show_locality import show_locality
 from tokenstore.commands.show_transport import show_transport
 from tokenstore.errors import ConfigError
 from tokenstore.text import clip, percentage, safe, span
@@ -106,6 +107,7 @@ def plan(
         write_json({"epoch_steps": rows}) if as_json else _show_epoch_steps(screen(), rows)
         return 0
     from tokenstore.views.plan_balance import balance_of_plan
+    from tokenstore.views.plan_locality import localities_of
     from tokenstore.views.plan_ranks import ranks_of_plan
     from tokenstore.views.plan_summary import summarize_plan
     from tokenstore.views.plan_transport import REQUEST_PRICE, transport_of
@@ -115,12 +117,14 @@ def plan(
     transport = transport_of(loaded, summary.steps, tokens_per_second, price)
     ranks = ranks_of_plan(loaded, 1 if world_size is None else world_size, microbatch_size)
     uneven = balance_of_plan(loaded, ranks.world_size, microbatch_size)
+    local = localities_of(loaded, summary.steps)
     if as_json:
-        write_json({"plan": summary, "ranks": ranks, "balance": uneven, "transport": transport})
+        write_json({"plan": summary, "ranks": ranks, "balance": uneven, "locality": local, "transport": transport})
     else:
         _show_summary(screen(), summary)
         _show_ranks(screen(), ranks, in_detail=world_size is not None or microbatch_size is not None)
         _show_balance(screen(), uneven, ranks.world_size)
+        show_locality(screen(), local)
         if transport is not None:
             show_transport(screen(), transport)
     return 0

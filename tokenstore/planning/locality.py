@@ -38,6 +38,10 @@ class LocalityConfig(Checked):
     def __init__(self, /, **fields: Unpack[LocalityFields]):
         super().__init__(**fields)
 
+    def __str__(self) -> str:
+        blocks = "1 sequence" if self.block_sequences == 1 else f"{self.block_sequences:,} sequences"
+        return f"blocks of {blocks}, {self.lanes:,} lane{'s' * (self.lanes > 1)}"
+
 
 def wrong_locality(config: "PlanConfig") -> list[str]:
     """The localities that the packing or the missing shuffle of a plan contradict."""

@@ -44,7 +44,9 @@ def _rows(plan: "Plan") -> Iterator[tuple[object, ...]]:
 
 
 def _stores(plan: "Plan", source: Source) -> str:
-    slices = {member.name: plan.config.sources[member.name].slice_text for member in source.members}
-    return ", ".join(
-        member.store.place + (f" ({slices[member.name]})" if slices[member.name] else "") for member in source.members
-    )
+    parts = []
+    for member in source.members:
+        config = plan.config.sources[member.name]
+        part = str(config.locality) if config.locality else config.slice_text
+        parts.append(member.store.place + (f" ({part})" if part else ""))
+    return ", ".join(parts)

@@ -20,7 +20,11 @@ _PIECES = 16  # pieces per sequence whose text is shown
 
 @dataclass(frozen=True)
 class StoreRow:
-    """A store of a plan. `lengths` is None without a length index. `slice` is the part that the plan uses, "" for all."""
+    """A store of a plan.
+
+    `lengths` is None without a length index. `slice` is the part that the plan uses, "" for all. `locality` says in which
+    blocks it is read, "" for none.
+    """
 
     name: str
     path: str
@@ -30,6 +34,7 @@ class StoreRow:
     num_documents: int
     lengths: Lengths | None
     slice: str
+    locality: str
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,10 @@ def plan_report(
         row.source: f"{row.slice}: {row.num_documents:,} documents, {row.num_tokens:,} tokens" for row in summary.slices
     }
     stores = tuple(
-        StoreRow(name, s.place, s.version, s.digest, s.num_tokens, len(s), summarize_lengths(s), slices.get(name, ""))
+        StoreRow(
+            *(name, s.place, s.version, s.digest, s.num_tokens, len(s), summarize_lengths(s)),
+            *(slices.get(name, ""), str(plan.config.sources[name].locality or "")),
+        )
         for name, s in plan.stores.items()
     )
     return PlanReport(

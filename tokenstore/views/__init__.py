@@ -6,6 +6,7 @@
     plan_summary.summarize_plan        a plan up to a step: sources, stages, epochs, warnings
     plan_ranks.ranks_of_plan           how batches divide among ranks and microbatches
     plan_balance.balance_of_plan       how evenly the attention of a step divides among ranks
+    plan_locality.localities_of        sources that read their store in blocks
     plan_epochs.steps_of_epochs        how many steps a number of epochs takes
     plan_curves.mixture_over_steps     shares and epochs of every source at points of a run
     plan_diff.compare_plans            the first step at which two plans differ, and what differs
@@ -17,7 +18,8 @@
     inspect STORE                      StoreSummary
     inspect --document, --id           {path, version, document: DocumentView, no_text: the reason, or null}
     inspect --search, --search-tokens  {path, version, found: [{document, start, stop, id, origin, text}], complete}
-    plan                               {plan: PlanSummary, ranks: PlanRanks, balance: [PlanBalance]}
+    plan                               {plan: PlanSummary, ranks: PlanRanks, balance: [PlanBalance], locality: [LocalityRow],
+                                       transport: Transport, or null}
     plan --epochs                      {epoch_steps: [EpochSteps]}
     plan --diff, trace --diff          PlanDifference
     amend                              {amendment: PlanAmendment, plan: fields of the new plan, warnings, output}
