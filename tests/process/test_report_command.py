@@ -170,7 +170,7 @@ class TestJson:
         assert (
             set(found["stores"][0])
             == {f.name for f in fields(plan_report.StoreRow)}
-            == {"name", "path", "version", "digest", "slice", "num_tokens", "num_documents", "lengths"}
+            == {"name", "path", "version", "digest", "slice", "locality", "num_tokens", "num_documents", "lengths"}
         )
         assert set(found["samples"][0]) == {f.name for f in fields(plan_report.SampledStep)} == {"step", "rows"}
         assert set(found["mixture"][0]) == {"step", "sequences", "epochs", "shares", "token_shares", "weights"}
