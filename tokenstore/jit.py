@@ -109,7 +109,10 @@ def callback(function: Callable[..., Any], signature: Any) -> Any:
 
 
 def inline_kernel(function: _Function) -> _Function:
-    """A kernel that only other kernels call. It is compiled into them and has no cache file of its own."""
-    compiled: Any = njit(nogil=True, inline="never")(function)
+    """A kernel that only other kernels call. It is compiled into them and has no cache file of its own.
+
+    LLVM always inlines it. Otherwise a call copies the shapes of its array arguments and counts references to them.
+    """
+    compiled: Any = njit(nogil=True, inline="never", forceinline=True)(function)
     typed: _Function = compiled
     return typed

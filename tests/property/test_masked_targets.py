@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 from tests.support.stores.masked import Documents, Rows, random_masked, rows_by_hand, write_masked
 from tests.support.twins import order as order_twin
 from tokenstore import Plan, PlanConfig, TokenDataset, TokenLoader
+from tokenstore.intrinsics import BLOCK
 
 BATCH = 12
 FIELDS = ("input_ids", "labels", "shift_labels", "position_ids", "document_ids")
@@ -197,3 +198,33 @@ def test_what_is_masked_is_left_out_by_hand(tmp_path: Path, cross: bool) -> None
     assert batch["input_ids"].tolist() == [[1, 2], [3, 4], [5, 6]]
     assert batch["shift_labels"].tolist() == [[x, 3], [x, x], [6, 1 if cross else x]]
     assert batch["labels"].tolist() == [[1 if cross else x, x], [3, x], [x, 6]]
+
+
+@pytest.mark.parametrize(
+    ("packing", "cross"), [("best_fit", False), ("none", False), ("concat", False), ("concat", True)]
+)
+@pytest.mark.parametrize("vocab_size", [300, 70_000])
+@pytest.mark.parametrize("masked", [False, True])
+def test_spans_of_any_length_are_copied(
+    tmp_path: Path, packing: str, cross: bool, vocab_size: int, masked: bool
+) -> None:
+    """FMT-10: spans shorter and longer than the blocks that are copied at once, beginning anywhere in a line of the output."""
+    lengths = [*range(1, 2 * BLOCK + 10, 3), BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 4 * BLOCK, 4 * BLOCK + 5]
+    documents = random_masked(3, lengths, vocab_size)
+    if not masked:
+        documents = Documents(documents.tokens, [[True] * length for length in lengths])
+    path = write_masked(tmp_path / "s", documents, vocab_size, length_index=True, masks=masked)
+    fields = {"packing": packing, "cross_document_targets": cross, "num_steps": 6}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # many epochs
+        plan = Plan.of(path, 4 * BLOCK - 3, BATCH, **fields)
+    narrow = TokenLoader(plan, fields=["input_ids"], dtype="int32")
+    for step, batch in enumerate(TokenLoader(plan, format="hf", fields=FIELDS)):
+        rows = rows_by_hand(plan, step, {"s": documents})
+        check_rows(rows, batch)
+        assert next(narrow)["input_ids"].tolist() == rows.ids
+        for row, pieces in enumerate(plan.documents(step)):
+            sizes = [piece.stop - piece.start for piece in pieces]
+            used = sum(sizes)
+            assert batch["position_ids"][row, :used].tolist() == [k for size in sizes for k in range(size)]
+            assert batch["document_ids"][row, :used].tolist() == np.repeat(range(len(sizes)), sizes).tolist()

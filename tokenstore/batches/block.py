@@ -29,16 +29,16 @@ WORK, KEYS, NUM_COLUMNS, CLOCK = range(15, 19)
 # int64[NUM_ROWS + 1], first span of each row. SPANS: address of int64[SPAN_ROOM, SPAN_COLUMNS]. NEXT_*: the same for
 # the microbatch that is copied next; NEXT_ROWS is 0 if there is none
 NUM_ROWS, ROWS, STARTS, SPANS, SPAN_ROOM, NEXT_ROWS, NEXT_STARTS, NEXT_SPANS = range(19, 27)
-# Progress in prefetching the next microbatch: the current span, its bytes that are prefetched, the end of the spans
-AHEAD_SPAN, AHEAD_BYTES, AHEAD_STOP = range(27, 30)
+# Progress in prefetching the next microbatch: addresses of the next cache line and of the end of the current span, the
+# number of the span after it, and the end of the spans
+AHEAD_LINE, AHEAD_END, AHEAD_SPAN, AHEAD_STOP = range(27, 31)
 # Addresses of the output arrays; 0 for an array that is not written. All have the shape [NUM_ROWS, SEQUENCE_LENGTH]:
 # TARGETS, LABELS, POSITIONS and DOCUMENTS are int64, LOSS_MASK is float32, LABEL_MASK is bool. The exceptions are IDS, see
 # ID_BYTES and EXTRA_IDS, and BORDERS, int32[NUM_ROWS * SEQUENCE_LENGTH + 1]
-IDS, TARGETS, LABELS, POSITIONS, DOCUMENTS, LOSS_MASK, LABEL_MASK, BORDERS = range(30, 38)
+IDS, TARGETS, LABELS, POSITIONS, DOCUMENTS, LOSS_MASK, LABEL_MASK, BORDERS = range(31, 39)
 # IGNORED_TARGET: the target and label of a token that is not in the loss. FLAT_LABELS: 1 if the model gets all rows as
-# one row, so that the first token of each row must have no label. MASK_SCRATCH: uint64[MASK_WORDS], for the loss mask
-# of a chunk
-IGNORED_TARGET, FLAT_LABELS, MASK_SCRATCH = range(38, 41)
+# one row, so that the first token of each row must have no label
+IGNORED_TARGET, FLAT_LABELS = range(39, 41)
 # Results: number of borders written, and tokens of the longest piece
 NUM_BORDERS, LONGEST = range(41, 43)
 # The array IDS: bytes per element (8: int64, 4: int32 or uint32, 2: uint16), elements per row beyond SEQUENCE_LENGTH (0 or

@@ -1,10 +1,15 @@
 """The second hot kernel: fills all arrays of a microbatch in one pass over its spans.
 
-Tokens are read in chunks of CHUNK = 512, and each chunk is written to all arrays while it is in the first-level cache.
-Before each chunk, the kernel prefetches the same number of bytes of the next microbatch. Sequences are far apart in
-memory, so without prefetching each of them would begin with a wait for memory. The waits took half of the time of a
-batch of 8 x 2048. With larger chunks, the prefetched lines have too little time to arrive. With smaller chunks, the
-loops are too short for vector instructions to pay off.
+Tokens are copied in blocks of 32, one cache line of uint16, and each block is written to all arrays while it is in
+registers. Outputs are written in whole cache lines where they allow it. A span of at least one block needs no loop for
+what is left of it: its last block ends where the span ends, and writes some values again.
+
+Sequences are far apart in memory, so each would begin with a wait for memory. So the next microbatch is prefetched, in
+two ways that differ in what they wait for:
+
+- Pages: at the start, one line of every page. The processor looks up the addresses of several pages at once, but cannot
+  run far ahead of one that it waits for. This takes a third off the time of a microbatch of short documents.
+- Lines: one per block. Many at once would occupy the buffers that the stores of the outputs need.
 
 The kernel also finds the largest id, so that an id outside the vocabulary never reaches a model.
 """
@@ -12,7 +17,8 @@ The kernel also finds the largest id, so that an id outside the vocabulary never
 import numpy as np
 
 from tokenstore.batches.block import (
-    AHEAD_BYTES,
+    AHEAD_END,
+    AHEAD_LINE,
     AHEAD_SPAN,
     AHEAD_STOP,
     ALIGN,
@@ -22,13 +28,13 @@ from tokenstore.batches.block import (
     EXTRA_BEFORE,
     EXTRA_IDS,
     FLAT_LABELS,
+    ID_BYTES,
     IDS,
     IGNORED_TARGET,
     LABEL_MASK,
     LABELS,
     LONGEST,
     LOSS_MASK,
-    MASK_SCRATCH,
     NEXT_ROWS,
     NEXT_SPANS,
     NEXT_STARTS,
@@ -46,7 +52,7 @@ from tokenstore.batches.block import (
     block_at,
     report,
 )
-from tokenstore.batches.masks import read_bits, widen_in_loss
+from tokenstore.batches.masks import ALL_BITS, bits_at
 from tokenstore.batches.spans import (
     CONTINUES,
     DOCUMENT_START,
@@ -58,33 +64,24 @@ from tokenstore.batches.spans import (
     START,
 )
 from tokenstore.batches.tables import BAD_ID, OK
-from tokenstore.batches.token_copies import copy_ids, fill_ids, widen
-from tokenstore.intrinsics import array_at, float32_at, int32_at, int64_at, prefetch, uint8_at, uint16_at, uint32_at
+from tokenstore.batches.token_copies import (
+    copy_block_in_loss,
+    copy_block_of_ids,
+    copy_ids,
+    copy_in_loss,
+    fill_ids,
+    largest_in_block,
+    token_at,
+)
+from tokenstore.intrinsics import BLOCK, array_at, fill_block, float32_at, int32_at, int64_at, prefetch, uint8_at
 from tokenstore.jit import Integer, inline_kernel, kernel
 
 IGNORE = -100  # the target that torch's losses ignore by default
-CHUNK = 512  # tokens
-LINE_BYTES = 64
+LINE_BYTES, PAGE_BYTES = 64, 4096
+ELEMENTS_PER_LINE = 8  # int64
 
 
-# ---- loops over a chunk. They take addresses, because passing an array updates its reference count; `out` is an
-# address too
-
-
-@inline_kernel
-def _largest(tokens: Integer, token_bytes: Integer, count: Integer) -> Integer:
-    """The largest of `count` tokens; 0 if there are none."""
-    if token_bytes == 2:
-        short = array_at(uint16_at(tokens), (count,))
-        most = np.uint16(0)
-        for i in range(count):
-            most = max(most, short[i])
-        return np.int64(most)
-    words = array_at(uint32_at(tokens), (count,))
-    largest = np.uint32(0)
-    for i in range(count):
-        largest = max(largest, words[i])
-    return np.int64(largest)
+# ---- loops. They take addresses, because passing an array updates its reference count; `out` is an address too
 
 
 @inline_kernel
@@ -101,86 +98,140 @@ def _put(out: Integer, value: Integer) -> None:
     array_at(int64_at(out), (1,))[0] = value
 
 
+@inline_kernel
+def _id_at(block: np.ndarray, at: Integer) -> Integer:
+    """Address of an element of IDS. at: its number in the flattened array, without the extra elements of rows."""
+    return block[IDS] + block[ID_BYTES] * (at + block[EXTRA_BEFORE])
+
+
 # ---- prefetching the next microbatch
 
 
 @inline_kernel
 def _begin_ahead(block: np.ndarray) -> None:
-    """Begin prefetching at the first span of the next microbatch."""
-    block[AHEAD_SPAN], block[AHEAD_BYTES], block[AHEAD_STOP] = 0, 0, 0
+    """Prefetch one line of every page of the next microbatch, and begin its lines at its first span."""
+    block[AHEAD_LINE] = block[AHEAD_END] = block[AHEAD_SPAN] = block[AHEAD_STOP] = 0
     if block[NEXT_ROWS]:
         starts = array_at(int64_at(block[NEXT_STARTS]), (block[NEXT_ROWS] + 1,))
         block[AHEAD_SPAN], block[AHEAD_STOP] = starts[0], starts[block[NEXT_ROWS]]
+        spans = array_at(int64_at(block[NEXT_SPANS]), (block[AHEAD_STOP], SPAN_COLUMNS))
+        for j in range(block[AHEAD_SPAN], block[AHEAD_STOP]):
+            first = spans[j, MEMORY]
+            stop = first + (spans[j, LENGTH] + spans[j, CONTINUES]) * block[TOKEN_BYTES]
+            for page in range(first & -PAGE_BYTES, stop, PAGE_BYTES):
+                prefetch(max(page, first))
 
 
 @inline_kernel
-def _prefetch_ahead(block: np.ndarray, num_bytes: Integer) -> None:
-    """Prefetch the following `num_bytes` of the next microbatch, in the order in which they will be read.
-
-    AHEAD_SPAN and AHEAD_BYTES record the progress between calls. Without a next microbatch, AHEAD_STOP is 0 and nothing
-    happens.
-    """
-    spans = array_at(int64_at(block[NEXT_SPANS]), (block[AHEAD_STOP], SPAN_COLUMNS))
-    while num_bytes > 0 and block[AHEAD_SPAN] < block[AHEAD_STOP]:
-        span = spans[block[AHEAD_SPAN]]
-        size = (span[LENGTH] + span[CONTINUES]) * block[TOKEN_BYTES]
-        part = min(num_bytes, size - block[AHEAD_BYTES])
-        first = span[MEMORY] + block[AHEAD_BYTES]
-        for line in range(first & -LINE_BYTES, first + part, LINE_BYTES):
+def _begin_lines(block: np.ndarray) -> None:
+    """Begin the lines of span AHEAD_SPAN of the next microbatch."""
+    span = array_at(int64_at(block[NEXT_SPANS]), (block[AHEAD_STOP], SPAN_COLUMNS))[block[AHEAD_SPAN]]
+    size = span[LENGTH] + span[CONTINUES]
+    block[AHEAD_LINE], block[AHEAD_END] = span[MEMORY] & -LINE_BYTES, span[MEMORY] + size * block[TOKEN_BYTES]
+    block[AHEAD_SPAN] += 1
+    if span[MASK]:
+        for line in range((span[MASK] >> 3) & -LINE_BYTES, (span[MASK] + size + 7) >> 3, LINE_BYTES):
             prefetch(line)
-        if span[MASK]:  # one cache line of the mask has the bits of 512 tokens
-            prefetch((span[MASK] >> 3) + (block[AHEAD_BYTES] // block[TOKEN_BYTES] >> 3))
-        num_bytes -= part
-        block[AHEAD_BYTES] += part
-        if block[AHEAD_BYTES] == size:
-            block[AHEAD_SPAN] += 1
-            block[AHEAD_BYTES] = 0
+
+
+@inline_kernel
+def _prefetch_line(block: np.ndarray) -> None:
+    """Prefetch the next cache line of the next microbatch, if there is one."""
+    if block[AHEAD_LINE] >= block[AHEAD_END]:
+        if block[AHEAD_SPAN] >= block[AHEAD_STOP]:
+            return
+        _begin_lines(block)
+    prefetch(block[AHEAD_LINE])
+    block[AHEAD_LINE] += LINE_BYTES
 
 
 # ---- copying the microbatch
 
 
 @inline_kernel
-def _copy_chunk(
-    block: np.ndarray, span: np.ndarray, done: Integer, count: Integer, at: Integer, document: Integer
+def _in_loss(span: np.ndarray, token: Integer, count: Integer) -> np.uint64:
+    """Which of `count` tokens, at most a block, are in the loss; the first is number `token` of the span."""
+    return bits_at(span[MASK] + token, count) if span[MASK] else ALL_BITS
+
+
+@inline_kernel
+def _copy_blocks(
+    block: np.ndarray, span: np.ndarray, size: Integer, pairs: Integer, at: Integer, document: Integer
 ) -> Integer:
-    """Copy a chunk of a span to all arrays. Returns the largest id read.
+    """Copy a span to all arrays; see `_copy_tokens`. Requires pairs >= BLOCK."""
+    token_bytes, first = block[TOKEN_BYTES], span[MEMORY]
+    largest: Integer = np.int64(0)
+    ids, targets, labels = block[IDS], block[TARGETS], block[LABELS]
+    positions, documents = block[POSITIONS], block[DOCUMENTS]
+    # All blocks but the first and the last begin at a line of the output
+    for start in range(-(at % ELEMENTS_PER_LINE), size, BLOCK):
+        for _ in range(token_bytes >> 1):  # as many lines as the block has
+            _prefetch_line(block)
+        done = max(min(start, size - BLOCK), 0)
+        tokens = first + done * token_bytes
+        if ids:
+            copy_block_of_ids(tokens, token_bytes, _id_at(block, at + done), block[ID_BYTES])
+        if targets:
+            pair = max(min(start, pairs - BLOCK), 0)
+            in_loss = _in_loss(span, pair + 1, BLOCK)
+            out = targets + 8 * (at + pair)
+            copy_block_in_loss(first + (pair + 1) * token_bytes, token_bytes, in_loss, IGNORE, out)
+        if labels:
+            in_loss = _in_loss(span, done, BLOCK)
+            copy_block_in_loss(tokens, token_bytes, in_loss, IGNORE, labels + 8 * (at + done))
+        if positions:
+            fill_block(int64_at(positions + 8 * (at + done)), done, 1)
+        if documents:
+            fill_block(int64_at(documents + 8 * (at + done)), document, 0)
+        largest = max(largest, largest_in_block(tokens, token_bytes))
+    return largest
+
+
+@inline_kernel
+def _copy_few(
+    block: np.ndarray, span: np.ndarray, size: Integer, pairs: Integer, at: Integer, document: Integer
+) -> Integer:
+    """Copy a span that is too short for `_copy_blocks`; see `_copy_tokens`."""
+    token_bytes, tokens = block[TOKEN_BYTES], span[MEMORY]
+    largest: Integer = np.int64(0)
+    if block[IDS]:
+        copy_ids(tokens, token_bytes, size, _id_at(block, at), block[ID_BYTES])
+    if block[TARGETS] and pairs > 0:
+        in_loss, out = _in_loss(span, 1, pairs), block[TARGETS] + 8 * at
+        copy_in_loss(tokens + token_bytes, token_bytes, pairs, in_loss, IGNORE, out)
+    if block[LABELS]:
+        copy_in_loss(tokens, token_bytes, size, _in_loss(span, 0, size), IGNORE, block[LABELS] + 8 * at)
+    if block[POSITIONS]:
+        _fill(block[POSITIONS] + 8 * at, size, 0, 1)
+    if block[DOCUMENTS]:
+        _fill(block[DOCUMENTS] + 8 * at, size, document, 0)
+    for i in range(size):
+        largest = max(largest, token_at(tokens + i * token_bytes, token_bytes))
+    return largest
+
+
+@inline_kernel
+def _copy_tokens(block: np.ndarray, span: np.ndarray, size: Integer, at: Integer, document: Integer) -> Integer:
+    """Copy the first `size` tokens of a span, at least one, to all arrays. Returns the largest id read.
 
     The target of a token is the next token of its document, so targets are the same tokens, read one token later. The
-    last token of a document has no next token. `pairs` counts the tokens of the chunk that have one, inside the span or
+    last token of a document has no next token. `pairs` is the number of tokens that have one, inside the span or
     directly after it.
 
     Args:
         block: the argument block.
         span: int64[SPAN_COLUMNS].
-        done: tokens of the span that are copied already.
-        count: tokens of the chunk, at most CHUNK.
+        size: tokens.
         at: index of the first element to write, in the flattened arrays.
         document: number of the span in its row, for DOCUMENTS.
     """
-    token_bytes, tokens = block[TOKEN_BYTES], span[MEMORY] + done * block[TOKEN_BYTES]
-    pairs = min(count, span[LENGTH] + span[CONTINUES] - 1 - done)
-    num_read = max(count, pairs + 1)
-    in_loss: Integer = np.int64(0)  # address of one byte per token read; 0 if all are in the loss
-    if span[MASK]:
-        in_loss = read_bits(span[MASK] + done, num_read, block[MASK_SCRATCH])
-    if block[IDS]:
-        copy_ids(block, tokens, token_bytes, count, at)
-    if block[TARGETS]:
-        if in_loss:
-            widen_in_loss(tokens + token_bytes, token_bytes, pairs, in_loss + 1, IGNORE, block[TARGETS] + 8 * at)
-        else:
-            widen(tokens + token_bytes, token_bytes, pairs, block[TARGETS] + 8 * at)
-    if block[LABELS]:
-        if in_loss:
-            widen_in_loss(tokens, token_bytes, count, in_loss, IGNORE, block[LABELS] + 8 * at)
-        else:
-            widen(tokens, token_bytes, count, block[LABELS] + 8 * at)
-    if block[POSITIONS]:
-        _fill(block[POSITIONS] + 8 * at, count, done, 1)
-    if block[DOCUMENTS]:
-        _fill(block[DOCUMENTS] + 8 * at, count, document, 0)
-    return _largest(tokens, token_bytes, num_read)
+    pairs = min(size, span[LENGTH] + span[CONTINUES] - 1)
+    if pairs >= BLOCK:
+        largest = _copy_blocks(block, span, size, pairs, at, document)
+    else:
+        _prefetch_line(block)
+        largest = _copy_few(block, span, size, pairs, at, document)
+    return max(largest, token_at(span[MEMORY] + pairs * block[TOKEN_BYTES], block[TOKEN_BYTES]))
 
 
 @inline_kernel
@@ -192,12 +243,8 @@ def _put_first(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer
     """
     if block[CROSS]:
         if at > row_at and block[TARGETS]:
-            target = span[MEMORY]
-            if span[MASK]:
-                in_loss = read_bits(span[MASK], 1, block[MASK_SCRATCH])
-                widen_in_loss(target, block[TOKEN_BYTES], 1, in_loss, IGNORE, block[TARGETS] + 8 * (at - 1))
-            else:
-                widen(target, block[TOKEN_BYTES], 1, block[TARGETS] + 8 * (at - 1))
+            out = block[TARGETS] + 8 * (at - 1)
+            copy_in_loss(span[MEMORY], block[TOKEN_BYTES], 1, _in_loss(span, 0, 1), IGNORE, out)
     elif block[LABELS] and (at > row_at or span[START] == span[DOCUMENT_START]):
         _put(block[LABELS] + 8 * at, IGNORE)
 
@@ -209,7 +256,8 @@ def _put_extra_id(block: np.ndarray, span: np.ndarray, used: Integer, at: Intege
     at: element after these tokens. stop: element after the row.
     """
     if block[EXTRA_IDS] and at == stop and span[LENGTH] + span[CONTINUES] > used:
-        copy_ids(block, span[MEMORY] + used * block[TOKEN_BYTES], block[TOKEN_BYTES], 1, at)
+        tokens = span[MEMORY] + used * block[TOKEN_BYTES]
+        copy_ids(tokens, block[TOKEN_BYTES], 1, _id_at(block, at), block[ID_BYTES])
 
 
 @inline_kernel
@@ -233,19 +281,13 @@ def _copy_span(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer
     length = block[SEQUENCE_LENGTH]
     size = min(span[LENGTH], row_at + length - at)
     largest: Integer = np.int64(0)
-    done: Integer = np.int64(0)
-    while done < size:
-        count = min(CHUNK, size - done)
-        # One line more than the chunk, because the next microbatch also reads the tokens after its spans
-        _prefetch_ahead(block, count * block[TOKEN_BYTES] + LINE_BYTES)
-        largest = max(largest, _copy_chunk(block, span, done, count, at + done, document))
-        done += count
     if size > 0:
+        largest = _copy_tokens(block, span, size, at, document)
         _put_border(block, at, size)
         if span[LENGTH] + span[CONTINUES] == size and block[TARGETS]:  # the document ends here
             _put(block[TARGETS] + 8 * (at + size - 1), IGNORE)
     else:
-        largest = _largest(span[MEMORY], block[TOKEN_BYTES], 1)
+        largest = token_at(span[MEMORY], block[TOKEN_BYTES])
     _put_extra_id(block, span, size, at + size, row_at + length)
     _put_first(block, span, row_at, at)
     return largest
@@ -255,7 +297,7 @@ def _copy_span(block: np.ndarray, span: np.ndarray, row_at: Integer, at: Integer
 def _pad(block: np.ndarray, at: Integer, count: Integer, position: Integer) -> None:
     """Fill `count` elements of all arrays with padding from element `at` on; positions are counted from `position`."""
     if block[IDS]:
-        fill_ids(block, block[PAD_ID], count, at)
+        fill_ids(block[PAD_ID], count, _id_at(block, at), block[ID_BYTES])
     if block[TARGETS]:
         _fill(block[TARGETS] + 8 * at, count, IGNORE, 0)
     if block[LABELS]:
@@ -343,7 +385,7 @@ def gather(address: int) -> None:
         row_at = at = r * length
         block[EXTRA_BEFORE] = r * block[EXTRA_IDS]
         if block[IDS] and block[EXTRA_IDS]:
-            fill_ids(block, block[PAD_ID], 1, row_at + length)
+            fill_ids(block[PAD_ID], 1, _id_at(block, row_at + length), block[ID_BYTES])
         for j in range(starts[r], starts[r + 1]):
             span = spans[j]
             largest = _copy_span(block, span, row_at, at, j - starts[r])
@@ -354,6 +396,8 @@ def gather(address: int) -> None:
             if block[ALIGN]:
                 at = _end_piece(block, row_at, at, span[LENGTH], j + 1 == starts[r + 1])
         _end_row(block, row_at, at)
+    while block[AHEAD_SPAN] < block[AHEAD_STOP] or block[AHEAD_LINE] < block[AHEAD_END]:
+        _prefetch_line(block)  # the next microbatch may have more lines
     if block[BORDERS]:
         array_at(int32_at(block[BORDERS]), (block[NUM_BORDERS] + 1,))[block[NUM_BORDERS]] = block[NUM_ROWS] * length
     report(block, OK, 0, 0, 0, 0)

@@ -18,7 +18,6 @@ from tokenstore.batches import block as words
 from tokenstore.batches.block import KEY_ROWS, REPORT, WORK_ROWS
 from tokenstore.batches.costs import row_squares
 from tokenstore.batches.gather import IGNORE, gather
-from tokenstore.batches.masks import MASK_WORDS
 from tokenstore.batches.packings import Packings
 from tokenstore.batches.planned import PlannedRows, PlanResult
 from tokenstore.batches.planner import plan_spans
@@ -78,7 +77,6 @@ class Sampler:
         self._address = self._block.ctypes.data
         self._words = self._block.data  # 25 ns per word; numpy takes 100
         self._report = self._block[REPORT : REPORT + REPORT_SIZE]
-        self._mask_scratch = np.empty(MASK_WORDS, np.uint64)
         self._token_bytes = int(tables.stores[0, TOKEN_BYTES])  # all stores of a plan have one tokenizer, so one dtype
         self.remote = RemoteRows(tables.open_stores, order.sequence_length) if tables.has_remote else None
         self._borders = self._piece_tokens = np.empty(0, np.int32)
@@ -111,7 +109,6 @@ class Sampler:
             (words.FILES, tables.files),
         ):
             block[word], block[word + 1] = table.ctypes.data, len(table)
-        block[words.MASK_SCRATCH] = self._mask_scratch.ctypes.data
 
     # ---- rows of steps
 
