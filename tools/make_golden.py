@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.twins import lanes as lanes_twin
+from tests.support.twins import node_groups as groups_twin
 from tests.support.twins import order as order_twin
 from tests.support.twins import packing as packing_twin
 
@@ -123,6 +124,19 @@ LANES = (  # seed, name, sequences per epoch, sequences per block, lanes, epoch
     (2, "web", 200_000, 70_000, 2, 0),
     (2, "web", 488_281_250, 1024, 4096, 7),
     (2, "web", 2**40 + 1, 333, 2**24, 0),
+)
+_Groups = tuple[list[Any], dict[str, tuple[int, int, int]], int]
+# (source, k) of each row, source None for one without pieces; N, s and W of each source with lanes; number of groups
+NODE_GROUPS: tuple[_Groups, ...] = (
+    ([("a", 5), ("a", 0), ("a", 7), ("a", 2)], {"a": (8, 1, 4)}, 2),  # the worked examples
+    ([("a", 0), ("a", 4), ("a", 7), ("a", 2)], {"a": (8, 1, 4)}, 2),
+    ([("a", 41 * n % 24 + 10**12) for n in range(24)], {"a": (10**6 + 3, 10, 24)}, 8),
+    ([("a", 41 * n % 24 + 99_990) for n in range(24)], {"a": (100_000, 3, 24)}, 6),  # the border of an epoch
+    ([("ab"[n % 3 > 0], 7 * n % 48) for n in range(48)], {"a": (500, 2, 50), "b": (64, 9, 100)}, 12),
+    ([(source, 5 * n % 13) for n in range(12) for source in "abcd"], {"a": (900, 5, 7), "c": (77, 1, 31)}, 4),
+    ([(None, 0)] * 5 + [("b", n) for n in range(9)] + [("a", n) for n in range(2)], {"b": (9, 1, 9)}, 4),
+    ([("a", 3 * n) for n in range(16)], {"a": (1000, 1, 3)}, 16),  # fewer lanes than groups
+    ([("web", 2**61 - n) for n in range(12)], {"web": (2**40 + 1, 333, 2**24)}, 3),
 )
 
 
@@ -283,12 +297,21 @@ def lanes() -> list[Any]:
     return rows
 
 
+def node_groups() -> list[Any]:
+    """[[[source, k] of each row, ...], {source: [N, s, W]}, groups, rows of each group, owner of each row]."""
+    out = []
+    for rows, shapes, groups in NODE_GROUPS:
+        owners = [groups_twin.owner_of(row, shapes, groups) for row in rows]
+        out.append([rows, shapes, groups, groups_twin.deal(rows, shapes, groups), owners])
+    return out
+
+
 def main() -> None:
     """Write all files."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     of_order = (keys, permutations, interleaves, streams, continued_streams, windows, ramps)
     of_packing = (repeats, sequence_numbers, packings, packed, slices, huge_slices, aligned)
-    for make in (*of_order, *of_packing, balanced, lanes):
+    for make in (*of_order, *of_packing, balanced, lanes, node_groups):
         lines = ",\n".join(json.dumps(row) for row in make())
         (FOLDER / f"{make.__name__}.json").write_text(f"[\n{lines}\n]\n")
         print(f"wrote {FOLDER / make.__name__}.json")

@@ -18,6 +18,7 @@ from tests.support.calls import (
     window_start,
 )
 from tests.support.twins import lanes as lanes_twin
+from tests.support.twins import node_groups as groups_twin
 from tests.support.twins import order as order_twin
 from tests.support.twins import packing as packing_twin
 from tokenstore.order import ORDER_VERSION
@@ -26,6 +27,7 @@ from tokenstore.order.classes import LengthClasses, length_classes
 from tokenstore.order.interleave import interleave
 from tokenstore.order.keys import base_key
 from tokenstore.order.lanes import Lanes, lane_numbers, lane_windows, owner_lanes
+from tokenstore.order.node_groups import NO_OWNER, NodeGroups
 from tokenstore.order.packing import num_best_fit, pack
 from tokenstore.order.ramps import ramp_sizes
 from tokenstore.order.schedule import Stage, lay_out
@@ -234,8 +236,21 @@ def test_lanes(row: list) -> None:
         assert lanes_twin.windows(seed, name, count, block, width, epoch) == found
 
 
+@pytest.mark.parametrize("row", vectors("node_groups"), ids=lambda row: f"{len(row[0])}-{','.join(row[1])}-{row[2]}")
+def test_node_groups(row: list) -> None:
+    """Every group gets the rows of the vectors (ORD-21)."""
+    rows, shapes, groups, dealt, owners = row
+    names = sorted({source for source, _ in rows if source} | set(shapes))
+    lanes = NodeGroups([Lanes.of(*shapes[name]) if name in shapes else None for name in names], groups)
+    located = np.array([(-1 if source is None else names.index(source), k) for source, k in rows], np.int64)
+    assert lanes.deal(located).tolist() == dealt == groups_twin.deal(rows, shapes, groups)
+    assert [None if g == NO_OWNER else g for g in lanes.owners(located).tolist()] == owners
+
+
 def test_worked_examples_of_the_specification() -> None:
-    """The examples in the docstring of the order are correct (ORD-4, ORD-7, ORD-12, ORD-14, ORD-17, ORD-18, ORD-20)."""
+    """The examples in the docstring of the order are correct (ORD-4, ORD-7, ORD-12, ORD-14, ORD-17, ORD-18, ORD-20,
+    ORD-21).
+    """
     example = (((5, 13, 20), 1, 1),)
     assert packing_twin.slots(example, 16, 8) == {8: [(0, 0, 0), (0, 2, 1)], 16: [(0, 1, 0), (0, 2, 0)]}
     assert packing_twin.classes_of(example, 16, "best_fit", 8)[2] == 3
@@ -247,6 +262,8 @@ def test_worked_examples_of_the_specification() -> None:
     assert lanes_twin.windows(0, "web", 10, 3, 3, 0) == [8, 0, 4, 6, 2, 5, 7, 9, 3, 1]
     assert [lanes_twin.owner(i, 10, 3, 3) for i in range(10)] == [0, 1, 2] * 3 + [0]
     assert [lanes_twin.owner(i, 100, 1, 8) for i in range(8)] == [0, 5, 2, 7, 4, 1, 6, 3]
+    assert groups_twin.deal([("a", i) for i in (5, 0, 7, 2)], {"a": (8, 1, 4)}, 2) == [[1, 2], [3, 0]]
+    assert groups_twin.deal([("a", i) for i in (0, 4, 7, 2)], {"a": (8, 1, 4)}, 2) == [[0, 1], [2, 3]]
     assert order_twin.interleave({"a": 3, "b": 2}) == list("ababa")
     assert order_twin.interleave({"a": 1, "b": 1, "c": 2}) == list("cabc")
     assert [[(8 + 3 * w + j) % 10 for j in range(3)] for w in range(3)] == [[8, 9, 0], [1, 2, 3], [4, 5, 6]]

@@ -164,7 +164,7 @@ def test_gradients_of_other_rows_are_refused(two: dict[str, Path], saved: Any, l
     next(first)
     loader = TokenLoader(plan_of(two, loaded), microbatch_size=2, inside_step="continue")
     with pytest.raises(
-        StateMismatchError, match=r"saved inside step 0, where the state was saved with .*balance.*rewind"
+        StateMismatchError, match=r"saved inside step 0, and .*: the state was saved with .*balance.*rewind"
     ):
         loader.load_state_dict(first.state_dict())
     batches = iter(TokenDataset(plan_of(two, saved), microbatch_size=2))

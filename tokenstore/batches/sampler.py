@@ -26,6 +26,7 @@ from tokenstore.batches.sigbus import Guard
 from tokenstore.batches.spans import SPAN_COLUMNS
 from tokenstore.batches.tables import HAS_LANES, NOT_PACKED, OK, REPORT_SIZE, TOKEN_BYTES, VOCAB_SIZE, Tables
 from tokenstore.order.keys import as_bits, base_key
+from tokenstore.order.lanes import Lanes
 from tokenstore.order.rows import SegmentTables
 from tokenstore.order.schedule import Schedule
 
@@ -47,6 +48,7 @@ class Order:
         pad_id: token id of padding.
         align: pieces begin in a row at multiples of it (ORD-18); 0 if they follow one another.
         balance: the integers (a, b) of the costs by which rows are dealt to ranks (ORD-19); None without balance.
+        lanes: lanes of each source, in the order of `names` (ORD-20); None for one without. Empty if none has.
     """
 
     schedule: Schedule
@@ -59,6 +61,19 @@ class Order:
     pad_id: int
     align: int = 0
     balance: tuple[int, int] | None = None
+    lanes: tuple[Lanes | None, ...] = ()
+
+    def lanes_in(self, step: int) -> tuple[Lanes | None, ...]:
+        """Like `lanes`, but only of the sources that have a share in the stage of `step`. Empty if none of them has lanes."""
+        if not self.lanes:
+            return ()
+        shares = self.schedule.stage(step).shares
+        used = tuple(lanes if name in shares else None for name, lanes in zip(self.names, self.lanes, strict=True))
+        return used if any(used) else ()
+
+    def num_groups(self, step: int, world_size: int, nodes: int) -> int:
+        """Node groups among which the rows of `step` are divided (ORD-21); 1 if there is nothing to divide by."""
+        return nodes if nodes > 1 and world_size % nodes == 0 and self.lanes_in(step) else 1
 
 
 class Sampler:

@@ -231,6 +231,32 @@ Worked example: seed 0, source "web", epoch 0, N = 10, s = 3, W = 3: nb = 4, r =
     lanes of these numbers, f = 1: 0 1 2 0 1 2 0 1 2 0
 With V = 8, f = 5, and the lanes of the numbers 0..7 are 0 5 2 7 4 1 6 3.
 
+ORD-21 Node groups (`node_groups.py`). The W ranks of a run can be R node groups: the ranks r with r div (W div R) = g are group g.
+If R does not divide W, R = 1. If R = 1, or if no source with a share in the stage of the step has a locality, a step is divided
+as in ORD-8 or ORD-19. Otherwise each group gets G / R rows of the step, as far as possible those of its own lanes. What a step
+contains, and the numbers of its rows (ORD-6), stay the same.
+Owners. The sources with a share in the stage that have a locality are numbered m = 0..M-1, by name. A row with number i of an
+epoch of source m, which has V lanes with the stride f (ORD-20), is at the place
+    z = ((i + (m V) div M) f) mod V
+on the circle of its source. Group g owns the places z with (g V) div R <= z < ((g + 1) V) div R of every circle, so the row
+belongs to group ((z + 1) R - 1) div V. Rows of other sources and rows without pieces belong to no group.
+Order. Rows with a place come first, by z, then source name, then sequence number k; rows of other sources next, by source name,
+then k; rows without pieces last, by p.
+Dealing. Each group keeps the first G / R of its own rows in this order, or all of them if there are fewer. The other rows are
+put in line: those of group 0, those of group 1, and so on, then the rows of no group; in the order above in each case. From this
+line, group 0 takes as many rows as it lacks, then group 1, and so on. T(g, 0..G/R-1) are the rows of group g, in the order above.
+Division. With w = W div R ranks per group, and B rows per microbatch, microbatch j of rank g w + h is the rows
+    T(g, (j w + h) B + i), i = 0..B-1
+With `balance`, ORD-19 deals the rows of each group to its ranks as it deals a step: by falling cost, then in the order T, with w
+for W, and G / R rows; each microbatch begins at s / R. If a group is one rank that gets all of them as one microbatch, their
+order is T. So the rows consumed after any microbatch are the same part of every group's rows, and a run that continues inside a
+step with another W or B, but the same R, deals the rest. With another R it cannot: it has consumed other rows.
+Why the term (m V) div M? Sources with equal shares and equal V would otherwise be at the same place at the same time, and most
+rows of a step would belong to the same groups. Worked example: one source, V = 4, f = 3, R = 2, W = 2, B = 2, and rows whose
+numbers i are 5 0 7 2: the places are 3 0 1 2. Group 0 owns the places 0 and 1, so it gets the rows 1 2, and group 1 gets 3 0.
+With the numbers 0 4 7 2, the places are 0 0 1 2: three rows belong to group 0. It keeps the rows 0 1, and row 2 goes to group 1,
+where it is before row 3.
+
 Not promised: the same order across versions of this text. A change of any rule above is a new ORDER_VERSION.
 Why not numpy's Generator? Its streams are stable, its shuffles are not (NEP 19), and an array of n indices is not O(1).
 Why interleave before the division among ranks? Slicing first makes all ranks draw from the same source in the same step.

@@ -17,6 +17,8 @@ STATE_VERSION = 1
 
 _MOST_CHARACTERS = 1 << 24  # a longer history is not parsed
 STATE_KEYS = ("state_version", "step", "cursor", "fingerprint", "history")
+_INSIDE_KEYS = ("balance", "node_groups")  # how the rows of a step that has begun were dealt; absent by default
+_INTEGERS = ("step", "cursor", "node_groups")
 
 
 def history_of(schedule: Schedule, constants: Mapping[str, Any], sources: Mapping[str, Any], step: int | None) -> str:
@@ -61,14 +63,22 @@ def fingerprint_of(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def make_state(step: int, cursor: int, history: str, balance: str | None = None) -> dict[str, int | str]:
+def make_state(
+    step: int, cursor: int, history: str, balance: str | None = None, node_groups: int = 1
+) -> dict[str, int | str]:
     """The state of a run: only ints and strings, the same on every rank. The fingerprint covers all other fields.
 
-    balance: the costs by which the rows of `step` were dealt, if the run is inside the step and its plan is balanced.
+    Args:
+        step, cursor: the position.
+        history: of the steps before the position, and of `step` if the run is inside it.
+        balance: the costs by which the rows of `step` were dealt, if the run is inside the step and its plan is balanced.
+        node_groups: the node groups among which the rows of `step` were divided, if the run is inside the step.
     """
     fields: dict[str, int | str] = {"state_version": STATE_VERSION, "step": step, "cursor": cursor, "history": history}
     if balance is not None:
         fields["balance"] = balance
+    if node_groups > 1:
+        fields["node_groups"] = node_groups
     return {**fields, "fingerprint": _state_fingerprint(fields)}
 
 
@@ -78,8 +88,7 @@ def _state_fingerprint(state: Mapping[str, Any]) -> str:
 
 def _keys_of(state: Any) -> tuple[str, ...]:
     """The keys that a state should have."""
-    balanced = isinstance(state, Mapping) and "balance" in state
-    return (*STATE_KEYS, "balance") if balanced else STATE_KEYS
+    return (*STATE_KEYS, *(key for key in _INSIDE_KEYS if isinstance(state, Mapping) and key in state))
 
 
 def check_state(state: Any) -> None:
@@ -89,11 +98,11 @@ def check_state(state: Any) -> None:
         raise StateMismatchError(
             f"state version: expected {STATE_VERSION}, found {short(state['state_version'])}; use the tokenstore that saved it"
         )
-    if any(type(state[key]) is not int or not 0 <= state[key] < 1 << 63 for key in ("step", "cursor")):
-        raise StateMismatchError(
-            f"state: expected integers, found step {short(state['step'])}, cursor {short(state['cursor'])}"
-        )
-    texts = all(type(state[key]) is str for key in _keys_of(state) if key not in ("state_version", "step", "cursor"))
+    integers = {key: state[key] for key in _keys_of(state) if key in _INTEGERS}
+    if any(type(value) is not int or not 0 <= value < 1 << 63 for value in integers.values()):
+        found = ", ".join(f"{key} {short(value)}" for key, value in integers.items())
+        raise StateMismatchError(f"state: expected integers, found {found}")
+    texts = all(type(state[key]) is str for key in _keys_of(state) if key not in ("state_version", *_INTEGERS))
     if not texts or _state_fingerprint(state) != state["fingerprint"]:
         raise StateMismatchError(
             "state: its fingerprint does not match its step, cursor and history: the checkpoint is damaged or was edited;"

@@ -91,6 +91,7 @@ class Plan(StepRows):
             self.pad_id,
             config.align or 0,
             config.row_costs,
+            tuple(source.lanes for source in self.sources) if any(source.lanes for source in self.sources) else (),
         )
         self._renew()
         renew_after_fork(self, Plan._renew)

@@ -57,7 +57,9 @@ class StepRows(Timeline):
         """A new Dealer over this plan, which uses `sampler`."""
         return Dealer(self._order, sampler)
 
-    def batch(self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None) -> Arrays:
+    def batch(
+        self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None, nodes: int = 1
+    ) -> Arrays:
         """The batch of `rank` at `step`.
 
         Args:
@@ -65,6 +67,7 @@ class StepRows(Timeline):
             rank, world_size: data-parallel rank, and number of ranks.
             microbatch_size: sequences per microbatch, as in the loader: it decides which rows of the step belong to this rank.
                 The microbatches are concatenated. Default: all sequences of the rank are one microbatch.
+            nodes: node groups, as in the loader. It matters only if a source has `locality`.
 
         Returns:
             `input_ids` and `targets`, int64[global_batch_size / world_size, sequence_length]. A target is the next token of the
@@ -75,19 +78,19 @@ class StepRows(Timeline):
             CorruptionError: a store is damaged or was replaced.
         """
         with self._lock:
-            rows = self._rows(step, rank, world_size, microbatch_size)
+            rows = self._rows(step, rank, world_size, microbatch_size, nodes)
             shape = (len(rows), self.config.sequence_length)
             batch: Arrays = {"input_ids": np.empty(shape, np.int64), "targets": np.empty(shape, np.int64)}
             self._sampler.fill(rows, batch["input_ids"], batch["targets"])
             return batch
 
     def documents(
-        self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None
+        self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None, nodes: int = 1
     ) -> list[list[Piece]]:
         """The pieces of each sequence that `batch` returns for the same arguments, in the same order."""
         names = tuple(self.stores)
         with self._lock:
-            rows = self._rows(step, rank, world_size, microbatch_size)
+            rows = self._rows(step, rank, world_size, microbatch_size, nodes)
             return [[piece_of(names, span) for span in spans.tolist()] for spans in self._sampler.spans(rows)]
 
     def sequence(self, sequence_id: int) -> SequenceInfo:
@@ -122,26 +125,45 @@ class StepRows(Timeline):
         pieces = tuple(piece_of(stores, span) for span in spans.tolist())
         return SequenceInfo(step, row, names[source], k, k // self.num_sequences[names[source]], pieces)
 
-    def rows(self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None) -> np.ndarray:
+    def rows(
+        self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None, nodes: int = 1
+    ) -> np.ndarray:
         """The numbers in the step of the sequences that `batch` returns for the same arguments, in the same order.
 
-        `find` and `SequenceDataset` use these numbers too. They do not depend on the number of ranks, the microbatch size or
-        `balance`.
+        `find` and `SequenceDataset` use these numbers too. They do not depend on the number of ranks, the microbatch size,
+        `nodes` or `balance`.
 
         Returns: int64[global_batch_size / world_size], numbers in 0..global_batch_size - 1.
         """
         with self._lock:
             places = self._places(step, rank, world_size, microbatch_size)
-            return np.concatenate([self._dealer.numbers(place, rank, world_size) for place in places])
+            return np.concatenate([self._dealer.numbers(place, rank, world_size, nodes) for place in places])
 
-    def rows_of_place(self, place: Place, rank: int, world_size: int) -> Sequence[int]:
+    def rows_of_place(self, place: Place, rank: int, world_size: int, nodes: int = 1) -> Sequence[int]:
         """The numbers of the rows of one microbatch; see `Dealer.numbers`."""
-        if self.config.row_costs is None:
+        if not self.deals_rows(nodes):
             return range(place[1], place[1] + place[2])
         with self._lock:
-            return [int(number) for number in self._dealer.numbers(place, rank, world_size)]
+            return [int(number) for number in self._dealer.numbers(place, rank, world_size, nodes)]
 
-    def rank_of(self, step: int, row: int, world_size: int, microbatch_size: int | None = None) -> int:
+    def deals_rows(self, nodes: int) -> bool:
+        """Whether ranks of this many nodes may get rows in another order than that of their numbers."""
+        return self.config.row_costs is not None or (nodes > 1 and self.has_lanes)
+
+    @property
+    def has_lanes(self) -> bool:
+        """Whether a source has `locality`."""
+        return bool(self._order.lanes)
+
+    def num_groups(self, step: int, world_size: int, nodes: int) -> int:
+        """Node groups among which the rows of `step` are divided (ORD-21).
+
+        It is `nodes` if no other rule applies: 1 if `nodes` does not divide `world_size`, and 1 if no source of the step has
+        `locality`.
+        """
+        return self._order.num_groups(step, world_size, nodes)
+
+    def rank_of(self, step: int, row: int, world_size: int, microbatch_size: int | None = None, nodes: int = 1) -> int:
         """The rank that receives row number `row` of a step.
 
         Raises: ValueError: the plan has no such step or row, or the global batch cannot be divided in this way.
@@ -150,11 +172,11 @@ class StepRows(Timeline):
         if not 0 <= row < self.global_batch_size(step):
             raise ValueError(f"row: expected 0 to {self.global_batch_size(step) - 1}, found {row}")
         with self._lock:
-            return self._dealer.rank_of(operator.index(step), row, world_size, size)
+            return self._dealer.rank_of(operator.index(step), row, world_size, size, nodes)
 
-    def _rows(self, step: int, rank: int, world_size: int, microbatch_size: int | None) -> np.ndarray:
+    def _rows(self, step: int, rank: int, world_size: int, microbatch_size: int | None, nodes: int) -> np.ndarray:
         places = self._places(step, rank, world_size, microbatch_size)
-        return self._dealer.locate_places(places, rank, world_size)
+        return self._dealer.locate_places(places, rank, world_size, nodes)
 
     def _places(self, step: int, rank: int, world_size: int, microbatch_size: int | None) -> list[Place]:
         """(step, first row, number of rows) of each microbatch of a rank."""

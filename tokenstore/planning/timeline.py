@@ -66,14 +66,17 @@ class Timeline:
 
     # ---- state
 
-    def state(self, step: int, cursor: int | None = None) -> dict[str, int | str]:
-        """The state of a run whose next step is `step`. With `cursor`, of a run inside `step` that continues at that cursor."""
+    def state(self, step: int, cursor: int | None = None, num_groups: int = 1) -> dict[str, int | str]:
+        """The state of a run whose next step is `step`. With `cursor`, of a run inside `step` that continues at that cursor.
+
+        num_groups: node groups among which the rows of a step that has begun are divided; see `num_groups`.
+        """
         step = self.check_start(step)
         start = self.schedule.cursor(step)
         cursor = start if cursor is None else cursor
         if cursor == start:
             return make_state(step, cursor, self.history(step))
-        return make_state(step, cursor, self.history(step + 1), self._costs)
+        return make_state(step, cursor, self.history(step + 1), self._costs, num_groups)
 
     def check_state(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Check that a state belongs to this plan; returns its step, and how many sequences of that step were already used.
@@ -102,18 +105,29 @@ class Timeline:
         costs = self.config.row_costs
         return None if costs is None else f"attention {costs[0]}, linear {costs[1]}"
 
-    def dealing_difference(self, state: Mapping[str, Any]) -> str | None:
+    def dealing_difference(self, state: Mapping[str, Any], num_groups: int = 1) -> str | None:
         """Whether a run inside a step can continue there: what prevents it, for messages; None if nothing does.
 
-        A state inside a step counts the sequences that were used. Which ones these are depends on `balance`.
+        A state inside a step counts the sequences that were used. Which ones these are depends on `balance` and on the node
+        groups.
 
-        state: a state that `check_state` accepts.
+        Args:
+            state: a state that `check_state` accepts.
+            num_groups: node groups among which this run divides the rows of the step.
         """
+        if state["cursor"] == self.schedule.cursor(state["step"]):
+            return None
         saved, mine = (
             "no balance" if each is None else f"balance by {each}" for each in (state.get("balance"), self._costs)
         )
-        inside = state["cursor"] != self.schedule.cursor(state["step"])
-        return f"the state was saved with {saved}, and this plan has {mine}" if inside and saved != mine else None
+        if saved != mine:
+            return f"the state was saved with {saved}, and this plan has {mine}; set balance as it was"
+        if (groups := state.get("node_groups", 1)) != num_groups:
+            return (
+                f"the state was saved with {_groups_text(groups)}, and this run has {_groups_text(num_groups)};"
+                f" pass nodes={groups}"
+            )
+        return None
 
     def check_step(self, step: int) -> None:
         """ValueError if the plan has no such step, or skips it."""
@@ -150,3 +164,7 @@ class Timeline:
         most = max(first, last) if self.num_steps is None else self.num_steps
         first, last = min(first, most), min(last, most)
         return range(self.check_start(first), max(self.check_start(last), first))
+
+
+def _groups_text(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"

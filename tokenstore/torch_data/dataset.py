@@ -98,6 +98,7 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
         *,
         rank: int | DataRank | None = None,
         world_size: int | None = None,
+        nodes: int | None = None,
         microbatch_size: int | None = None,
         step: int = 0,
         fields: Sequence[str] | None = None,
@@ -111,7 +112,7 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
         """Create a dataset. It reads no tokens before the first batch.
 
         Args:
-            plan, rank, world_size, microbatch_size, step, fields, format, max_documents, ignore_index, dtype, skip_empty: as
+            plan, rank, world_size, nodes, microbatch_size, step, fields, format, max_documents, ignore_index, dtype, skip_empty: as
                 in TokenLoader.
             inside_step: as in TokenLoader, with at most one worker. With several, no worker knows whether the run is inside a
                 step: "warn" does not warn, and "rewind" raises ConfigError.
@@ -125,7 +126,7 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
         """
         self.plan = plan = as_plan(plan)
         self.step = plan.check_start(step)
-        self._process_split = ProcessSplit(plan, rank, world_size, microbatch_size, skip_empty)
+        self._process_split = ProcessSplit(plan, rank, world_size, microbatch_size, skip_empty, nodes)
         self.inside_step = check_inside_step(inside_step)
         self._contents = check_contents(
             plan, format, fields, max_documents=max_documents, ignore_index=ignore_index, dtype=dtype
@@ -177,7 +178,7 @@ class TokenDataset(IterableDataset[BatchT], Generic[BatchT]):
         return total
 
     def maker(self, is_dealt: bool = True) -> BatchMaker:
-        """A new BatchMaker for one thread of this process. is_dealt: False for rows in the order of ORD-6, without `balance`."""
+        """A new BatchMaker for one thread of this process. is_dealt: False for rows in the order of ORD-6."""
         return BatchMaker(self.plan, self._contents, rank=self.fixed_split().place if is_dealt else None)
 
 
@@ -224,10 +225,9 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
 
     def state_dict(self) -> dict[str, Any]:
         """The position of this worker, after the last batch it returned."""
-        plan = self._dataset.plan
         return {
             "state_version": _VERSION,
-            "plan": plan.state(self._step, plan.schedule.cursor(self._step) + self._given),
+            "plan": self._split.state(self._step, self._given),
             "worker": self._worker,
             "num_workers": self._num_workers,
             "microbatch_rows": self._split.microbatch_rows,
@@ -242,7 +242,7 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
 
         Raises:
             StateMismatchError: it was saved with another history, number of workers or size of microbatches; or inside a step
-                under another `balance`, and `inside_step` is "continue" or there are several workers.
+                under another `balance` or `nodes`, and `inside_step` is "continue" or there are several workers.
             ConfigError: the state is inside a step, and the rest of the step does not divide evenly among the ranks; or
                 `inside_step="rewind"` was chosen with several workers.
         """
@@ -274,7 +274,7 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
             )
         plan, choice = self._dataset.plan, self._dataset.inside_step
         step, given = plan.check_state(state["plan"])
-        given = rows_used(plan, state["plan"], given, choice if self._num_workers == 1 else "continue")
+        given = rows_used(self._split, state["plan"], given, choice if self._num_workers == 1 else "continue")
         if self._dataset.inside_step != "rewind":
             self._split.check_inside(step, given)
         self._go_to(step, self._rest(step, given), to_skip)

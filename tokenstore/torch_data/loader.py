@@ -87,6 +87,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         *,
         rank: int | DataRank | None = None,
         world_size: int | None = None,
+        nodes: int | None = None,
         microbatch_size: int | None = None,
         step: int = 0,
         fields: Sequence[str] | None = None,
@@ -111,6 +112,8 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
                 `DataRank.from_mesh(mesh)` with tensor, context or pipeline parallelism. Default:
                 `DataRank.from_environment()`, evaluated at the first batch in the process that iterates.
             world_size: number of data-parallel ranks. Required if `rank` is an integer.
+            nodes: number of nodes of the job, each with equally many consecutive ranks; the same on all ranks. If a source
+                has `locality`, each node reads other blocks. Default: that of `rank`; see `DataRank`.
             microbatch_size: sequences per batch. It must divide the rank's share of every step. Default: the whole share.
             step: the step to start at. Unlike a state, it is not checked against the history of a run. Default: 0.
             fields: names of the fields of a batch. Default: those of the format; see `tokenstore.torch_data.formats`.
@@ -141,8 +144,8 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
                 position instead. Default: False.
             inside_step: what to do with a state that was saved inside a step. "continue" with the rest of the step, if the
                 checkpoint contains the gradients of its first part; "rewind" to the start of the step otherwise; or "warn"
-                and continue. A state saved under another `balance` cannot continue inside its step: "warn" then rewinds.
-                Default: "warn".
+                and continue. A state saved under another `balance`, or with other `nodes` in a step of a source with
+                `locality`, cannot continue inside its step: "warn" then rewinds. Default: "warn".
             skip_empty: skip microbatches without a token on any rank, which only the last step of a plan with
                 `packing: none` may have. In other microbatches, a single rank may still have no targets, and a mean over
                 none is NaN: sum the losses and divide by the number of targets on all ranks. Default: False.
@@ -152,7 +155,7 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
             ValueError: an argument has an invalid value.
         """
         self.plan = plan = as_plan(plan)
-        self._process_split = ProcessSplit(plan, rank, world_size, microbatch_size, skip_empty)
+        self._process_split = ProcessSplit(plan, rank, world_size, microbatch_size, skip_empty, nodes)
         self._format = format
         self._contents = check_contents(
             plan, format, fields, max_documents=max_documents, ignore_index=ignore_index, dtype=dtype
@@ -285,7 +288,9 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         next batch before it saves (litgpt, nanochat, anything that prefetches) is ahead of the training. Save
         `plan.state(k)` there, where k is the first step that was not trained on: `plan.step_at(n)` after n optimizer updates.
         """
-        return self.plan.state(self._step, self.plan.schedule.cursor(self._step) + self._given)
+        if not self._given:
+            return self.plan.state(self._step)
+        return self._process_split.now().state(self._step, self._given)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state, with any number of ranks. May be called in the middle of a loop.
@@ -297,14 +302,15 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         Raises:
             StateMismatchError: the run that saved the state has a different history; the message names the fields that
                 differ. Or the state was not saved by a TokenLoader, but by a DataLoader over a TokenDataset. Or it was saved
-                inside a step under another `balance`, and `inside_step` is "continue".
+                inside a step whose rows were dealt under another `balance` or to other `nodes`, and `inside_step` is
+                "continue".
             ConfigError: the state is inside a step, and the rest of the step does not divide evenly among the ranks.
         """
         if isinstance(state, Mapping) and not state:
             return
         check_whose(state)
         step, given = self.plan.check_state(state)
-        given = rows_used(self.plan, state, given, self._inside_step)
+        given = rows_used(self._process_split.now(), state, given, self._inside_step)
         if self._inside_step != "rewind":
             self._process_split.now().check_inside(step, given)
         given = rest_of_step(self.plan, step, given, self._inside_step)

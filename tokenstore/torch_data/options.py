@@ -27,6 +27,7 @@ class SharedOptions(ContentOptions, total=False):
 
     rank: int | DataRank | None
     world_size: int | None
+    nodes: int | None
     microbatch_size: int | None
     step: int
     max_documents: int | None

@@ -4,8 +4,9 @@ A position is a step and the number of its rows, over all ranks, that were alrea
 """
 
 import copy
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -63,6 +64,23 @@ class Split:
                     raise
                 block = self.place.world_size * (self.microbatch_size or 1)
                 raise ConfigError(f"{error}, or set multiple_of of the batch ramp to a multiple of {block}") from None
+        nodes, world_size = self.place.nodes, self.place.world_size
+        if world_size % nodes and self.plan.has_lanes:
+            warnings.warn(
+                f"nodes: expected a divisor of world_size {world_size}, found {nodes}; all ranks read blocks of all lanes, as"
+                f" with nodes=1. Choose one of {divisors(world_size)}",
+                stacklevel=5,  # the caller of TokenLoader
+            )
+
+    def num_groups(self, step: int) -> int:
+        """Node groups among which the rows of `step` are divided (ORD-21)."""
+        return self.plan.num_groups(step, self.place.world_size, self.place.nodes)
+
+    def state(self, step: int, given: int) -> dict[str, int | str]:
+        """The state of a run at this position."""
+        if not given:
+            return self.plan.state(step)
+        return self.plan.state(step, self.plan.schedule.cursor(step) + given, self.num_groups(step))
 
     @property
     def microbatch_rows(self) -> int | None:
@@ -103,11 +121,9 @@ class Split:
 
         Any may be, as the rows of a step are shuffled.
         """
+        dealer = self.plan.dealer(self.plan.sampler())
         last = (self.plan.num_steps or 0) - 1
-        sampler = self.plan.sampler()
-        if self.plan.config.row_costs is None:
-            return sampler.locate(last, 0, self.plan.global_batch_size(last))[:, 0] < 0
-        return self.plan.dealer(sampler).by_cost(last)[1][:, 0] < 0
+        return dealer.rows_in_use_order(last, self.place.world_size, self.place.nodes)[:, 0] < 0
 
     def info(self, place: Place) -> BatchInfo:
         """What the batch of a place, one of `places`, is."""
@@ -117,7 +133,11 @@ class Split:
             number = sum(self._after_empty(step, given) == given for given in range(before % block, before, block))
         else:
             number = before // block
-        start, rows = self.plan.schedule.cursor(step), self.plan.rows_of_place(place, *astuple(self.place))
+        mine = self.place
+        start, rows = (
+            self.plan.schedule.cursor(step),
+            self.plan.rows_of_place(place, mine.rank, mine.world_size, mine.nodes),
+        )
         sequences: Sequence[int] = [start + row for row in rows]
         if isinstance(rows, range):
             sequences = range(start + rows.start, start + rows.stop)
@@ -204,13 +224,14 @@ class ProcessSplit:
         world_size: int | None,
         microbatch_size: int | None,
         skip_empty: bool = False,
+        nodes: int | None = None,
     ):
         """Create the Split of the current rank, which may still change.
 
         Raises:
             ConfigError: a step does not divide evenly among the ranks.
         """
-        self.rank = ProcessRank(rank, world_size)
+        self.rank = ProcessRank(rank, world_size, nodes)
         self.microbatch_size = microbatch_size
         self._split = Split(plan, self.rank.now(), microbatch_size, skip_empty)
 

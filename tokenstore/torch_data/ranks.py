@@ -4,8 +4,9 @@ Ranks of tensor, context and pipeline parallelism train on the same batch, so al
 """
 
 import os
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -42,6 +43,10 @@ class DataRank:
     Attributes:
         rank: 0 <= rank < world_size.
         world_size: number of data-parallel ranks.
+        nodes: number of nodes that the ranks are on: ranks 0 to world_size / nodes - 1 on the first one, and so on. All ranks
+            must pass the same number. If a source of the plan has `locality`, each node gets rows of other blocks (ORD-21);
+            otherwise it has no effect. Default: that of the job, if torchrun or Slurm started one process for each of the
+            `world_size` ranks; otherwise 1.
 
     Raises:
         ValueError: the numbers are out of range.
@@ -52,6 +57,7 @@ class DataRank:
 
     rank: int
     world_size: int
+    nodes: int = 0
 
     def __post_init__(self) -> None:
         if self.world_size < 1 or not 0 <= self.rank < self.world_size:
@@ -59,6 +65,10 @@ class DataRank:
                 f"rank: expected 0 <= rank < world_size, found rank {self.rank} of {self.world_size};"
                 " pass the data-parallel rank and world size"
             )
+        if self.nodes < 0:
+            raise ValueError(f"nodes: expected 1 or more, found {self.nodes}; pass the number of nodes of the job")
+        if self.nodes == 0:
+            object.__setattr__(self, "nodes", _launched_nodes(self.world_size))
 
     @classmethod
     def from_mesh(cls, mesh: "DeviceMesh", dims: Sequence[str] | str | None = None) -> Self:
@@ -128,9 +138,10 @@ class ProcessRank:
         given: the given rank; None: the environment decides.
     """
 
-    def __init__(self, rank: "int | DataRank | None", world_size: int | None):
-        """Use `rank` and `world_size`, or a DataRank as `rank`; None: the environment."""
-        self.given = None if rank is None and world_size is None else data_rank(rank, world_size)
+    def __init__(self, rank: "int | DataRank | None", world_size: int | None, nodes: int | None = None):
+        """Use `rank` and `world_size`, or a DataRank as `rank`; None: the environment. nodes: None for those of the rank."""
+        self._nodes = None if nodes is None else check_nodes(nodes)
+        self.given = None if rank is None and world_size is None else self._on_nodes(data_rank(rank, world_size))
         self._inherited: DataRank | None = None
         self._fixed: DataRank | None = None
         self._process = os.getpid()
@@ -158,10 +169,13 @@ class ProcessRank:
             launched = "RANK" in os.environ or "WORLD_SIZE" in os.environ
             if get_worker_info() is not None or not launched:
                 return self._inherited
-        return DataRank.from_environment()
+        return self._on_nodes(DataRank.from_environment())
+
+    def _on_nodes(self, rank: DataRank) -> DataRank:
+        return rank if self._nodes is None else replace(rank, nodes=self._nodes)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"given": self.given, "_inherited": self.now(), "_fixed": None, "_process": None}
+        return {"given": self.given, "_nodes": self._nodes, "_inherited": self.now(), "_fixed": None, "_process": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _process=os.getpid())
@@ -169,6 +183,29 @@ class ProcessRank:
 
 def _is_distributed() -> bool:
     return torch.distributed.is_available() and torch.distributed.is_initialized()
+
+
+def _launched_nodes(world_size: int) -> int:
+    """Nodes of the job, if its launcher started `world_size` processes; otherwise 1.
+
+    The variables have the same values in all processes of a job, so that all ranks return the same number.
+    """
+    variables = os.environ
+    if "GROUP_WORLD_SIZE" in variables:  # torchrun, which Slurm may have started once per node
+        found, processes = variables["GROUP_WORLD_SIZE"], variables.get("WORLD_SIZE")
+    else:
+        same = re.fullmatch(r"\d+\(x(\d+)\)", variables.get("SLURM_STEP_TASKS_PER_NODE", ""))  # such as 8(x4)
+        found = same[1] if same and variables.get("SLURM_DISTRIBUTION", "block").startswith("block") else "1"
+        processes = variables.get("SLURM_STEP_NUM_TASKS")
+    nodes = int(found) if found.isascii() and found.isdigit() else 1
+    return nodes if processes == str(world_size) and nodes and world_size % nodes == 0 else 1
+
+
+def check_nodes(nodes: int) -> int:
+    """`nodes`, if it is a number of nodes. Raises: ValueError: it is not."""
+    if nodes < 1:
+        raise ValueError(f"nodes: expected 1 or more, found {nodes}; pass the number of nodes of the job")
+    return nodes
 
 
 def data_rank(rank: "int | DataRank | None", world_size: int | None) -> DataRank:

@@ -6,6 +6,7 @@ from typing import Any
 
 from tokenstore.errors import StateMismatchError
 from tokenstore.planning.plan import Plan
+from tokenstore.torch_data.position import Split
 
 INSIDE_STEP = ("warn", "continue", "rewind")
 
@@ -17,32 +18,35 @@ def check_inside_step(choice: str) -> str:
     return choice
 
 
-def rows_used(plan: Plan, state: Mapping[str, Any], given: int, choice: str) -> int:
-    """`given`, or 0 if the step must start again, because `plan` deals its rows in another order than the plan of `state`.
+def rows_used(split: Split, state: Mapping[str, Any], given: int, choice: str) -> int:
+    """`given`, or 0 if the step must start again, because its rows are dealt in another order than in the run of `state`.
 
     Args:
-        plan: the plan.
-        state: a state that it accepts.
+        split: how the rows are dealt now.
+        state: a state that its plan accepts.
         given: sequences of the step that were already used.
         choice: the argument `inside_step`. "continue" raises, because the gradients of the first sequences would count twice;
             "warn" warns.
 
     Raises: StateMismatchError: the choice is "continue".
     """
-    difference = plan.dealing_difference(state)
-    if difference is None or not given:
+    if not given:
+        return 0
+    plan, step = split.plan, state["step"]
+    difference = plan.dealing_difference(state, split.num_groups(step))
+    if difference is None:
         return given
-    step = state["step"]
     if choice == "continue":
         raise StateMismatchError(
-            f"state: saved inside step {step}, where {difference}, so the rest of the step would be other sequences; set"
-            ' balance as it was, or drop the gradients of this step and pass inside_step="rewind"'
+            f"state: saved inside step {step}, and the rest of the step would be other sequences: {difference}, or drop the"
+            ' gradients of this step and pass inside_step="rewind"'
         )
     if choice == "warn":
         warnings.warn(
-            f"state: saved inside step {step}, after {given} of its {plan.global_batch_size(step)} sequences, but"
-            f" {difference}. The step starts again. Drop its gradients if the checkpoint contains them, or set balance as it"
-            ' was. Pass inside_step="rewind" to start the step again without this warning',
+            f"state: saved inside step {step}, after {given} of its {plan.global_batch_size(step)} sequences. The step starts"
+            f" again, because its rest would be other sequences: {difference} to continue inside it. Drop the gradients of"
+            ' this step if the checkpoint contains them. Pass inside_step="rewind" to start the step again without this'
+            " warning",
             stacklevel=3,
         )
     return 0

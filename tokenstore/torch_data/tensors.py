@@ -57,7 +57,7 @@ class BatchMaker:
     """Makes batches with the given contents, whose fields have the order of these. Not thread-safe.
 
     ring: if n > 0, each batch is written into the memory of the n-th batch before it. 0: new memory for every batch.
-    rank: the rank that loads the batches, which decides its rows of a balanced plan. None: rows in the order of ORD-6.
+    rank: the rank that loads the batches, which decides its rows of a plan that deals them. None: rows in the order of ORD-6.
     """
 
     def __init__(
@@ -70,9 +70,9 @@ class BatchMaker:
     ):
         self.sampler = plan.sampler()
         self._locate: Locate = self.sampler.locate_places
-        if rank is not None and plan.config.row_costs is not None:
+        if rank is not None and plan.deals_rows(rank.nodes):
             dealer = plan.dealer(self.sampler)
-            self._locate = partial(dealer.locate_places, rank=rank.rank, world_size=rank.world_size)
+            self._locate = partial(dealer.locate_places, rank=rank.rank, world_size=rank.world_size, nodes=rank.nodes)
         self._format, self._length = contents.format, plan.config.sequence_length
         made = {name: self._format.fields[name] for name in contents.fields}
         self._fields = tuple(made)

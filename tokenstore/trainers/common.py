@@ -72,7 +72,7 @@ class PlacedLoader:
 
 
 def evaluation_loader(plan: Plan, **options: Unpack[AllOptions]) -> Evaluation:
-    """The Evaluation of a plan, with the options of a TokenLoader that trains. Those that only save time are left out.
+    """The Evaluation of a plan, with the options of a TokenLoader that trains. Those that only matter for training are omitted.
 
     Raises: ConfigError: the plan is endless.
 
@@ -80,7 +80,7 @@ def evaluation_loader(plan: Plan, **options: Unpack[AllOptions]) -> Evaluation:
         >>> evaluation_loader(plan, format="hf").run(lambda batch: model(**batch).loss, reduction="mean").loss
     """
     own: dict[str, Any] = {
-        name: value for name, value in options.items() if name not in ("reuse", "restart", "skip_empty")
+        name: value for name, value in options.items() if name not in ("nodes", "reuse", "restart", "skip_empty")
     }
     return Evaluation(plan, **own)
 

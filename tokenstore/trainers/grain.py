@@ -56,7 +56,7 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
         >>> source[0]["input_ids"].shape  # (8, sequence_length)
     """
 
-    _is_dealt = True  # whether records are microbatches of a rank, which `balance` decides
+    _is_dealt = True  # whether records are microbatches of a rank, which `balance` and `nodes` decide
 
     def __init__(
         self,
@@ -64,6 +64,7 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
         *,
         rank: int | DataRank | None = None,
         world_size: int | None = None,
+        nodes: int | None = None,
         microbatch_size: int | None = None,
         fields: Sequence[str] | None = None,
         format: str = "torch",
@@ -83,6 +84,7 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
             plan,
             rank=rank,
             world_size=world_size,
+            nodes=nodes,
             microbatch_size=microbatch_size,
             fields=fields,
             format=format,
@@ -113,7 +115,10 @@ class MicrobatchSource(RandomAccessDataSource[Any]):
         renew_after_fork(self, MicrobatchSource._reset)
 
     def __repr__(self) -> str:
-        about = f"rank {self._dataset.split.place}, {self._about}"
+        place = self._dataset.split.place
+        about = f"rank {place.rank} of {place.world_size}, {self._about}"
+        if self._is_dealt and place.nodes > 1 and self.plan.has_lanes:
+            about += f", {place.nodes} nodes"
         return f"{type(self).__name__}(plan {self.plan.fingerprint}, {about})"  # Grain's checkpoints compare this text
 
     def __len__(self) -> int:
@@ -165,7 +170,7 @@ class SequenceSource(MicrobatchSource):
     """Record n is the n-th sequence of the run, over all ranks and without skipped steps: a dict of int64[sequence_length].
 
     `.batch(b)[r::w]` yields the microbatches of b sequences of rank r of w, if w * b divides every step. `balance` of the plan
-    has no effect on this source; use MicrobatchSource or MicrobatchDataset.
+    and nodes have no effect on this source; use MicrobatchSource or MicrobatchDataset.
     """
 
     _is_dealt = False

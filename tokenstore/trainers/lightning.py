@@ -36,6 +36,7 @@ except ImportError as error:
 class BatchOptions(TypedDict, total=False):
     """Options of TokenLoader that a data module accepts."""
 
+    nodes: int | None
     fields: Sequence[str] | None
     format: str
     pin_memory: bool
@@ -144,7 +145,10 @@ class TokenDataModule(LightningDataModule):
         if self._place is not None:
             return self._place
         place = self._trainer.distributed_sampler_kwargs  # None on a single device
-        return DataRank(place["rank"], place["num_replicas"]) if place else DataRank(0, 1)
+        if not place:
+            return DataRank(0, 1)
+        every = place["num_replicas"] == self._trainer.world_size  # no process shares its rows with another one
+        return DataRank(place["rank"], place["num_replicas"], self._trainer.num_nodes if every else 0)
 
     @property
     def microbatches_per_step(self) -> int:

@@ -48,12 +48,14 @@ class PlanDataLoader(BaseDataLoader):
             infinite, repeat: whether an iteration continues where the last one stopped, as training does. If either is false,
                 each iteration yields the whole plan, for validation. torchtitan sets `infinite` in 0.3.0, later `repeat`.
             prefetch: microbatches to make ahead in a thread, as in TokenLoader.
+            nodes: as in TokenLoader.
         """
 
         plan: str
         infinite: bool = True
         repeat: bool = True
         prefetch: int = 0
+        nodes: int | None = None
 
     def __init__(
         self,
@@ -94,6 +96,7 @@ class PlanDataLoader(BaseDataLoader):
         self._loader: TokenLoader[Any] = TokenLoader(
             plan,
             rank=DataRank(dp_rank, dp_world_size),
+            nodes=config.nodes,
             microbatch_size=local_batch_size,
             format="torchtitan_flat" if FLAT else "torchtitan",
             prefetch=config.prefetch,

@@ -83,7 +83,7 @@ def _measured(
         sums = np.zeros((2, 3))
         for step in steps:
             costs = sampler.costs(sampler.locate(step, 0, size))
-            numbers, _ = dealer.by_cost(step)
+            numbers = dealer.dealt(step, is_balanced=True).numbers[0]
             starts = range(0, size, world_size * rows)
             dealt = np.array([[dealt_places(s, r, world_size, rows) for r in range(world_size)] for s in starts])
             for row, places in enumerate((np.arange(size).reshape(-1, world_size, rows), numbers[dealt])):
