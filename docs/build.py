@@ -43,6 +43,7 @@ CONTENTS = {
         "guides/batch-fields",
         "guides/tracing",
         "guides/object-storage",
+        "guides/locality",
         "guides/operating",
         "migration",
     ],
