@@ -14,7 +14,7 @@ from tokenstore.tokenizer import load_tokenizer, long_texts
 from tokenstore.tokenizer.self_test import self_test_texts
 
 BYTES_LAST = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-ODD = st.text(st.sampled_from("ab1 1 \n\r\t'sS.!éß中ー\u0301\u2003_\x01"), max_size=60)
+ODD = st.text(st.sampled_from("ab1 1 \n\r\t'sS.!/éß中ー\u0301\u2003_\x01"), max_size=60)
 
 
 def split_by(*patterns: str) -> dict:
@@ -89,6 +89,6 @@ def test_a_rank_file_can_be_cut_if_its_pattern_is_known(tokenizer_file: Path, tm
 
 
 def test_joined_pieces_are_the_text() -> None:
-    """Nothing is lost; a cut is before a space between two words, and a text without such a place is not cut."""
-    assert [*long_texts.pieces_of("ab cd ef  gh1 ij. kl\n mn 1", 4)] == ["ab cd", " ef  gh1", " ij. kl\n mn 1"]
+    """Nothing is lost; a cut is before a single space between two words or signs. A text without such a place is not cut."""
+    assert [*long_texts.pieces_of("ab cd ef  gh1 é. kl\n mn 1", 4)] == ["ab cd", " ef  gh1 é.", " kl\n mn", " 1"]
     assert [*long_texts.pieces_of("中" * 30, 4)] == ["中" * 30]

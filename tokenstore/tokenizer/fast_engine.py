@@ -75,12 +75,12 @@ class FastFile:
         if self.separator is None:
             layout = engine.encode_batch(list(texts), parallel=False).layout
             return np.asarray(layout.content.data), np.asarray(layout.offsets.data)
-        ids = engine.encode(SEPARATOR.join(texts))
-        is_token = ids != self.separator
-        ends = np.flatnonzero(~is_token)
-        ends -= np.arange(ends.size)
-        ids = ids[is_token]
-        return ids, np.concatenate([[0], ends, [ids.size]])
+        # As bytes: a str with the separator would have two bytes per character, also for ASCII
+        ids = engine.encode(SEPARATOR.encode().join([text.encode() for text in texts]))
+        ends = np.append(np.flatnonzero(ids == self.separator), ids.size)
+        starts = np.append(0, ends[:-1] + 1)
+        parts = [ids[start:stop] for start, stop in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return np.concatenate(parts), np.append(0, np.cumsum(ends - starts))
 
     def apart_pattern(self) -> re.Pattern[str] | None:
         """A regex that finds a string of `apart`; None if there is none."""

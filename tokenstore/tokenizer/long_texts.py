@@ -1,8 +1,8 @@
 """Encodes a text in pieces, if it is certain that the tokens are those of the whole text.
 
 The `tokenizers` library needs 100 bytes of memory per byte of text, so long texts are cut. The fast engine may get all pieces of
-a text except those with characters that it does not know. A text is cut only between an ASCII letter or digit and a
-space followed by an ASCII letter, and only if the tokenizer cannot notice the cut:
+a text except those with characters that it does not know. A text is cut only before a single space between two visible ASCII
+characters, and only if the tokenizer cannot notice the cut:
 
 - Its split patterns are among those below. None of them matches a non-space followed by a space, so no match crosses the cut.
   None looks behind. What they look ahead for (no more spaces, the end of the text) they look for after a run of spaces, and
@@ -22,7 +22,7 @@ from typing import Any
 from tokenstore.tokenizer.patterns import PATTERNS
 
 LONG = 1 << 20  # characters; pieces are about this long
-_CUT = re.compile(r"[A-Za-z0-9](?= [A-Za-z])")
+_CUT = re.compile(r"[!-~](?= [!-~])")
 _KNOWN = {pattern.regex for pattern in PATTERNS.values()} | {
     r"\p{N}{1,3}",
     "[一-龥぀-ゟ゠-ヿ]+",
