@@ -5,6 +5,8 @@ A message says what is wrong, where, and what to do. For a value in a file:
 An invalid argument of a call raises a built-in ValueError or TypeError instead.
 """
 
+from importlib import import_module
+
 
 class TokenStoreError(Exception):
     """Base class of all exceptions of this package."""
@@ -45,3 +47,27 @@ class BadRecordsError(BuildError):
 def counted(number: int, one: str, many: str = "") -> str:
     """A number with its noun, for messages: `1 file`, `2,000 files`."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def require(library: str, subject: str, extra: str) -> None:
+    """Check that a library of an extra is installed, before the import of it.
+
+    Args:
+        library: the name of the module.
+        subject: what needs it, at the beginning of the message.
+        extra: the extra of this package that brings it.
+
+    Raises:
+        ConfigError: it is not installed, or cannot be imported.
+    """
+    try:
+        import_module(library)
+    except ImportError as error:
+        raise ConfigError(
+            f"{subject} needs the library {library}, which is not installed ({error}); {how_to_install(extra)}"
+        ) from error
+
+
+def how_to_install(extra: str) -> str:
+    """The command that adds an extra to an installed package: pip takes the version that is there, also that of a clone."""
+    return f"run: pip install 'tokenstore[{extra}]'"

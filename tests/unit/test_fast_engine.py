@@ -258,7 +258,7 @@ def test_without_the_library_its_extra_is_named(
     monkeypatch.setitem(sys.modules, name, None)
     path, options = files[kind]
     assert load_tokenizer(path, engine="auto", **options).engine != "gigatoken"
-    with pytest.raises(ConfigError, match=r"run: pip install -e '\.\[fast\]'"):
+    with pytest.raises(ConfigError, match=r"run: pip install 'tokenstore\[fast\]'"):
         load_tokenizer(path, engine="fast", **options)
 
 

@@ -346,7 +346,7 @@ def test_a_missing_library_is_reported_and_torch_is_not_imported() -> None:
     hide = "import sys; sys.modules['transformers'] = None"
     done = subprocess.run([sys.executable, "-c", f"{hide}; {use}"], capture_output=True, text=True)
     assert "ConfigError: chat template: the libraries transformers and jinja2 are needed (" in done.stderr
-    assert "pip install -e '.[chat]'" in done.stderr
+    assert "pip install 'tokenstore[chat]'" in done.stderr
 
 
 def test_a_renderer_can_be_pickled() -> None:

@@ -121,5 +121,5 @@ def test_without_the_library_its_extra_is_named(tmp_path: Path, monkeypatch: pyt
     """A model needs sentencepiece, and the message says how to install it."""
     path = write(tmp_path / "m")
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(ConfigError, match=r"pip install -e '\.\[sentencepiece\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'tokenstore\[sentencepiece\]'"):
         load_tokenizer(path)

@@ -221,5 +221,5 @@ def test_an_unknown_end_of_text_and_added_tokens_are_refused(rank_file: Path) ->
 def test_without_the_library_its_extra_is_named(rank_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank file needs tiktoken, and the message says how to install it."""
     monkeypatch.setitem(sys.modules, "tiktoken", None)
-    with pytest.raises(ConfigError, match=r"pip install -e '\.\[tiktoken\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'tokenstore\[tiktoken\]'"):
         load_tokenizer(str(rank_file), pattern="gpt2")

@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.reading.inputs import COMPRESSIONS, known_formats
 from tokenstore.builder.result import Note
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, require
 from tokenstore.paths import is_file
 
 SCHEME = "hf://"
@@ -61,12 +61,9 @@ def _dataset(spec: str, options: BuildOptions, note: Note) -> str:
 
 
 def _fetch(spec: str, kind: str, name: str, revision: str | None, wanted: list[str], note: Note) -> Path:
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        raise ConfigError(
-            f"hub: {spec} needs the library huggingface_hub, which is not installed; install it"
-        ) from None
+    require("huggingface_hub", f"hub: {spec}", "build")
+    from huggingface_hub import snapshot_download
+
     note(f"{spec}: from the cache of the Hugging Face hub, or downloaded to it")
     try:
         return Path(snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=wanted))

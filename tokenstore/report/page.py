@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import Any
 
 from tokenstore import __version__
+from tokenstore.errors import require
 from tokenstore.report.charts import SIZE
 from tokenstore.text import percentage, safe, size, span
 from tokenstore.views.lengths import percentile_name
@@ -34,6 +35,7 @@ def render_source(source: str, **values: Any) -> str:
 
 @cache
 def _environment() -> Any:
+    require("jinja2", "report: a page", "build")
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(

@@ -10,7 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenstore.errors import BuildError, CorruptionError
+from tokenstore.errors import BuildError, CorruptionError, require
 from tokenstore.format.layout import MAX_METADATA_BYTES, METADATA_BATCH
 from tokenstore.format.manifest import FileEntry
 from tokenstore.store.output import Output
@@ -50,6 +50,7 @@ class MetadataOutput:
     """The metadata of a new store: lines of JSON until `close`, which writes the Arrow file."""
 
     def __init__(self, path: Path, columns: Sequence[str], buffer_bytes: int = 1 << 20):
+        require("pyarrow", f"metadata: {path.name}", "build")  # now, not after all documents are written
         self.columns = tuple(columns)
         self.path = path
         self._lines = Output(path.with_name(path.name + ".part"), buffer_bytes)
@@ -161,6 +162,7 @@ class MetadataReader:
     """
 
     def __init__(self, data: "np.ndarray", num_documents: int, path: Path):
+        require("pyarrow", f"metadata: {path}", "build")
         import pyarrow
 
         self.path, self._num_documents = path, num_documents

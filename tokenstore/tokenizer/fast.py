@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenstore.errors import BuildError, ConfigError
+from tokenstore.errors import BuildError, ConfigError, how_to_install
 from tokenstore.tokenizer import FAST, EngineMismatch, Tokenizer
 from tokenstore.tokenizer.byte_spans import spans_of_bytes
 from tokenstore.tokenizer.characters import UNTRUSTED, choose_sample, kind_table, kinds_of
@@ -15,7 +15,7 @@ from tokenstore.tokenizer.fast_engine import FastFile, Unsuitable, fast_file
 from tokenstore.tokenizer.guards import is_failure
 from tokenstore.tokenizer.guards import reason as first_line
 from tokenstore.tokenizer.long_texts import pieces_of
-from tokenstore.tokenizer.request import Request, how_to_install
+from tokenstore.tokenizer.request import Request
 from tokenstore.tokenizer.self_test import self_test_texts
 from tokenstore.tokenizer.token_bytes import TokenBytes, bytes_of_tokens
 

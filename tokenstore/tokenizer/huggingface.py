@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, require
 from tokenstore.tokenizer import long_texts
 from tokenstore.tokenizer.byte_spans import SpansTextByText
 from tokenstore.tokenizer.growth import check_growth
@@ -25,6 +25,7 @@ class HuggingFaceTokenizer(SpansTextByText):
     engine, engine_note = "tokenizers", ""
 
     def __init__(self, path: Path, data: bytes, request: Request):
+        require("tokenizers", f"tokenizer: a {self.kind} tokenizer", "build")
         import tokenizers
 
         request.refuse(self.kind, "pattern", "special_tokens")

@@ -85,15 +85,3 @@ class Request:
             f"documents end with {token_of(chosen)!r} ({chosen}), the tokenizer's end of text; {', and '.join(notes)}:"
             f" choose with --eos, as in --eos {others[0][0]!r}"
         )
-
-
-def missing_library(library: str, kind: str, extra: str) -> ConfigError:
-    """The error for a kind of tokenizer whose library is not installed."""
-    return ConfigError(
-        f"tokenizer: a {kind} tokenizer needs the library {library}, which is not installed; {how_to_install(extra)}"
-    )
-
-
-def how_to_install(extra: str) -> str:
-    """The command that installs the libraries of an extra of this package, which is not in a registry."""
-    return f"in a clone of tokenstore, run: pip install -e '.[{extra}]'"

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, require
 from tokenstore.tokenizer.byte_spans import SpansTextByText
 from tokenstore.tokenizer.guards import decodes, encodes
-from tokenstore.tokenizer.request import SPECIAL, Request, missing_library
+from tokenstore.tokenizer.request import SPECIAL, Request
 
 
 class SentencePieceTokenizer(SpansTextByText):
@@ -21,10 +21,9 @@ class SentencePieceTokenizer(SpansTextByText):
     chat_template: str | None = None
 
     def __init__(self, path: Path, data: bytes, request: Request):
-        try:
-            import sentencepiece
-        except ImportError:
-            raise missing_library("sentencepiece", self.kind, "sentencepiece") from None
+        require("sentencepiece", f"tokenizer: a {self.kind} tokenizer", "sentencepiece")
+        import sentencepiece
+
         request.refuse(self.kind, "pattern", "special_tokens", "add_special_tokens")
         if request.special_text == SPECIAL:
             raise ConfigError(

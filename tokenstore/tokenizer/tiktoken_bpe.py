@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, require
 from tokenstore.tokenizer import long_texts
 from tokenstore.tokenizer.byte_spans import SpansTextByText, spans_of_bytes
 from tokenstore.tokenizer.guards import decodes, encodes
 from tokenstore.tokenizer.patterns import PATTERNS
 from tokenstore.tokenizer.rank_file import RankFile, read_rank_file
-from tokenstore.tokenizer.request import PLAIN, Request, missing_library
+from tokenstore.tokenizer.request import PLAIN, Request
 
 _BOS_NAMES = ("<|begin_of_text|>", "<|startoftext|>", "<|bos|>", "<s>")
 _PAD_NAMES = ("<|pad|>", "<|padding|>", "<pad>", "<|finetune_right_pad_id|>")
@@ -27,10 +27,9 @@ class TiktokenTokenizer(SpansTextByText):
     chat_template: str | None = None
 
     def __init__(self, path: Path, data: bytes, request: Request):
-        try:
-            import tiktoken
-        except ImportError:
-            raise missing_library("tiktoken", self.kind, "tiktoken") from None
+        require("tiktoken", f"tokenizer: a {self.kind} tokenizer", "tiktoken")
+        import tiktoken
+
         request.refuse(self.kind, "add_special_tokens")
         self.rank_file: RankFile = read_rank_file(path, data, request)
         ranks, special = self.rank_file.ranks, self.rank_file.special_tokens

@@ -9,6 +9,7 @@ for batch in loader:
 
 from typing import Any, Unpack
 
+from tokenstore.errors import how_to_install
 from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.evaluation import Evaluation
 from tokenstore.torch_data.loader import TokenLoader
@@ -19,7 +20,7 @@ from tokenstore.trainers.common import check_accumulation, evaluation_loader, mi
 try:
     from accelerate import Accelerator
 except ImportError as error:
-    raise ImportError("accelerate is not installed; pip install 'accelerate>=1.10'") from error
+    raise ImportError(f"accelerate is not installed; {how_to_install('huggingface')}") from error
 
 
 def prepare_plan(accelerator: Accelerator, plan: Plan, **options: Unpack[AllOptions]) -> TokenLoader[Any]:

@@ -25,7 +25,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Unpack
 
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, how_to_install
 from tokenstore.planning.plan import Plan
 from tokenstore.store.files import renew_after_fork
 from tokenstore.torch_data.dataset import TokenDataset
@@ -40,7 +40,7 @@ try:
     from grain import DatasetIterator, IterDataset
     from grain.sources import RandomAccessDataSource
 except ImportError as error:
-    raise ImportError("grain is not installed; pip install 'grain>=0.2.18'") from error
+    raise ImportError(f"grain is not installed; {how_to_install('grain')}") from error
 
 
 class MicrobatchSource(RandomAccessDataSource[Any]):

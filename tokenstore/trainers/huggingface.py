@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tokenstore.batches.gather import IGNORE
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, how_to_install
 from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.evaluation import Evaluation
 from tokenstore.torch_data.formats import check_fields
@@ -35,7 +35,7 @@ try:
     from transformers import TrainerCallback
     from transformers.trainer_callback import ExportableState
 except ImportError as error:
-    raise ImportError("transformers is not installed; pip install 'transformers>=5' accelerate") from error
+    raise ImportError(f"transformers is not installed; {how_to_install('huggingface')}") from error
 
 
 if TYPE_CHECKING:  # the mixin has no base, but is only used in front of Trainer

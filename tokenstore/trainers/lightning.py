@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 
 import torch
 
-from tokenstore.errors import ConfigError, StateMismatchError
+from tokenstore.errors import ConfigError, StateMismatchError, how_to_install
 from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.evaluation import Evaluation
 from tokenstore.torch_data.options import AllOptions
@@ -30,7 +30,7 @@ from tokenstore.trainers.common import (
 try:
     from lightning.pytorch import Callback, LightningDataModule, Trainer
 except ImportError as error:
-    raise ImportError("lightning is not installed; pip install 'lightning>=2.5'") from error
+    raise ImportError(f"lightning is not installed; {how_to_install('lightning')}") from error
 
 
 class BatchOptions(TypedDict, total=False):

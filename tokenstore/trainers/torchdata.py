@@ -4,12 +4,13 @@ import copy
 from collections.abc import Iterator
 from typing import Any
 
+from tokenstore.errors import how_to_install
 from tokenstore.torch_data.loader import TokenLoader
 
 try:
     from torchdata.nodes import BaseNode
 except ImportError as error:
-    raise ImportError("torchdata is not installed; pip install 'torchdata>=0.11'") from error
+    raise ImportError(f"torchdata is not installed; {how_to_install('torchdata')}") from error
 
 
 class TokenNode(BaseNode[dict[str, Any]]):

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from tokenstore.builder.documents.chat_templates import BUILT_IN, TURN_ENDS
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, how_to_install
 from tokenstore.outside import MAX_SIDE_FILE_BYTES, read_file
-from tokenstore.tokenizer.request import how_to_install
 
 _NAMES = ", ".join(BUILT_IN)
 

@@ -17,7 +17,7 @@ from tokenstore.builder.part import Part
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.reading.units import Unit
 from tokenstore.builder.recipe import open_tokenizer
-from tokenstore.errors import BuildError, ConfigError
+from tokenstore.errors import BuildError, require
 from tokenstore.format.manifest import TokenizerEntry
 from tokenstore.store.files import environment, set_environment
 from tokenstore.tokenizer import Tokenizer
@@ -110,12 +110,9 @@ def _result(ray: Any, call: Any) -> Part:
 
 
 def _ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError(
-            f"executor: ray is needed for --executor ray, and is not installed ({error}); run: pip install 'tokenstore[ray]'"
-        ) from error
+    require("ray", "executor: --executor ray", "ray")
+    import ray
+
     return ray
 
 

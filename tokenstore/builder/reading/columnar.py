@@ -12,7 +12,7 @@ from typing import Any
 from tokenstore.builder.reading.decompress import Stream
 from tokenstore.builder.reading.remote_inputs import InputPath, RemotePath, open_input
 from tokenstore.builder.reading.units import Slice
-from tokenstore.errors import BuildError
+from tokenstore.errors import BuildError, require
 
 _BATCH_ROWS, _BATCH_BYTES = 256, 8 << 20  # rows are read in batches that exceed neither
 _MOST_CHARACTERS = 1 << 27  # a field of .csv up to this length is read to its end, so that the next row can be found
@@ -48,6 +48,7 @@ def table_rows(
     Raises:
         BuildError: the file is damaged, or has no such column.
     """
+    require("pyarrow", f"input: {path}", "build")
     import pyarrow
 
     batches = _parquet_batches if ending == ".parquet" else _arrow_batches
@@ -83,6 +84,7 @@ def _source(path: InputPath) -> Any:
 
 def column_names(path: InputPath, ending: str) -> list[str]:
     """Names of the columns of a .parquet or .arrow file; raises pyarrow's errors for a damaged one."""
+    require("pyarrow", f"input: {path}", "build")
     from pyarrow import parquet
 
     if ending == ".parquet":
@@ -94,6 +96,7 @@ def column_names(path: InputPath, ending: str) -> list[str]:
 
 def group_slices(path: InputPath) -> list[tuple[Slice, int]]:
     """The row groups of a .parquet file as slices, with the number of rows of each; BuildError for a damaged file."""
+    require("pyarrow", f"input: {path}", "build")
     import pyarrow
     from pyarrow import parquet
 

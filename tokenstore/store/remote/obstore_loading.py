@@ -16,7 +16,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from tokenstore.errors import TokenStoreError
+from tokenstore.errors import TokenStoreError, how_to_install
 from tokenstore.store.files import after_fork_in_child
 
 _NAME, _COMPILED = "obstore", "obstore._obstore"
@@ -40,8 +40,7 @@ def load_obstore() -> Any:
             importlib.import_module("obstore.store")
         except ImportError as error:
             raise TokenStoreError(
-                "store: reading from a URL requires the library obstore, which is not installed;"
-                " run: pip install 'tokenstore[remote]'"
+                f"store: a URL needs the library obstore, which is not installed ({error}); {how_to_install('remote')}"
             ) from error
         return package
 
