@@ -15,14 +15,31 @@ from tests.data.texts import TEXTS
 from tests.support.stores.written import all_files, build_stores, json_lines, rows_of, texts_of, write_records
 from tokenstore.builder import part
 from tokenstore.builder.documents import collect as batches
-from tokenstore.errors import BadRecordsError, BuildError
-from tokenstore.format.layout import MAX_ID_BYTES
+from tokenstore.errors import BadRecordsError, BuildError, CorruptionError
+from tokenstore.format.layout import IDS_NAME, MAX_ID_BYTES
 
 BAD = b'{"text": 7}'
 
 
 def ids_of(path: Path) -> list[str | None]:
-    return [row[2] for row in rows_of(path)]
+    """The ids one by one, which equal those read in blocks."""
+    with tokenstore.open_store(path) as store:
+        found = [store.id(i) for i in range(len(store))]
+        assert not store.has_ids or store.ids_between(0, len(store)) == found
+        return found
+
+
+@pytest.mark.parametrize("place", [0, 8, -1], ids=["first start", "second start", "text"])
+def test_a_damaged_id_is_named_also_where_ids_are_read_in_blocks(tmp_path: Path, place: int) -> None:
+    source = write_records(tmp_path / "in.jsonl", [{"id": "aa", "text": "x"}, {"id": "bb", "text": "y"}])
+    path = build_stores(tmp_path / "store", source, id_field="id").path
+    ids = path / IDS_NAME
+    data = bytearray(ids.read_bytes())
+    data[place] = 255
+    ids.chmod(0o644)
+    ids.write_bytes(data)
+    with tokenstore.open_store(path) as store, pytest.raises(CorruptionError, match=r"id of document [01]"):
+        store.ids_between(0, 2)
 
 
 def origins_of(path: Path) -> list[tuple[str, int] | None]:

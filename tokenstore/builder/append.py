@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tokenstore.builder.assemble import Tally, columns_of
+from tokenstore.builder.disk import resumable
 from tokenstore.builder.documents.encode import has_masks
 from tokenstore.builder.job import Job, prepare
 from tokenstore.builder.options import BuildOptions
-from tokenstore.builder.pipeline import fill, keep_checksums, open_work, resumable
+from tokenstore.builder.pipeline import fill, keep_checksums, open_work
 from tokenstore.builder.reading.checksums import KnownChecksums
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.recipe import check_same_options, options_of

@@ -149,10 +149,11 @@ def _kept(store: Store, wanted: set[bytes], found: set[bytes]) -> np.ndarray:
     if not store.has_ids:
         raise ConfigError(f"drop: {store.path} has no ids, so documents cannot be named; build it with --id-field")
     kept = np.ones(len(store), np.bool_)
-    for i in range(len(store)):
-        if (name := (store.id(i) or "").encode()) in wanted:
-            kept[i] = False
-            found.add(name)
+    for first in range(0, len(store), _BLOCK):
+        for i, text in enumerate(store.ids_between(first, min(first + _BLOCK, len(store))), first):
+            if (name := text.encode()) in wanted:
+                kept[i] = False
+                found.add(name)
     return kept
 
 

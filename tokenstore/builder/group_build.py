@@ -97,8 +97,7 @@ class GroupBuild:
         )
 
     def _make_parts(self, units: Sequence[int], progress: Progress, note: Note) -> list[Part]:
-        job, all_units = self.job, self.schedule
-        only = Schedule(*([column[i] for i in units] for column in (all_units.units, all_units.keys, all_units.folders, all_units.done)))  # type: ignore[arg-type]  # fmt: skip
+        job, only = self.job, self.schedule.only(units)
         with contextlib.closing(
             run_units(job.options, job.entry, job.files, only, job.tokenizer, progress, note)
         ) as parts:

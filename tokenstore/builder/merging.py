@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tokenstore.builder.disk import disk_errors
 from tokenstore.builder.replacing import check_replaceable, commit, is_free
 from tokenstore.builder.result import BuildResult, Note, result_of
-from tokenstore.errors import BuildError, ConfigError
+from tokenstore.errors import ConfigError
 from tokenstore.format.layout import MANIFEST_NAME, MASK_PREFIX, version_of
 from tokenstore.format.manifest import Manifest
 from tokenstore.format.manifest_file import encode_manifest
@@ -19,6 +20,7 @@ from tokenstore.store.remote.location import refuse_url
 from tokenstore.store.work import exclusive_work
 from tokenstore.store.writing import make_folders, new_folder, own_folder, remove_tree, write_atomically
 
+_ADVICE = "no store was written: fix the cause and merge again"
 _APART = ("split_name", "partition_name")  # options that name a store among several of one build
 
 
@@ -58,7 +60,7 @@ def merge(
         )
     target = Path(output).absolute()
     target = target.resolve() if target.is_symlink() else target.parent.resolve() / target.name
-    with _disk_errors(target), contextlib.ExitStack() as stack:
+    with disk_errors(target, _ADVICE), contextlib.ExitStack() as stack:
         opened = [stack.enter_context(open_store(path)) for path in paths]
         check_alike(opened)
         if target in paths:
@@ -135,13 +137,3 @@ def _ranges(options: dict[str, Any], num_documents: int) -> list[dict[str, Any]]
         isinstance(each, dict) and {*each} == {"documents", "options"} for each in found
     )
     return list(found) if of_documents and found else [{"documents": num_documents, "options": options}]
-
-
-@contextlib.contextmanager
-def _disk_errors(path: Path) -> Any:
-    try:
-        yield
-    except OSError as error:
-        raise BuildError(
-            f"disk: {error.strerror or error}: {error.filename or path}; no store was written: fix the cause and merge again"
-        ) from error

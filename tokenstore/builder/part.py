@@ -17,11 +17,11 @@ import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, BinaryIO, NoReturn, TypeVar
+from typing import Any, BinaryIO, NoReturn, Self, TypeVar
 
 import numpy as np
 
@@ -79,7 +79,7 @@ class Block:
     names: list[str]
     metadata: list[bytes]
 
-    def only(self, kept: np.ndarray) -> "Block":
+    def only(self, kept: np.ndarray) -> Self:
         """The documents for which `kept`, bool[n], is true."""
         if kept.all():
             return self
@@ -87,7 +87,9 @@ class Block:
         mask = None if self.mask is None else self.mask[tokens_kept]
         names = list(compress(self.names, kept.tolist()))
         metadata = list(compress(self.metadata, kept.tolist()))
-        return Block(self.rows[kept], self.tokens[tokens_kept], mask, names, metadata)
+        return replace(
+            self, rows=self.rows[kept], tokens=self.tokens[tokens_kept], mask=mask, names=names, metadata=metadata
+        )
 
 
 @dataclass(frozen=True)

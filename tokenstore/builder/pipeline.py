@@ -17,14 +17,14 @@ The one invariant: nothing has the output's name before all its files are synced
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from tokenstore.builder.assemble import Tally, assemble, finish, new_writer
+from tokenstore.builder.disk import resumable
 from tokenstore.builder.documents.convert import DocumentReader
 from tokenstore.builder.documents.encode import special_ids
 from tokenstore.builder.executors.processes import run_units
@@ -63,7 +63,6 @@ from tokenstore.builder.stores import Place, Writers, places_of
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError, counted
 from tokenstore.format.layout import token_dtype
 from tokenstore.paths import is_there
-from tokenstore.store.files import free_bytes
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.private import remove_abandoned
 from tokenstore.store.remote.location import Location
@@ -344,23 +343,3 @@ def _fail_bad(job: Job, tally: Tally) -> None:
         f" of {first['file']}: {first['reason']} (all found so far are listed in {path}); fix them, or allow more with"
         " --max-bad. No store was written; finished work is kept, and the same command resumes"
     ) from None
-
-
-@contextmanager
-def resumable(output: Path) -> Iterator[None]:
-    """Turn OSError into BuildError, and add to KeyboardInterrupt that the same command resumes."""
-    try:
-        yield
-    except KeyboardInterrupt as stop:
-        stop.add_note("the same command resumes")
-        raise
-    except OSError as error:
-        try:
-            free = f"{free_bytes(output.parent) >> 20} MB free there"
-        except OSError:
-            free = "its free space unknown"
-        place = error.filename or output
-        raise BuildError(
-            f"disk: {error.strerror or error}: {place} ({free}); finished work is kept: fix the cause and run the same"
-            " command again to resume"
-        ) from error

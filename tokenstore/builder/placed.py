@@ -1,10 +1,10 @@
 """Documents on their way from the parts to the stores: with the store, the input and the record of each."""
 
 from dataclasses import dataclass
-from itertools import compress
 
 import numpy as np
 
+from tokenstore.builder.part import Block
 from tokenstore.builder.split import HASH_WORDS
 
 # Of a document: its key in the shuffled order, its number of tokens, its record, input and store, bytes of its id and metadata, hash of its
@@ -24,32 +24,8 @@ PLACED = np.dtype(
 
 
 @dataclass(frozen=True)
-class Placed:
-    """Some documents.
-
-    Attributes:
-        rows: PLACED[n], one per document.
-        tokens: uint16 or uint32[sum of lengths], the tokens of all documents, one after the other.
-        mask: bool[sum of lengths], which tokens are in the loss; None in a store without masks.
-        names: the id of each document; "" where it has none.
-        metadata: the metadata of each document, as JSON; b"" where it has none.
-    """
-
-    rows: np.ndarray
-    tokens: np.ndarray
-    mask: np.ndarray | None
-    names: list[str]
-    metadata: list[bytes]
-
-    def only(self, kept: np.ndarray) -> "Placed":
-        """The documents for which `kept`, bool[n], is true."""
-        if kept.all():
-            return self
-        tokens_kept = np.repeat(kept, self.rows["length"])
-        mask = None if self.mask is None else self.mask[tokens_kept]
-        names = list(compress(self.names, kept.tolist()))
-        metadata = list(compress(self.metadata, kept.tolist()))
-        return Placed(self.rows[kept], self.tokens[tokens_kept], mask, names, metadata)
+class Placed(Block):
+    """Some documents, with rows of PLACED."""
 
     def take(self, order: np.ndarray) -> "Placed":
         """The documents with the numbers `order`, int64[m], in that order."""

@@ -56,6 +56,15 @@ class Schedule:
         """The numbers of the units without a part."""
         return [number for number, part in enumerate(self.done) if part is None]
 
+    def only(self, units: Sequence[int]) -> "Schedule":
+        """The units with these numbers."""
+        return Schedule(
+            [self.units[i] for i in units],
+            [self.keys[i] for i in units],
+            [self.folders[i] for i in units],
+            [self.done[i] for i in units],
+        )
+
 
 def parse_task(text: str, variable: Variable) -> Task:
     """The task of an option such as `3/8`, `auto` or `auto/8`.

@@ -12,6 +12,7 @@ from typing import Any, Self, TypedDict, Unpack, cast
 import numpy as np
 import orjson
 
+from tokenstore.builder.disk import disk_errors
 from tokenstore.builder.documents.convert import Document, DocumentReader
 from tokenstore.builder.documents.encode import Encoded, encode_documents, special_ids
 from tokenstore.builder.documents.fields import encoded_metadata
@@ -33,6 +34,7 @@ from tokenstore.store.writing import make_folders, new_folder, own_folder, remov
 from tokenstore.tokenizer import EngineMismatch, reference_of
 
 INPUT_NAME = "python"  # in inputs.jsonl
+_ADVICE = "no store was written: fix the cause and write again"
 _BATCH_CHARACTERS, _BATCH_DOCUMENTS = 4 << 20, 4096
 _IS_FIELD = re.compile("^field '(document|mask|id)'")  # in messages: here these are arguments
 _CALL_DOCUMENTS = 1024  # of one call of the tokenizer
@@ -146,7 +148,7 @@ class StoreWriter:
         return replace(options, records=cast(Any, records), mask_field=mask, keep=(), **cast(Any, fields))
 
     def __enter__(self) -> Self:
-        with _disk_errors(self.path):
+        with disk_errors(self.path, _ADVICE):
             make_folders(self.path.parent)
             with contextlib.ExitStack() as held:
                 work = held.enter_context(exclusive_work(self.path))
@@ -257,7 +259,7 @@ class StoreWriter:
         if not documents or self._files is None:
             return
         options = self._of(self._kind)
-        with _disk_errors(self.path):
+        with disk_errors(self.path, _ADVICE):
             for first, encoded in self._encoded(documents, options):
                 kept = [documents[first + i] for i in encoded.kept.tolist()]
                 for reason, name in enumerate(self.dropped):
@@ -297,7 +299,7 @@ class StoreWriter:
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
         with self._held:
             if kind is None:
-                with _disk_errors(self.path):
+                with disk_errors(self.path, _ADVICE):
                     self._finish()
             self._files = None
 
@@ -330,16 +332,6 @@ def _array(value: Any, rule: str) -> Any:
     if isinstance(found, np.ndarray) and found.ndim == 0:
         raise ValueError(f"{rule} as a list or an array, found {type(value).__name__}")
     return found
-
-
-@contextlib.contextmanager
-def _disk_errors(path: Path) -> Any:
-    try:
-        yield
-    except OSError as error:
-        raise BuildError(
-            f"disk: {error.strerror or error}: {error.filename or path}; no store was written: fix the cause and write again"
-        ) from error
 
 
 def _check_value(name: str, value: Any) -> None:

@@ -11,12 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tokenstore.builder.disk import resumable
 from tokenstore.builder.executors.processes import run_units
 from tokenstore.builder.finished import finished
 from tokenstore.builder.job import Job, prepare, resolved_output
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import Part
-from tokenstore.builder.pipeline import group_build, open_work, resumable, schedule_of
+from tokenstore.builder.pipeline import group_build, open_work, schedule_of
 from tokenstore.builder.reading.units import Unit, cut_units
 from tokenstore.builder.remote_output import location_of, with_scratch
 from tokenstore.builder.result import Note, Progress

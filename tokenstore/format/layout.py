@@ -17,7 +17,6 @@ METADATA_NAME = "metadata.arrow"
 DOCUMENT_INPUTS_NAME = "document_inputs.bin"
 CONTENT_HASHES_NAME = "content_hashes.bin"
 TEMPORARY_SUFFIX = ".tokenstore-tmp"  # of a file that is being written
-TOKENIZER_NAME = "tokenizer.json"
 SIDE_NAMES = (
     "tokenizer_config.json",
     "generation_config.json",

@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
@@ -187,7 +188,7 @@ class Dropper:
                 yield Documents(
                     np.diff(starts[first : stop + 1])[kept],
                     origins=base.origins()[first:stop][kept] if has.origins else None,
-                    ids=[base.id(first + i) or "" for i in numbers.tolist()] if has.ids else None,
+                    ids=list(compress(base.ids_between(first, stop), kept)) if has.ids else None,
                     metadata=None if values is None else [encode_metadata(values[i]) for i in numbers.tolist()],
                     inputs=base.document_inputs()[first:stop][kept] if has.shuffled else None,
                     contents=base.content_hashes()[first:stop][kept] if has.contents else None,

@@ -139,7 +139,7 @@ class Merger:
             yield Documents(
                 lengths,
                 origins=np.array(store.origins()[first:stop]) if has.origins else None,
-                ids=[store.id(i) or "" for i in range(first, stop)] if has.ids else None,
+                ids=_ids(store, first, stop) if has.ids else None,
                 metadata=None
                 if values is None
                 else [encode_metadata([each.get(name) for name in has.metadata]) for each in values],
@@ -171,6 +171,11 @@ class Merger:
 
     def __exit__(self, *error: object) -> None:
         self._held.close()
+
+
+def _ids(store: Store, first: int, stop: int) -> list[str]:
+    """The ids of documents [first, stop); empty ones if the store has none."""
+    return store.ids_between(first, stop) if store.has_ids else [""] * (stop - first)
 
 
 def _rows(store: Store) -> Iterator[list[object]]:

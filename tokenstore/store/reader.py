@@ -5,6 +5,7 @@ import operator
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ from tokenstore.store.remote.index_files import RemoteFiles
 from tokenstore.store.remote.location import Location, is_url, refuse_url_as_path
 from tokenstore.store.remote.options import RemoteOptions
 from tokenstore.store.store_files import StoreFiles
+
+_ID_BLOCK = 4096  # ids that are read at once: at most 256 MiB
 
 if TYPE_CHECKING:
     from tokenstore.tokenizer import Tokenizer
@@ -216,6 +219,33 @@ class Store(StoreFiles, Sequence[np.ndarray]):
             return text.tobytes().decode()
         except UnicodeDecodeError:
             self._corrupt(IDS_NAME, f"id of document {i}", "UTF-8", ascii(text[:60].tobytes()))
+
+    def ids_between(self, first: int, stop: int) -> list[str]:
+        """The ids of documents [first, stop), 0 <= first <= stop <= len(self), of a store that has ids (FMT-12).
+
+        They are read block by block, many times as fast as with `id`.
+
+        Raises:
+            CorruptionError: an id is damaged.
+        """
+        found: list[str] = []
+        for begin in range(first, stop, _ID_BLOCK):
+            end = min(begin + _ID_BLOCK, stop)
+            try:
+                found += self._ids_of_block(begin, end)
+            except ValueError:
+                found += [self.id(i) or "" for i in range(begin, end)]  # raises the error that names the document
+        return found
+
+    def _ids_of_block(self, first: int, stop: int) -> list[str]:
+        """The ids of documents [first, stop). ValueError if one has an impossible place, or is not UTF-8."""
+        all_starts, text = self.ids()
+        starts = all_starts[first : stop + 1]
+        sizes = np.diff(starts)
+        if not (0 <= starts[0] <= starts[-1] <= text.size and sizes.min() >= 0 and sizes.max() <= MAX_ID_BYTES):
+            raise ValueError("ids")
+        data = text[int(starts[0]) : int(starts[-1])].tobytes()
+        return [data[start:end].decode() for start, end in pairwise((starts - starts[0]).tolist())]
 
     def decode(self, index: int) -> str:
         """Text of document `index`, including special tokens."""

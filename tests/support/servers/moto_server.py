@@ -9,7 +9,7 @@ from urllib.request import Request, urlopen
 import obstore
 from obstore.store import S3Store
 
-from tests.support.servers.range_server import ACCESS_KEY, SECRET_KEY
+from tests.support.servers.s3_client import ACCESS_KEY, SECRET_KEY, client_environment
 
 
 class MotoServer:
@@ -23,13 +23,7 @@ class MotoServer:
     @property
     def environment(self) -> dict[str, str]:
         """The environment variables with which a client of S3 uses this server."""
-        return {
-            "AWS_ENDPOINT_URL": self.url,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            "AWS_REGION": "us-east-1",
-        }
+        return client_environment(self.url)
 
     def put(self, key: str, data: bytes) -> None:
         """Write an object."""

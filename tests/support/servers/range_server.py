@@ -27,8 +27,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tests.support.servers.faults import Fault, Faults, Kind
 from tests.support.servers.objects import Object, Objects, Refused
+from tests.support.servers.s3_client import ACCESS_KEY, client_environment
 
-ACCESS_KEY, SECRET_KEY = "test-access-key", "test-secret-key"
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _HEADER_BYTES = 1 << 16
 _AZURE_ACCOUNT = "devstoreaccount1"
@@ -125,13 +125,7 @@ class RangeServer:
     @property
     def environment(self) -> dict[str, str]:
         """The environment variables with which a client of S3 uses this server."""
-        return {
-            "AWS_ENDPOINT_URL": self.url,
-            "AWS_ALLOW_HTTP": "true",
-            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
-            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
-            "AWS_REGION": "us-east-1",
-        }
+        return client_environment(self.url)
 
     # ---- connections
 

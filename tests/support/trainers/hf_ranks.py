@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator
 
 from tests.support.processes.launched import leave
@@ -63,6 +64,7 @@ def main(folder: Path) -> None:
     train(folder, "from_one", 1, 4, folder / "one" / "checkpoint-3")
     prepare(folder)
     datasets(folder)
+    dist.destroy_process_group()  # gloo's threads must not be running when the process ends: it may abort then
 
 
 if __name__ == "__main__":

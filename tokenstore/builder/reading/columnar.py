@@ -82,18 +82,6 @@ def _source(path: InputPath) -> Any:
     return io.BufferedReader(open_input(path)) if isinstance(path, RemotePath) else path
 
 
-def column_names(path: InputPath, ending: str) -> list[str]:
-    """Names of the columns of a .parquet or .arrow file; raises pyarrow's errors for a damaged one."""
-    require("pyarrow", f"input: {path}", "build")
-    from pyarrow import parquet
-
-    if ending == ".parquet":
-        names: list[str] = parquet.read_schema(_source(path)).names
-        return names
-    batch = next(_arrow_batches(path, Slice(0), None, lambda num_bytes: None), None)
-    return [] if batch is None else batch.schema.names
-
-
 def group_slices(path: InputPath) -> list[tuple[Slice, int]]:
     """The row groups of a .parquet file as slices, with the number of rows of each; BuildError for a damaged file."""
     require("pyarrow", f"input: {path}", "build")
