@@ -4,6 +4,7 @@ import itertools
 import random
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,12 @@ from tokenstore.torch_data.formats import FORMATS
 
 LENGTH, BATCH = 16, 12
 SETTINGS: dict[str, tuple] = {
-    "packing": ("concat", "best_fit", "none", "crossing"),
+    "packing": (
+        "concat",
+        "best_fit",
+        "none",
+        "crossing",
+    ),  # the last one is concat, with lanes and targets across documents
     "align": (None, 1, 4),  # not with concat
     "balance": (None, "attention", BalanceConfig(attention=2, linear=9)),
     "vocab_size": (300, 70_000),
@@ -85,7 +91,11 @@ def plan_of(case: dict[str, Any], stores: dict[tuple[int, bool], dict[str, Path]
         fields["stages"] = [{"from_step": 4, "weights": {"a": 1, "b": 1}, "global_batch_size": 2 * BATCH}]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return Plan.of(stores[case["vocab_size"], case["masked"]], LENGTH, BATCH, **fields)
+        plan = Plan.of(stores[case["vocab_size"], case["masked"]], LENGTH, BATCH, **fields)
+        if not crossing:
+            return plan
+        local = replace(plan.config.sources["a"], locality={"block_sequences": 3, "lanes": 5})
+        return Plan(replace(plan.config, sources={**plan.config.sources, "a": local}))
 
 
 def options_of(case: dict[str, Any]) -> dict[str, Any]:

@@ -5,10 +5,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from tests.support.calls import batch_windows
 from tests.support.twins import lanes as lanes_twin
-from tokenstore.order.keys import base_key
+from tests.support.twins import order as order_twin
+from tokenstore.batches import tables
+from tokenstore.order.keys import as_bits, base_key
 from tokenstore.order.lanes import MOST_LANES, Lanes, lane_numbers, lane_windows, owner_lanes
 
+SIZES = st.integers(1, 2**40) | st.integers(1, 70_000)
 EPOCHS = st.integers(0, 2**40)
 SMALL = st.integers(1, 400)
 EDGES = [  # N, s, W
@@ -91,3 +95,35 @@ def test_settings_with_one_order_are_equal(n: int, s: int, w: int) -> None:
     assert lanes == Lanes.of(n, lanes.block, lanes.count)
     assert lanes.block <= n
     assert lanes.count <= lanes.num_blocks
+
+
+def table_of(count: int, lanes: Lanes | None, name: str) -> list[int]:
+    """The row of a source in the table of sources."""
+    row = np.zeros(tables.SOURCE_COLUMNS, np.int64)
+    for purpose in ("sequence", "block", "place"):
+        row[getattr(tables, f"{purpose.upper()}_KEY")] = as_bits(base_key(0, purpose, name))
+    row[[tables.NUM_SEQUENCES, tables.HAS_LANES, tables.SHORT_EPOCH]] = count, lanes is not None, -1
+    if lanes is not None:
+        row[tables.SHAPE :] = lanes.shape
+    return row.tolist()
+
+
+@given(
+    st.lists(st.tuples(SIZES, SIZES, st.none() | st.integers(1, MOST_LANES)), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(0, 2**40)), min_size=1, max_size=20),
+)
+def test_a_batch_gets_the_windows_of_its_numbers(shapes: list, places: list) -> None:
+    """ORD-20: many rows at once, of sources with and without lanes and of several epochs, as one at a time."""
+    lanes = [None if w is None else Lanes.of(n, s, w) for n, s, w in shapes]
+    table = np.array([table_of(shapes[i][0], each, f"s{i}") for i, each in enumerate(lanes)], np.int64)
+    places = [(source % len(shapes), epoch, i) for source, epoch, i in places]
+    rows = [(source, epoch * shapes[source][0] + i % shapes[source][0]) for source, epoch, i in places]
+    expected = []
+    for source, k in rows:
+        epoch, number = divmod(k, shapes[source][0])
+        if lanes[source] is None:
+            key = order_twin.counted_key(order_twin.base_key(0, "sequence", f"s{source}"), epoch)
+            expected.append(order_twin.permute(number, shapes[source][0], key))
+        else:
+            expected.append(lanes_twin.window(0, f"s{source}", *shapes[source], epoch, number))
+    assert batch_windows(table, [*rows, (-1, 0), (0, -1)]) == [*expected, 0, 0]

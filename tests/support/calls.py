@@ -5,6 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numba import njit
 
+from tokenstore.batches import block as words
+from tokenstore.batches.lane_numbers import shuffle_lanes
+from tokenstore.batches.shuffled import NUMBERS
+from tokenstore.jit import kernel
 from tokenstore.order import bitset, packed, permutation, repeats, slices, windows
 from tokenstore.order.classes import COPY, MEMBER, PIECE, SLOT, LengthClasses, entry_of, length_classes
 from tokenstore.order.keys import as_bits, base_key, counted_key
@@ -302,3 +306,18 @@ def packed_sequences(
             if start < stop:
                 out[row[SEQUENCE]].append((row[ITS_MEMBER], document, start, stop))
     return [out[k] for k in ks]
+
+
+@kernel  # kept on disk: compiling it takes six seconds
+def _shuffle_lanes(block: np.ndarray, rows: np.ndarray) -> None:
+    shuffle_lanes(block, rows)
+
+
+def batch_windows(sources: np.ndarray, rows: Sequence[tuple[int, int]]) -> list[int]:
+    """The windows of rows (source, sequence number), computed all at once as for a batch. sources: the table of sources."""
+    block, located = np.zeros(words.BLOCK_SIZE, np.int64), np.array(rows, np.int64)
+    work, keys = np.empty((words.WORK_ROWS, len(rows)), np.int64), np.empty((words.KEY_ROWS, len(rows)), np.uint64)
+    block[words.SOURCES], block[words.NUM_SOURCES] = sources.ctypes.data, len(sources)
+    block[words.WORK], block[words.KEYS], block[words.NUM_COLUMNS] = work.ctypes.data, keys.ctypes.data, len(rows)
+    _shuffle_lanes(block, located)
+    return keys[NUMBERS].tolist()
