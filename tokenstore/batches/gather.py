@@ -53,16 +53,7 @@ from tokenstore.batches.block import (
     report,
 )
 from tokenstore.batches.masks import ALL_BITS, bits_at
-from tokenstore.batches.spans import (
-    CONTINUES,
-    DOCUMENT_START,
-    LENGTH,
-    MASK,
-    MEMORY,
-    SPAN_COLUMNS,
-    SPAN_STORE,
-    START,
-)
+from tokenstore.batches.spans import CONTINUES, DOCUMENT_START, LENGTH, MASK, MEMORY, SPAN_COLUMNS, SPAN_STORE, START
 from tokenstore.batches.tables import BAD_ID, OK
 from tokenstore.batches.token_copies import (
     copy_block_in_loss,
