@@ -45,6 +45,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
         "store/remote/obstore_loading.py",  # a file in memory, for the copy of a library
         "store/remote/mirror_file.py",  # descriptors of cache files, and locks on them
         "store/remote/mirrors.py",
+        "store/remote/block_files.py",
         "store/private.py",  # process numbers, to know whose a folder is
         "outside.py",
         "paths.py",
@@ -54,7 +55,7 @@ LIBRARIES = {  # the only folders and modules that may import a library
     "mmap": {"store/writing.py", "store/maps.py", "batches/sigbus.py"},  # sigbus.py only reads the page size
     "ctypes": {"store/maps.py", "store/remote/obstore_loading.py"},
     "obstore": {"store/remote/obstore_loading.py"},
-    "fcntl": {"store/work.py", "store/remote/mirror_file.py", "store/remote/mirrors.py"},
+    "fcntl": {"store/work.py", "store/remote/mirror_file.py", "store/remote/mirrors.py", "store/remote/block_files.py"},
     "resource": {"store/files.py"},
     "tokenizers": {"tokenizer"},
     "tiktoken": {"tokenizer"},

@@ -54,6 +54,11 @@ class PlannedRows:
         first, stop = self._plan.starts[[self._first, self._first + self.num_rows]].tolist()
         return self._plan.spans[first:stop]
 
+    def span_numbers(self) -> np.ndarray:
+        """int64[n], the sequence number of the row that each of `spans` belongs to."""
+        starts = self._plan.starts[self._first : self._first + self.num_rows + 1]
+        return np.repeat(self.rows[:, 1], np.diff(starts))
+
     def row_spans(self) -> list[np.ndarray]:
         """The spans of each row, int64[n, SPAN_COLUMNS]; see `spans` for the columns."""
         starts = self._plan.starts[self._first : self._first + self.num_rows + 1].tolist()

@@ -4,23 +4,27 @@ The planner writes addresses as if every file were mapped. Those of a remote fil
 which is mapped like a local file. Before a microbatch is copied, its spans point to memory that has the bytes:
 
 - without a mirror, to a buffer of the microbatch, which threads fill with exact ranges;
+- with lanes (ORD-20), to such a buffer too, which is filled from blocks that are cached for as long as the plan needs them;
 - with a mirror, to the map, after the blocks that were absent have been fetched; or to such a buffer, for the first rows and
   where blocks would come too late, as long as this adds little to what the mirror takes. Then the smallest ranges are fetched
   that have checksums (FMT-15).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import monotonic
-from typing import NamedTuple
 
 import numpy as np
 
+from tokenstore.batches.block_reads import read_blocks
+from tokenstore.batches.byte_ranges import Ranges, room_of
+from tokenstore.batches.lane_rows import CachedBlocks, LaneRows
 from tokenstore.batches.spans import CONTINUES, LENGTH, MASK, MEMORY, SPAN_STORE, START
 from tokenstore.batches.tables import VIRTUAL
 from tokenstore.format.layout import CHECKSUM_BLOCK
 from tokenstore.store import Store
+from tokenstore.store.remote.block_cache import PART_BYTES
 from tokenstore.store.remote.mirror import Mirror
-from tokenstore.store.remote.token_files import PART_BYTES, TokenFiles
+from tokenstore.store.remote.token_files import TokenFiles
 from tokenstore.store.remote.workers import BLOCK_THREADS, Group, generation
 
 # Rows to plan ahead, so that threads have requests to make: at first, and at most after batches had to be waited for; and
@@ -28,7 +32,6 @@ from tokenstore.store.remote.workers import BLOCK_THREADS, Group, generation
 FIRST_ROWS, MOST_ROWS, MOST_BYTES = 64, 1024, 32 << 20
 _SPAN_SHARE = 0.02  # of the bytes of a mirror that such ranges may add
 _MANY_BLOCKS = 4 * BLOCK_THREADS  # coming blocks from which on another one would come too late
-_ALIGNMENT = 8
 
 
 class RemoteRows:
@@ -41,15 +44,33 @@ class RemoteRows:
     def __init__(self, stores: Sequence[Store], sequence_length: int):
         self._stores = [_RemoteStore(store) if store.token_files is not None else None for store in stores]
         self._has_started = self._has_copied = False
+        self._lanes: LaneRows | None = None
         row_bytes = max(store.dtype.itemsize for store in stores) * (sequence_length + 1)
         self._most_rows = max(min(MOST_ROWS, MOST_BYTES // row_bytes), 1)
         self.ahead_rows = min(FIRST_ROWS, self._most_rows)
 
-    def request(self, spans: np.ndarray) -> "Coming | None":
+    def read_lanes(self, lanes: LaneRows, blocks: Mapping[int, CachedBlocks]) -> None:
+        """Read sources in blocks from now on; `move_to` must be called before rows are requested.
+
+        blocks: those of each store at a URL that is read in lanes, by its number.
+        """
+        self._lanes = lanes
+        for number, mine in blocks.items():
+            store = self._stores[number]
+            assert store is not None
+            store.blocks = mine
+
+    def move_to(self, step: int | None) -> None:
+        """The rows of steps before `step` were requested; its rows will be next. None: no more rows will be."""
+        if self._lanes is not None:
+            self._lanes.move_to(step)
+
+    def request(self, spans: np.ndarray, numbers: Callable[[], np.ndarray]) -> "Coming | None":
         """Request what the spans of a microbatch need, and let them point to where it will be.
 
         Args:
             spans: int64[n, SPAN_COLUMNS]. MEMORY and MASK of spans in remote stores are changed.
+            numbers: returns int64[n], the sequence of its source that each span belongs to.
 
         Returns:
             What to wait for; None if everything is there.
@@ -57,7 +78,7 @@ class RemoteRows:
         coming = Coming()
         for number, store in enumerate(self._stores):
             if store is not None and len(mine := np.flatnonzero(spans[:, SPAN_STORE] == number)):
-                store.request(spans, mine, coming, urgent=not self._has_started)
+                store.request(spans, mine, coming, urgent=not self._has_started, numbers=numbers)
         self._has_started = True
         return coming if coming.is_needed else None
 
@@ -148,10 +169,16 @@ class _RemoteStore:
         self._first_bytes = np.array([shard.first_byte for shard in shards], np.int64)
         self._token_bytes, self._has_masks = store.dtype.itemsize, store.manifest.has_masks
         self._num_shards = len(shards)
+        self.blocks: CachedBlocks | None = None
 
-    def request(self, spans: np.ndarray, mine: np.ndarray, coming: Coming, urgent: bool) -> None:
+    def request(
+        self, spans: np.ndarray, mine: np.ndarray, coming: Coming, urgent: bool, numbers: Callable[[], np.ndarray]
+    ) -> None:
         """Request the spans `mine` (int64[n], indices). urgent: the microbatch is needed at once."""
         ranges, mirror, unit = self._ranges_of(spans, mine), self.files.mirror, 1
+        if self.blocks is not None:
+            ranges = read_blocks(self.blocks, spans, ranges, numbers(), coming, self.files)
+            self.blocks.sink.warn()
         if mirror is not None:
             if mirror.is_complete and not ranges.virtual.any():
                 self.files.traffic.cache_hits += len(mine)
@@ -161,21 +188,21 @@ class _RemoteStore:
         if len(ranges.spans):
             self._fetch(spans, ranges, unit, coming)
 
-    def _ranges_of(self, spans: np.ndarray, mine: np.ndarray) -> "_Ranges":
+    def _ranges_of(self, spans: np.ndarray, mine: np.ndarray) -> Ranges:
         """The bytes of files that spans consist of, and those of their masks."""
         starts, counts = spans[mine, START], spans[mine, LENGTH] + spans[mine, CONTINUES]
         shards = np.searchsorted(self._first_tokens, starts, side="right") - 1
         at = starts - self._first_tokens[shards]
         first = self._first_bytes[shards] + at * self._token_bytes
         virtual = spans[mine, MEMORY] >= VIRTUAL
-        tokens = _Ranges(mine, shards, first, first + counts * self._token_bytes, np.full(len(mine), -1), virtual)
+        tokens = Ranges(mine, shards, first, first + counts * self._token_bytes, np.full(len(mine), -1), virtual)
         if not self._has_masks:
             return tokens
         virtual = spans[mine, MASK] >> 3 >= VIRTUAL
-        masks = _Ranges(mine, shards + self._num_shards, at >> 3, (at + counts + 7) >> 3, at & 7, virtual)
+        masks = Ranges(mine, shards + self._num_shards, at >> 3, (at + counts + 7) >> 3, at & 7, virtual)
         return tokens.joined(masks)
 
-    def _from_mirror(self, mirror: Mirror, ranges: "_Ranges", coming: Coming, urgent: bool) -> "_Ranges":
+    def _from_mirror(self, mirror: Mirror, ranges: Ranges, coming: Coming, urgent: bool) -> Ranges:
         """Want the blocks of ranges that are absent; returns the ranges to fetch exactly instead."""
         mapped = ranges.only(~ranges.virtual)
         present, blocks = mirror.blocks_of(mapped.files, mapped.starts, mapped.stops)
@@ -188,7 +215,7 @@ class _RemoteStore:
             coming.want(self.files, mirror, number, block)
         return ranges.only(ranges.virtual)
 
-    def _may_be_exact(self, mirror: Mirror, absent: "_Ranges", urgent: bool) -> bool:
+    def _may_be_exact(self, mirror: Mirror, absent: Ranges, urgent: bool) -> bool:
         """Whether to fetch ranges although there is a mirror: blocks would come too late, and it adds little."""
         if not urgent and mirror.num_coming < _MANY_BLOCKS:
             return False
@@ -197,73 +224,18 @@ class _RemoteStore:
             sum(stop - start for _, start, stop in merged), int(self.files.num_bytes.sum() * _SPAN_SHARE)
         )
 
-    def _fetch(self, spans: np.ndarray, ranges: "_Ranges", unit: int, coming: Coming) -> None:
+    def _fetch(self, spans: np.ndarray, ranges: Ranges, unit: int, coming: Coming) -> None:
         """Fetch ranges into a buffer, and let their spans point there. Ranges that touch are one request.
 
         unit: 1 for exact ranges; CHECKSUM_BLOCK to fetch what can be verified.
         """
         merged, places = ranges.merged(unit, self.files.num_bytes)
-        buffer = coming.buffer(self.files, sum(_room(stop - start) for _, start, stop in merged))
+        buffer = coming.buffer(self.files, sum(room_of(stop - start) for _, start, stop in merged))
         at, bases = 0, []
         for number, start, stop in merged:
             for first in range(start, stop, PART_BYTES):
                 part = buffer[at + first - start : at + min(first + PART_BYTES, stop) - start]
                 self.files.fetch_into(number, first, part, coming.group, verified=unit > 1)
             bases.append(buffer.ctypes.data + at - start)
-            at += _room(stop - start)
-        addresses = np.array(bases, np.int64)[places] + ranges.starts
-        is_mask = ranges.bits >= 0
-        spans[ranges.spans[~is_mask], MEMORY] = addresses[~is_mask]
-        spans[ranges.spans[is_mask], MASK] = 8 * addresses[is_mask] + ranges.bits[is_mask]
-
-
-def _room(num_bytes: int) -> int:
-    """Bytes of a buffer for a range: what follows it is aligned."""
-    return -(-num_bytes // _ALIGNMENT) * _ALIGNMENT
-
-
-class _Ranges(NamedTuple):
-    """Ranges of bytes that spans consist of. A span with a mask has two.
-
-    Attributes:
-        spans: int64[n], index of the span.
-        files: int64[n], number of the file in the store.
-        starts, stops: int64[n], offsets, starts < stops.
-        bits: int64[n], for a mask the first token's bit in its first byte, otherwise -1.
-        virtual: bool[n], whether the file is not mapped.
-    """
-
-    spans: np.ndarray
-    files: np.ndarray
-    starts: np.ndarray
-    stops: np.ndarray
-    bits: np.ndarray
-    virtual: np.ndarray
-
-    def only(self, chosen: np.ndarray) -> "_Ranges":
-        """The ranges where bool[n] is True."""
-        return _Ranges(*(each[chosen] for each in self))
-
-    def joined(self, other: "_Ranges") -> "_Ranges":
-        """These ranges and others."""
-        return _Ranges(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
-
-    def merged(self, unit: int, num_bytes: np.ndarray) -> tuple[list[tuple[int, int, int]], np.ndarray]:
-        """(file, start, stop) of all ranges, those that touch or overlap joined; and int64[n], which of these each one is in.
-
-        Args:
-            unit: starts are rounded down and stops rounded up to a multiple of it, or to the end of the file.
-            num_bytes: int64[files], size of each file.
-        """
-        merged: list[tuple[int, int, int]] = []
-        places = np.empty(len(self.spans), np.int64)
-        starts = self.starts // unit * unit
-        stops = np.minimum(-(-self.stops // unit) * unit, num_bytes[self.files])
-        for i in np.lexsort((starts, self.files)).tolist():
-            number, start, stop = int(self.files[i]), int(starts[i]), int(stops[i])
-            if merged and merged[-1][0] == number and start <= merged[-1][2]:
-                merged[-1] = number, merged[-1][1], max(stop, merged[-1][2])
-            else:
-                merged.append((number, start, stop))
-            places[i] = len(merged) - 1
-        return merged, places
+            at += room_of(stop - start)
+        ranges.put_addresses(spans, np.array(bases, np.int64)[places] + ranges.starts)

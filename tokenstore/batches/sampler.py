@@ -173,7 +173,7 @@ class Sampler:
         planned = self._plan(rows, sizes)
         if self.remote is not None:
             for each in planned:
-                each.coming = self.remote.request(each.spans)
+                each.coming = self.remote.request(each.spans, each.span_numbers)
         return planned
 
     def _plan(self, rows: np.ndarray, sizes: Iterable[int] | None = None) -> list[PlannedRows]:

@@ -93,6 +93,9 @@ class Plan(StepRows):
             config.row_costs,
             tuple(source.lanes for source in self.sources) if any(source.lanes for source in self.sources) else (),
         )
+        for source in self.sources:
+            if source.lanes is not None and (files := self.stores[source.name].token_files) is not None:
+                files.prefer_blocks()
         self._renew()
         renew_after_fork(self, Plan._renew)
         used = {name for stage in self.schedule.stages for name in stage.shares}

@@ -8,6 +8,8 @@ from typing import TypedDict
 import numpy as np
 
 from tokenstore.batches.dealing import Dealer
+from tokenstore.batches.lane_rows import CachedBlocks, LaneRows
+from tokenstore.batches.open_blocks import open_blocks
 from tokenstore.batches.packings import Packings
 from tokenstore.batches.sampler import Order, Place, Sampler
 from tokenstore.batches.tables import Tables
@@ -56,6 +58,12 @@ class StepRows(Timeline):
     def dealer(self, sampler: Sampler) -> Dealer:
         """A new Dealer over this plan, which uses `sampler`."""
         return Dealer(self._order, sampler)
+
+    def open_blocks(
+        self, rank: int = 0, world_size: int = 1, nodes: int = 1
+    ) -> tuple[LaneRows, dict[int, CachedBlocks]]:
+        """The blocks of sources with lanes at URLs, for a loader of this rank; see `tokenstore.batches.open_blocks`."""
+        return open_blocks(self._order, self.sources, self.stores, rank, world_size, nodes)
 
     def batch(
         self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None, nodes: int = 1

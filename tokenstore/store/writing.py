@@ -14,7 +14,7 @@ import mmap
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, Literal
 
@@ -110,6 +110,21 @@ def unique_name(name: str) -> str:
 def write_shared(path: Path, data: bytes) -> None:
     """Like `write_atomically`, for a file that several processes write at the same time with the same content."""
     _write_and_rename(path.with_name(unique_name(path.name)), path, data, read_only=True)
+
+
+def write_cached(path: Path, pieces: Iterable[memoryview]) -> None:
+    """Write a file of a cache: it is whole or absent for every process. It may be neither after a crash of the machine."""
+    temporary = path.with_name(unique_name(path.name))
+    try:
+        with create(temporary, buffering=0) as file:
+            for piece in pieces:
+                while piece:
+                    piece = piece[file.write(piece) :]
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            remove(temporary)
+        raise
 
 
 def claim(path: Path) -> bool:

@@ -73,6 +73,8 @@ class BatchMaker:
         if rank is not None and plan.deals_rows(rank.nodes):
             dealer = plan.dealer(self.sampler)
             self._locate = partial(dealer.locate_places, rank=rank.rank, world_size=rank.world_size, nodes=rank.nodes)
+        place = (rank.rank, rank.world_size, rank.nodes) if rank is not None else ()
+        self._open_lanes = partial(plan.open_blocks, *place) if plan.has_lanes else None
         self._format, self._length = contents.format, plan.config.sequence_length
         made = {name: self._format.fields[name] for name in contents.fields}
         self._fields = tuple(made)
@@ -127,6 +129,7 @@ class BatchMaker:
         waiting: deque[tuple[Place, PlannedRows]] = deque()
         ahead = _Planning(self.sampler, locate or self._locate, iter(places), MOST_TOKENS // self._length)
         bursts = Bursts(readahead)
+        self._open_blocks()
         while True:
             reach = bursts.reach()  # `readahead` during a burst, otherwise 0
             self._plan_ahead(ahead, waiting, reach)
@@ -137,6 +140,12 @@ class BatchMaker:
                     prefetch_pages(self.sampler.ranges(planned, first_row))
             place, planned = waiting.popleft()
             yield place, self._make(planned, waiting[0][1] if waiting else None)
+
+    def _open_blocks(self) -> None:
+        """Read stores at URLs in blocks if their sources have lanes, from now on."""
+        if self._open_lanes is not None and self.sampler.remote is not None:
+            self.sampler.remote.read_lanes(*self._open_lanes())
+            self._open_lanes = None
 
     def _plan_ahead(self, ahead: "_Planning", waiting: deque[tuple[Place, PlannedRows]], reach: int) -> None:
         """Plan until the next microbatch is known; with stores at URLs, until there are enough requests to hide their latency."""
@@ -236,6 +245,8 @@ class _Planning:
         An error of a damaged store is raised only when it is that microbatch's turn, that is, when none is waiting.
         """
         places = list(islice(self._places, min(self._count, 2) if reach else self._count))
+        if self._sampler.remote is not None:
+            self._sampler.remote.move_to(places[0][0] if places else None)
         if not places:
             return
         try:

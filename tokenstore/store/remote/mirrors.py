@@ -3,6 +3,8 @@
     CACHE/mirror/<start of the digest>-<block size>-<bytes of the store>/tokens-00000.bin.blocks ...
     and in the same folder `in-use`, which its users lock
 
+The blocks of lanes (`block_files`) are in folders of such names too, with a block size of 0 and the bytes that they may take.
+
 Only files of these names are ever removed, and only in folders that no process uses. The lock of a process ends with it.
 """
 
@@ -25,7 +27,9 @@ BLOCK_BYTES = 1 << 20  # a multiple of the blocks that checksums are for (FMT-15
 _SUFFIX, _IN_USE = ".blocks", "in-use"
 _ATTEMPTS, _PAUSE = 100, 0.02  # to use a folder that another process is removing
 _FOLDER = re.compile(r"[0-9a-f]{32}-[0-9]+-([0-9]+)")
-_FILE = re.compile(r"(?:tokens|mask)-[0-9]{5,}\.bin\.blocks(?:\.[0-9.-]+\.tokenstore-tmp)?")
+_FILE = re.compile(
+    r"(?:(?:tokens|mask)-[0-9]{5,}\.bin\.blocks|[0-9]{1,19}-[0-9]{1,19}\.block)(?:\.[0-9a-f.-]+\.tokenstore-tmp)?|locks"
+)
 _NETWORK = re.compile(
     r"nfs\d?|cifs|smb\d?|smbfs|lustre|gpfs|beegfs|ceph|afs|9p|glusterfs|fuse\.(?:s3fs|gcsfuse|sshfs|goofys|juicefs|rclone|"
     r"mount-s3|mountpoint-s3|blobfuse2?|glusterfs|ceph|wekafs)|wekafs|panfs|orangefs"
@@ -99,13 +103,9 @@ def choose_transport(options: ResolvedOptions, folder: Path, num_bytes: int, whe
     Raises:
         ConfigError: a mirror was demanded, and the store does not fit.
     """
-    if options.transport == "spans":
+    if options.transport in ("spans", "blocks"):  # a source without lanes has no blocks
         return "spans"
-    try:
-        problem, needed = _make_room(options, folder, num_bytes)
-    except OSError as error:
-        needed = num_bytes
-        problem = f"the cache cannot be used: {error.strerror} ({options.cache})"
+    problem, needed = make_room(options, folder, num_bytes)
     if problem and options.transport == "mirror":
         raise ConfigError(
             f"transport mirror: the tokens of this store take {num_bytes:,} bytes, and {problem} ({where}); use another cache or"
@@ -117,7 +117,7 @@ def choose_transport(options: ResolvedOptions, folder: Path, num_bytes: int, whe
 def expected_transport(options: ResolvedOptions, folder: Path, num_bytes: int) -> tuple[str, str]:
     """What `choose_transport` will decide if no other run uses the cache, and why not a mirror. Nothing is removed."""
     if options.transport != "auto":
-        return options.transport, ""
+        return ("mirror" if options.transport == "mirror" else "spans"), ""
     first = next(path for path in (folder, *folder.parents) if is_folder(path))
     if kind := _network(first):
         return "spans", f"the cache is on a network file system ({kind})"
@@ -133,8 +133,18 @@ def mirror_room(options: ResolvedOptions, folder: Path) -> int:
     return min(limit, free + used)
 
 
+def make_room(options: ResolvedOptions, own: Path, num_bytes: int) -> tuple[str, int]:
+    """Remove unused folders of the cache until `own` can take `num_bytes`.
+
+    Returns: why they do not fit, or ""; and a limit that is large enough.
+    """
+    try:
+        return _make_room(options, own, num_bytes)
+    except OSError as error:
+        return f"the cache cannot be used: {error.strerror} ({options.cache})", num_bytes
+
+
 def _make_room(options: ResolvedOptions, own: Path, num_bytes: int) -> tuple[str, int]:
-    """Remove unused mirrors until the store fits; returns why it does not fit or "", and a limit that is large enough."""
     root = own.parent
     first = next(path for path in (root, *root.parents) if is_folder(path))
     if kind := _network(first):

@@ -13,7 +13,7 @@ from tokenstore.errors import ConfigError
 from tokenstore.store.files import environment
 from tokenstore.store.remote.client import DEADLINE
 
-TRANSPORTS = ("auto", "spans", "mirror")
+TRANSPORTS = ("auto", "spans", "blocks", "mirror")
 _UNITS = {
     "": 1,
     "kb": 10**3,
@@ -38,8 +38,10 @@ class RemoteOptions:
         cache_limit: most bytes of tokens to keep there, as an int or a text such as "500 GB". Default:
             TOKENSTORE_CACHE_LIMIT, otherwise half of what is free on that disk or used by the cache.
         transport: "spans" fetches the rows of each batch and keeps nothing; "mirror" keeps what it fetches in the cache, and
-            is refused if the store does not fit; "auto" uses a mirror where the store fits, otherwise spans. Default:
-            TOKENSTORE_TRANSPORT, otherwise "auto".
+            is refused if the store does not fit; "blocks" keeps the blocks that the lanes of a source are reading, is refused
+            if they do not fit, and reads sources without `locality` as spans; "auto" uses blocks for a source with
+            `locality` and a mirror for any other, where that fits, otherwise spans. Default: TOKENSTORE_TRANSPORT, otherwise
+            "auto".
         deadline: seconds after which a request that keeps failing is an error. Default: TOKENSTORE_DEADLINE, otherwise 120.
 
     Raises:

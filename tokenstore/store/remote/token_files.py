@@ -1,9 +1,11 @@
 """The token and mask files of a store at a URL: exact ranges of them, checked, and the mirror if the store has one."""
 
 import threading
+import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import NoReturn
 
@@ -14,14 +16,15 @@ from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError
 from tokenstore.format.layout import CHECKSUM_BLOCK, mask_of
 from tokenstore.format.manifest import Manifest
 from tokenstore.store.files import renew_after_fork
+from tokenstore.store.remote.block_cache import PART_BYTES, BlockCache
+from tokenstore.store.remote.block_files import BlockFiles
 from tokenstore.store.remote.client import Client, ObjectInfo, Wanted
-from tokenstore.store.remote.mirror import Mirror
-from tokenstore.store.remote.mirror_file import UnusableMirror
-from tokenstore.store.remote.mirrors import BLOCK_BYTES, MirrorFolder, choose_transport, folder_of
+from tokenstore.store.remote.mirror import Mirror, MirrorWarning
+from tokenstore.store.remote.mirror_file import UnusableMirror, boot_id
+from tokenstore.store.remote.mirrors import BLOCK_BYTES, MirrorFolder, choose_transport, folder_of, make_room
 from tokenstore.store.remote.options import ResolvedOptions
 from tokenstore.store.remote.workers import Group, workers
 
-PART_BYTES = 4 << 20  # larger ranges are fetched in parts, side by side
 _DAMAGED_ATTEMPTS = 3  # how often a block with a wrong checksum is fetched before it is an error
 Checksums = Callable[[int], np.ndarray | None]
 
@@ -103,7 +106,7 @@ class TokenFiles:
 
     @property
     def transport(self) -> str:
-        """How tokens travel: "spans" or "mirror". Decided when it is first asked for.
+        """How tokens travel: "spans", "mirror" or "blocks". Decided when it is first asked for.
 
         Raises:
             ConfigError: a mirror was demanded, and the store does not fit into the cache.
@@ -115,9 +118,52 @@ class TokenFiles:
                 self._transport = choose_transport(self._options, folder, total, where)
             return self._transport
 
+    def prefer_blocks(self) -> None:
+        """The store is read in lanes: read blocks if nothing else was chosen. Rows that no loader reads in order are spans."""
+        with self._lock:
+            if self._transport is None and self._options.transport in ("auto", "blocks"):
+                self._transport = "blocks"
+
+    def open_blocks(self, identity: str, num_bytes: int) -> BlockCache | None:
+        """The cache for the blocks of lanes, which take at most `num_bytes`; None if tokens travel in another way.
+
+        identity: names what the blocks are, besides the store.
+
+        Raises:
+            ConfigError: blocks were demanded, and the cache is too small.
+        """
+        with self._lock:
+            if self.transport == "blocks" and self._options.transport == "auto" and self.num_bytes.sum() <= num_bytes:
+                self._transport = None  # a mirror takes less
+            if self.transport != "blocks":
+                return None
+            name = f"{self._manifest.digest} {boot_id()!r} {identity}"
+            folder = folder_of(self._options.cache, blake2b(name.encode()).hexdigest(), 0, num_bytes)
+            problem, needed = make_room(self._options, folder, num_bytes)
+            try:
+                files = None if problem else BlockFiles(folder)
+            except UnusableMirror as error:
+                files, problem = None, str(error)
+            if files is not None:
+                return BlockCache(files, self.fetch_verified, self.fetch)
+            if self._options.transport == "blocks":
+                raise ConfigError(
+                    f"transport blocks: the lanes of this store take {num_bytes:,} bytes, and {problem}"
+                    f" ({self.client.location.url}); use another cache or a cache_limit of {needed:,} bytes or more, fewer lanes or"
+                    " smaller blocks, or the transport auto or spans"
+                )
+            self._transport = "spans"
+        warnings.warn(
+            f"cache: the lanes of {self.client.location.url} take {num_bytes:,} bytes, and {problem}; its rows are fetched one"
+            f" by one. Use another cache or a cache_limit of {needed:,} bytes or more",
+            MirrorWarning,
+            stacklevel=2,
+        )
+        return None
+
     @property
     def mirror(self) -> Mirror | None:
-        """The mirror, or None if tokens travel as spans. Raises: ConfigError: as in `transport`."""
+        """The mirror, or None if tokens travel in another way. Raises: ConfigError: as in `transport`."""
         with self._lock:
             if self._mirror is None and self.transport == "mirror":
                 try:
