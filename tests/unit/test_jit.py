@@ -63,6 +63,19 @@ def test_kernels_do_not_load_the_extensions_of_other_packages() -> None:
     assert done.stdout.split("\n") == ["[]", "[1]", ""]
 
 
+def test_kernels_from_the_cache_load_nothing_that_only_compiling_needs(tmp_path: Path) -> None:
+    """Numba's implementations of Python and numpy take a quarter of a second and 15 MB. Kernels of others still get them."""
+    code = (
+        "import sys, numba, numpy as np; from tokenstore.order.interleave import interleave;"
+        "print(interleave((3, 2)).source.tolist(), 'numba.np.arraymath' in sys.modules);"
+        "print(numba.njit(lambda a: np.sort(a).sum())(np.arange(4)))"
+    )
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    for is_compiled in (True, False):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+        assert done.stdout == f"[0, 1, 0, 1, 0] {is_compiled}\n6\n"
+
+
 _USE_ALL = """
 import sys, pathlib
 from tests.conftest import random_documents, write_store
