@@ -4,23 +4,15 @@ Tokens are copied in blocks of 32, one cache line of uint16, and each block is w
 registers. Outputs are written in whole cache lines where they allow it. A span of at least one block needs no loop for
 what is left of it: its last block ends where the span ends, and writes some values again.
 
-Sequences are far apart in memory, so each would begin with a wait for memory. So the next microbatch is prefetched, in
-two ways that differ in what they wait for:
-
-- Pages: at the start, one line of every page. The processor looks up the addresses of several pages at once, but cannot
-  run far ahead of one that it waits for. This takes a third off the time of a microbatch of short documents.
-- Lines: one per block. Many at once would occupy the buffers that the stores of the outputs need.
+Sequences are far apart in memory, so each would begin with a wait for memory. So `ahead` prefetches the next microbatch.
 
 The kernel also finds the largest id, so that an id outside the vocabulary never reaches a model.
 """
 
 import numpy as np
 
+from tokenstore.batches.ahead import begin_ahead, prefetch_line, prefetch_rest
 from tokenstore.batches.block import (
-    AHEAD_END,
-    AHEAD_LINE,
-    AHEAD_SPAN,
-    AHEAD_STOP,
     ALIGN,
     BORDERS,
     CROSS,
@@ -35,9 +27,6 @@ from tokenstore.batches.block import (
     LABELS,
     LONGEST,
     LOSS_MASK,
-    NEXT_ROWS,
-    NEXT_SPANS,
-    NEXT_STARTS,
     NUM_BORDERS,
     NUM_ROWS,
     PAD_ID,
@@ -64,11 +53,10 @@ from tokenstore.batches.token_copies import (
     largest_in_block,
     token_at,
 )
-from tokenstore.intrinsics import BLOCK, array_at, fill_block, float32_at, int32_at, int64_at, prefetch, uint8_at
+from tokenstore.intrinsics import BLOCK, array_at, fill_block, float32_at, int32_at, int64_at, uint8_at
 from tokenstore.jit import Integer, inline_kernel, kernel
 
 IGNORE = -100  # the target that torch's losses ignore by default
-LINE_BYTES, PAGE_BYTES = 64, 4096
 ELEMENTS_PER_LINE = 8  # int64
 
 
@@ -95,47 +83,6 @@ def _id_at(block: np.ndarray, at: Integer) -> Integer:
     return block[IDS] + block[ID_BYTES] * (at + block[EXTRA_BEFORE])
 
 
-# ---- prefetching the next microbatch
-
-
-@inline_kernel
-def _begin_ahead(block: np.ndarray) -> None:
-    """Prefetch one line of every page of the next microbatch, and begin its lines at its first span."""
-    block[AHEAD_LINE] = block[AHEAD_END] = block[AHEAD_SPAN] = block[AHEAD_STOP] = 0
-    if block[NEXT_ROWS]:
-        starts = array_at(int64_at(block[NEXT_STARTS]), (block[NEXT_ROWS] + 1,))
-        block[AHEAD_SPAN], block[AHEAD_STOP] = starts[0], starts[block[NEXT_ROWS]]
-        spans = array_at(int64_at(block[NEXT_SPANS]), (block[AHEAD_STOP], SPAN_COLUMNS))
-        for j in range(block[AHEAD_SPAN], block[AHEAD_STOP]):
-            first = spans[j, MEMORY]
-            stop = first + (spans[j, LENGTH] + spans[j, CONTINUES]) * block[TOKEN_BYTES]
-            for page in range(first & -PAGE_BYTES, stop, PAGE_BYTES):
-                prefetch(max(page, first))
-
-
-@inline_kernel
-def _begin_lines(block: np.ndarray) -> None:
-    """Begin the lines of span AHEAD_SPAN of the next microbatch."""
-    span = array_at(int64_at(block[NEXT_SPANS]), (block[AHEAD_STOP], SPAN_COLUMNS))[block[AHEAD_SPAN]]
-    size = span[LENGTH] + span[CONTINUES]
-    block[AHEAD_LINE], block[AHEAD_END] = span[MEMORY] & -LINE_BYTES, span[MEMORY] + size * block[TOKEN_BYTES]
-    block[AHEAD_SPAN] += 1
-    if span[MASK]:
-        for line in range((span[MASK] >> 3) & -LINE_BYTES, (span[MASK] + size + 7) >> 3, LINE_BYTES):
-            prefetch(line)
-
-
-@inline_kernel
-def _prefetch_line(block: np.ndarray) -> None:
-    """Prefetch the next cache line of the next microbatch, if there is one."""
-    if block[AHEAD_LINE] >= block[AHEAD_END]:
-        if block[AHEAD_SPAN] >= block[AHEAD_STOP]:
-            return
-        _begin_lines(block)
-    prefetch(block[AHEAD_LINE])
-    block[AHEAD_LINE] += LINE_BYTES
-
-
 # ---- copying the microbatch
 
 
@@ -157,7 +104,7 @@ def _copy_blocks(
     # All blocks but the first and the last begin at a line of the output
     for start in range(-(at % ELEMENTS_PER_LINE), size, BLOCK):
         for _ in range(token_bytes >> 1):  # as many lines as the block has
-            _prefetch_line(block)
+            prefetch_line(block)
         done = max(min(start, size - BLOCK), 0)
         tokens = first + done * token_bytes
         if ids:
@@ -220,7 +167,7 @@ def _copy_tokens(block: np.ndarray, span: np.ndarray, size: Integer, at: Integer
     if pairs >= BLOCK:
         largest = _copy_blocks(block, span, size, pairs, at, document)
     else:
-        _prefetch_line(block)
+        prefetch_line(block)
         largest = _copy_few(block, span, size, pairs, at, document)
     return max(largest, token_at(span[MEMORY] + pairs * block[TOKEN_BYTES], block[TOKEN_BYTES]))
 
@@ -371,7 +318,7 @@ def gather(address: int) -> None:
     starts = array_at(int64_at(block[STARTS]), (block[NUM_ROWS] + 1,))
     spans = array_at(int64_at(block[SPANS]), (starts[block[NUM_ROWS]], SPAN_COLUMNS))
     block[NUM_BORDERS] = block[LONGEST] = 0
-    _begin_ahead(block)
+    begin_ahead(block)
     for r in range(block[NUM_ROWS]):
         row_at = at = r * length
         block[EXTRA_BEFORE] = r * block[EXTRA_IDS]
@@ -387,8 +334,7 @@ def gather(address: int) -> None:
             if block[ALIGN]:
                 at = _end_piece(block, row_at, at, span[LENGTH], j + 1 == starts[r + 1])
         _end_row(block, row_at, at)
-    while block[AHEAD_SPAN] < block[AHEAD_STOP] or block[AHEAD_LINE] < block[AHEAD_END]:
-        _prefetch_line(block)  # the next microbatch may have more lines
+    prefetch_rest(block)
     if block[BORDERS]:
         array_at(int32_at(block[BORDERS]), (block[NUM_BORDERS] + 1,))[block[NUM_BORDERS]] = block[NUM_ROWS] * length
     report(block, OK, 0, 0, 0, 0)
