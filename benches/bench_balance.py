@@ -43,7 +43,7 @@ def _wastes(plan: tokenstore.Plan, steps: int) -> tuple[float, float]:
     sums = np.zeros(3)
     for step in range(steps):
         costs = sampler.costs(sampler.locate(step, 0, RANKS * ROWS))
-        numbers, _ = dealer.by_cost(step)
+        numbers = dealer.dealt(step, is_balanced=True).numbers[0]
         for place, row_costs in enumerate(
             (costs, costs[numbers])
         ):  # a microbatch of one row is any RANKS rows in a row
@@ -68,8 +68,11 @@ def _dealing(path: Path, smoke: bool) -> list[Row]:
     for packing, length in (("best_fit", 2048), ("best_fit", 131_072), ("none", 2048), ("concat", 2048)):
         plan = _plan(path, length, 1024, packing)
         dealer = plan.dealer(plan.sampler())
-        dealer.by_cost(0)
-        times = [1e3 * seconds(lambda k=step, d=dealer: d.by_cost(k)) for step in range(1, 10 if smoke else 100)]
+        dealer.dealt(0, is_balanced=True)
+        times = [
+            1e3 * seconds(lambda k=step, d=dealer: d.dealt(k, is_balanced=True))
+            for step in range(1, 10 if smoke else 100)
+        ]
         claim = f"dealing a step of 1,024 rows, {packing}, L = {length:,}"
         beside = f"p90 of {len(times)} steps {np.quantile(times, 0.9):.2f} ms"
         if packing != "concat":

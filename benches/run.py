@@ -28,6 +28,7 @@ BENCHES = (
     "balance",
     "quality",
     "lanes",
+    "nodes",
     "scale",
     "build",
     "cluster",

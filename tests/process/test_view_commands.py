@@ -172,7 +172,7 @@ class TestJson:
         assert (
             set(found["step"])
             == names(trace.TracedStep)
-            == keys("step cursor global_batch_size world_size microbatch_size sequences padding_rows")
+            == keys("step cursor global_batch_size world_size microbatch_size nodes sequences padding_rows")
         )
         assert [row["row"] for row in found["rows"]] == list(range(8))
         assert (

@@ -20,6 +20,8 @@ from tokenstore.order.lanes import Lanes
 from tokenstore.order.node_groups import NodeGroups
 from tokenstore.torch_data.evaluation import Evaluation
 from tokenstore.trainers.grain import MicrobatchDataset, MicrobatchSource
+from tokenstore.views.decoding import Decoder
+from tokenstore.views.trace import appearances, trace_rows, trace_step
 
 LENGTH, BATCH, WORLD, NODES, SIZE = 8, 24, 6, 3, 2
 LOCAL = {"block_sequences": 4, "lanes": 24}
@@ -294,6 +296,19 @@ def test_loaders_use_the_nodes_of_the_launcher(stores: dict[str, Path], monkeypa
         (TokenLoader(plan, rank=DataRank(5, WORLD, 3), nodes=1, **options), 1),
     ]:
         assert torch.equal(next(pickle.loads(pickle.dumps(loader)))["input_ids"], expected[nodes])
+
+
+def test_a_trace_names_the_rank_of_each_row(stores: dict[str, Path]) -> None:
+    """`trace` lists the rows of a rank, and the rank of a document's row, as the loader deals them."""
+    plan = plan_of(stores)
+    assert trace_step(plan, 1, WORLD, SIZE, nodes=NODES).nodes == NODES
+    assert trace_step(plan, 1, WORLD, SIZE, nodes=4).nodes == 1
+    decoder = Decoder.of(plan.stores["a"])
+    rows = [each.row for each in trace_rows(plan, decoder, 1, 4, WORLD, SIZE, nodes=NODES)]
+    assert rows == plan.rows(1, 4, WORLD, SIZE, NODES).tolist()
+    found = list(appearances(plan, "a", 3, world_size=WORLD, microbatch_size=SIZE, nodes=NODES))
+    assert found
+    assert all(each.row in plan.rows(each.step, each.rank, WORLD, SIZE, NODES) for each in found)
 
 
 def test_grain_names_the_nodes_that_matter(stores: dict[str, Path]) -> None:

@@ -53,6 +53,7 @@ def trace(
     diff: Annotated[Path | None, Parameter(group=OTHER)] = None,
     world_size: int = 1,
     microbatch_size: int | None = None,
+    nodes: int = 1,
     allow_links: Path | None = None,
     cache: Path | None = None,
     as_json: Annotated[bool, Parameter(name="--json", negative=())] = False,
@@ -106,6 +107,8 @@ def trace(
         Number of data-parallel ranks.
     microbatch_size
         Sequences per microbatch. Default: a rank's whole share of the step.
+    nodes
+        Number of nodes that the ranks are on, as in TokenLoader. It matters only if a source has locality.
     allow_links
         A folder that symbolic links inside the stores may lead to. Without it, links must stay inside their store.
     cache
@@ -123,7 +126,9 @@ def trace(
         show_difference(plan, diff, as_json, allow_links, cache)
         return 0
     loaded, _ = loaded_plan(plan, allow_links, cache, as_json)
-    sizes = (world_size, microbatch_size)
+    if nodes < 1:
+        raise ConfigError(f"nodes: expected 1 or more, found {nodes}; pass the number of nodes of the job")
+    sizes = (world_size, microbatch_size, nodes)
     if sequence is not None:
         step, row = _place_of(loaded, sequence)
     if step is not None:
@@ -145,18 +150,19 @@ def _show_step(
     plan: "Plan",
     step: int,
     rank: int | None,
-    sizes: tuple[int, int | None],
+    sizes: tuple[int, int | None, int],
     row: int | None,
     max_tokens: int | None,
     with_tokens: bool,
     as_json: bool,
 ) -> None:
-    """Print the sequences of a step. `sizes` are the world size and the microbatch size."""
+    """Print the sequences of a step. `sizes` are the world size, the microbatch size and the nodes."""
     from tokenstore.views.trace import trace_rows, trace_step
 
-    traced = trace_step(plan, step, *sizes)
+    world_size, microbatch_size, nodes = sizes
+    traced = trace_step(plan, step, world_size, microbatch_size, nodes=nodes)
     decoder = Decoder.of(next(iter(plan.stores.values())))
-    rows = trace_rows(plan, decoder, step, rank, *sizes, row, max_tokens)
+    rows = trace_rows(plan, decoder, step, rank, world_size, microbatch_size, row, max_tokens, nodes=nodes)
     if as_json:
         write_json({"step": traced, "rank": rank, "rows": list(rows), "no_text": decoder.problem})
         return
@@ -178,7 +184,8 @@ def _show_head(
     text.append(f"empty rows {traced.padding_rows:,}" if traced.padding_rows else "")
     facts(console, [("sources", text)])
     if traced.world_size > 1 or rank is not None:
-        facts(console, [("rank", f"{'all' if rank is None else rank} of {traced.world_size:,}")])
+        on_nodes = f", on {traced.nodes:,} nodes" if traced.nodes > 1 else ""
+        facts(console, [("rank", f"{'all' if rank is None else rank} of {traced.world_size:,}{on_nodes}")])
     if decoder.problem is not None:
         facts(console, [("no text", safe(decoder.problem))])
 
@@ -228,14 +235,15 @@ def _show_appearances(
     epoch: int | None,
     steps: range | None,
     limit: int,
-    sizes: tuple[int, int | None],
+    sizes: tuple[int, int | None, int],
     as_json: bool,
 ) -> None:
-    """Print where a document appears. `sizes` are the world size and the microbatch size."""
+    """Print where a document appears. `sizes` are the world size, the microbatch size and the nodes."""
     from tokenstore.views.trace import appearances, document_named
 
     source, number = document_named(plan, name)
-    found = list(appearances(plan, source, number, epoch, steps, limit + 1, *sizes))
+    world_size, microbatch_size, nodes = sizes
+    found = list(appearances(plan, source, number, epoch, steps, limit + 1, world_size, microbatch_size, nodes=nodes))
     complete, shown = len(found) <= limit, found[:limit]
     if as_json:
         write_json({"source": source, "document": number, "appearances": shown, "complete": complete})
@@ -245,7 +253,7 @@ def _show_appearances(
     start, stop = store.boundaries()[number : number + 2].tolist()
     facts(console, [("document", f"{clip(source, 60)}:{number}, {stop - start:,} tokens")])
     if shown:
-        table(console, (_cells(each, sizes[0]) for each in shown), *_titles(sizes[0]), right=range(6))
+        table(console, (_cells(each, world_size) for each in shown), *_titles(world_size), right=range(6))
     else:
         chosen = plan.config.sources[source].slice_text
         why = f"; source {clip(source, 60)} uses a slice of its store ({chosen})" if chosen else ""

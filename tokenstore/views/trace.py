@@ -80,6 +80,7 @@ class TracedStep:
         global_batch_size: number of sequences.
         world_size: number of data-parallel ranks.
         microbatch_size: sequences per microbatch.
+        nodes: node groups among which the rows are divided (ORD-21).
         sequences: number of sequences of each source.
         padding_rows: number of empty rows.
     """
@@ -89,6 +90,7 @@ class TracedStep:
     global_batch_size: int
     world_size: int
     microbatch_size: int
+    nodes: int
     sequences: dict[str, int]
     padding_rows: int
 
@@ -105,7 +107,9 @@ class Appearance:
     stop: int
 
 
-def trace_step(plan: Plan, step: int, world_size: int = 1, microbatch_size: int | None = None) -> TracedStep:
+def trace_step(
+    plan: Plan, step: int, world_size: int = 1, microbatch_size: int | None = None, *, nodes: int = 1
+) -> TracedStep:
     """Describe a step without its rows.
 
     Raises: ConfigError: the plan does not have the step or skips it, or the sizes do not divide it evenly.
@@ -116,7 +120,8 @@ def trace_step(plan: Plan, step: int, world_size: int = 1, microbatch_size: int 
     names = tuple(plan.num_sequences)
     counts = {name: int((numbers == number).sum()) for number, name in enumerate(names)}
     cursor = plan.schedule.cursor(step)
-    return TracedStep(step, cursor, batch_size, world_size, size, counts, int((numbers < 0).sum()))
+    groups = plan.num_groups(step, world_size, nodes)
+    return TracedStep(step, cursor, batch_size, world_size, size, groups, counts, int((numbers < 0).sum()))
 
 
 def trace_rows(
@@ -128,6 +133,8 @@ def trace_rows(
     microbatch_size: int | None = None,
     row: int | None = None,
     max_tokens: int | None = 48,
+    *,
+    nodes: int = 1,
 ) -> Iterator[TracedRow]:
     """Yield the sequences of a step, in order.
 
@@ -140,6 +147,7 @@ def trace_rows(
         microbatch_size: sequences per microbatch; default: a rank's whole share of the step.
         row: yield only this row of the step.
         max_tokens: tokens to decode per piece; None: all.
+        nodes: number of nodes that the ranks are on, as in TokenLoader.
     Raises: ConfigError: the plan does not have the step, rank or row, or the sizes do not divide the step evenly.
 
     Example:
@@ -150,7 +158,7 @@ def trace_rows(
     batch_size = plan.global_batch_size(step)
     if row is not None and not 0 <= row < batch_size:
         raise ConfigError(f"row: expected 0 to {batch_size - 1}, the rows of step {step}, found {row}")
-    return _rows(plan, decoder, step, rank, world_size, size, row, max_tokens)
+    return _rows(plan, decoder, step, rank, (world_size, size, nodes), row, max_tokens)
 
 
 def _rows(
@@ -158,18 +166,18 @@ def _rows(
     decoder: Decoder,
     step: int,
     rank: int | None,
-    world_size: int,
-    size: int,
+    sizes: tuple[int, int, int],
     row: int | None,
     max_tokens: int | None,
 ) -> Iterator[TracedRow]:
+    world_size, size, _ = sizes
     located = plan.sampler().locate(step, 0, plan.global_batch_size(step)).tolist()
-    owner = rank if row is None else plan.rank_of(step, row, world_size, size)
+    owner = rank if row is None else plan.rank_of(step, row, *sizes)
     if rank not in (None, owner):
         return
     ranks = range(world_size) if owner is None else (owner,)
-    numbers = {mine: plan.rows(step, mine, world_size, size).tolist() for mine in ranks}
-    sequences = {mine: plan.documents(step, mine, world_size, size) for mine in ranks}
+    numbers = {mine: plan.rows(step, mine, *sizes).tolist() for mine in ranks}
+    sequences = {mine: plan.documents(step, mine, *sizes) for mine in ranks}
     for microbatch, mine in product(range(len(located) // (world_size * size)), ranks):
         for place in range(size):
             index = microbatch * size + place
@@ -214,6 +222,8 @@ def appearances(
     limit: int | None = 20,
     world_size: int = 1,
     microbatch_size: int | None = None,
+    *,
+    nodes: int = 1,
 ) -> Iterator[Appearance]:
     """Yield where a document appears, in order of step: at most `limit` pieces.
 
@@ -226,6 +236,7 @@ def appearances(
         limit: at most this many pieces; None: all.
         world_size: number of data-parallel ranks.
         microbatch_size: sequences per microbatch; default: a rank's whole share of a step.
+        nodes: number of nodes that the ranks are on, as in TokenLoader.
     Raises: ConfigError: the plan does not have the source, document or epoch, or the sizes do not divide a step evenly.
     """
     try:
@@ -234,7 +245,7 @@ def appearances(
         raise ConfigError(str(error)) from error
     for each in islice(found, limit):
         size = _microbatch_size(plan, each.step, world_size, microbatch_size)
-        rank = plan.rank_of(each.step, each.row, world_size, size)
+        rank = plan.rank_of(each.step, each.row, world_size, size, nodes)
         yield Appearance(each.epoch, each.step, each.row, rank, each.start, each.stop)
 
 
