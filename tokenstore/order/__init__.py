@@ -207,14 +207,14 @@ Worked example: W = 2, B = 2, and rows that cost 5 9 1 7 9 3 3 8:
     rank       0 1 1 0 1 0 0 1      microbatch 0: rank 0 has the rows 1 3, rank 1 has 4 7;  microbatch 1: 5 6 and 0 2
 
 ORD-20 Lanes (`lanes.py`). With shuffle, a source of packing `concat` can have a locality: two integers, s >= 1 sequences per
-block and W = 1..2**24 lanes. Then another permutation takes the place of permute(i, N, sequence key of e) in ORD-7. It maps
-the number i of an epoch, 0 <= i < N, to one of its N windows. Nothing else changes. The windows are cut into blocks:
+block and W = 1..2**24 lanes. Then another permutation of range(N) takes the place of permute(i, N, sequence key of e) in
+ORD-7. It maps number i of epoch e to a window of the epoch; window w begins at stream position (offset + L w) mod T. Nothing
+else changes. The windows are cut into blocks:
     nb = ceil(N / s);  r = N - (nb - 1) s
     block b, 0 <= b < nb, is the windows b s .. b s + size(b) - 1;  size(b) = s, but size(nb - 1) = r
-The line is all blocks one after the other, in the order of the permutation of range(nb) with the block key of e. Inside a
-block the windows are permuted too. The places x of the line are numbered from 0. The line is cut into V = min(W, nb)
-stretches, and successive numbers take one place from each stretch in turn. The first t stretches have a + 1 places, the others
-a:
+The line is all blocks one after the other: block permute(p, nb, block key of e) comes after p other blocks. Inside a block the
+windows are permuted too. So the line has the N places x = 0..N-1. It is cut into V = min(W, nb) stretches, and successive
+numbers take one place from each stretch in turn. The first t stretches have a + 1 places, the others a:
     a, t = divmod(N, V);  q, j = divmod(i, V);  x = j a + min(j, t) + q
 The window at place x follows from p*, the place of the last block among all blocks: permute(p*, nb, block key of e) = nb - 1.
     y = x + s - r if x >= p* s + r, otherwise x
