@@ -15,9 +15,10 @@ from tokenstore.builder import BuildOptions, append_store
 from tokenstore.builder.documents.chat_templates import BUILT_IN
 from tokenstore.commands import build as build_command
 from tokenstore.commands.adopt import adopt
-from tokenstore.commands.app import EXIT_CODES, GUIDES, app, run
+from tokenstore.commands.app import GUIDES, app, run
 from tokenstore.commands.append import append
 from tokenstore.commands.build import build
+from tokenstore.commands.exit_codes import EXIT_CODES
 from tokenstore.commands.export import export
 from tokenstore.commands.index import index
 from tokenstore.commands.inspect import inspect as inspect_store

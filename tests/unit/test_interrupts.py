@@ -11,7 +11,8 @@ import cyclopts
 import pytest
 
 from tests.support.processes.command_lines import run as run_process
-from tokenstore.commands.app import INTERRUPTED, app, run
+from tokenstore.commands.app import app, run
+from tokenstore.commands.exit_codes import INTERRUPTED
 from tokenstore.views.search_tokens import Hit
 
 inspect = import_module("tokenstore.commands.inspect")  # the package has the command under this name

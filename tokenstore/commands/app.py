@@ -17,8 +17,8 @@ from tokenstore.commands.append import append
 from tokenstore.commands.build import STANDARD_INPUT_PATH, build
 from tokenstore.commands.demo import demo
 from tokenstore.commands.drop import drop
-from tokenstore.commands.entry import INTERRUPTED
 from tokenstore.commands.examples import examples
+from tokenstore.commands.exit_codes import BAD_RECORDS, EXIT_CODES, FAILED, INTERRUPTED, USAGE
 from tokenstore.commands.export import export
 from tokenstore.commands.index import index
 from tokenstore.commands.inspect import inspect
@@ -30,12 +30,6 @@ from tokenstore.commands.trace import trace
 from tokenstore.commands.verify import verify
 from tokenstore.errors import BadRecordsError, ConfigError, TokenStoreError
 from tokenstore.text import safe
-
-FAILED, USAGE, BAD_RECORDS, DAMAGE = 1, 2, 3, 4
-EXIT_CODES = (
-    "Exit codes: 0 success; 1 failure; 2 wrong usage or configuration; 3 more bad records than allowed (build, append);"
-    " 4 damage found (verify); 130 interrupted (run the same build or append again to resume)."
-)
 
 COMMANDS: tuple[Callable[..., int], ...] = (
     build,

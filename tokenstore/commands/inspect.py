@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.text import Text
 
-from tokenstore.commands.entry import INTERRUPTED
+from tokenstore.commands.exit_codes import INTERRUPTED
 from tokenstore.commands.progress_bar import meter
 from tokenstore.commands.remote import remote_options
 from tokenstore.commands.screen import (

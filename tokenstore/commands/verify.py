@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from tokenstore.builder import retokenize as tokenize_again
+from tokenstore.commands.exit_codes import DAMAGE
 from tokenstore.commands.progress_bar import meter
 from tokenstore.commands.remote import remote_options
 from tokenstore.errors import ConfigError, CorruptionError, TokenStoreError, counted
@@ -118,7 +119,7 @@ def verify(
             f"{safe(str(store))}: "
             + (counted(len(findings), "finding") if findings else f"no damage found, {total:,} bytes checked{again}")
         )
-    return 4 if findings else 0
+    return DAMAGE if findings else 0
 
 
 def _share(text: str | None, inputs: list[str]) -> float | None:
