@@ -37,6 +37,7 @@ def plan(
     steps: int | None = None,
     world_size: int | None = None,
     microbatch_size: int | None = None,
+    nodes: int = 1,
     tokens_per_second: Annotated[float | None, Parameter(group=REMOTE)] = None,
     request_price: Annotated[float | None, Parameter(group=REMOTE)] = None,
     epochs: Annotated[Decimal | None, Parameter(group=QUESTION)] = None,
@@ -71,6 +72,8 @@ def plan(
         `balance` in the plan.
     microbatch_size
         Show how many microbatches of this size a rank receives per step.
+    nodes
+        Number of nodes of the run, for the cache that sources with `locality` need on each of them. Default: 1.
     tokens_per_second
         Show the requests per second and their price at this speed of the whole run.
     request_price
@@ -88,6 +91,8 @@ def plan(
     as_json
         Print one JSON object. Its keys are the attributes of the dataclasses in tokenstore.views.
     """
+    if nodes < 1:
+        raise ConfigError(f"plan: --nodes: expected 1 or more, found {nodes}")
     if epochs is not None and diff is not None:
         raise ConfigError("plan: --epochs and --diff cannot be combined; run the command once for each")
     if source is not None and epochs is None:
@@ -114,10 +119,10 @@ def plan(
 
     summary = summarize_plan(loaded, steps, warned)
     price = REQUEST_PRICE if request_price is None else request_price
-    transport = transport_of(loaded, summary.steps, tokens_per_second, price)
+    transport = transport_of(loaded, summary.steps, tokens_per_second, price, nodes)
     ranks = ranks_of_plan(loaded, 1 if world_size is None else world_size, microbatch_size)
     uneven = balance_of_plan(loaded, ranks.world_size, microbatch_size)
-    local = localities_of(loaded, summary.steps)
+    local = localities_of(loaded, summary.steps, nodes)
     if as_json:
         write_json({"plan": summary, "ranks": ranks, "balance": uneven, "locality": local, "transport": transport})
     else:

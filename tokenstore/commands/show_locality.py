@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Console
+from rich.text import Text
 
 from tokenstore.commands.screen import heading, table
 from tokenstore.text import clip, size
@@ -13,7 +14,7 @@ if TYPE_CHECKING:  # imports numba
 
 
 def show_locality(console: Console, rows: "Sequence[LocalityRow]") -> None:
-    """Print a row per source with a locality."""
+    """Print a row per source with a locality, what to look at, and what suits sources without one."""
     if not rows:
         return
     heading(console, "Locality")
@@ -25,8 +26,21 @@ def show_locality(console: Console, rows: "Sequence[LocalityRow]") -> None:
             f"{row.num_blocks:,}",
             f"{row.lanes:,}",
             f"{row.sequences_per_step:,} sequences",
+            size(row.cache_bytes) if row.cache_bytes else "-",
         )
         for row in rows
+        if row.lanes
     )
-    titles = ("source", "block", "in bytes", "blocks", "lanes", "in a step")
-    table(console, cells, *titles, right=range(1, 6))
+    titles = ("source", "block", "in bytes", "blocks", "lanes", "in a step", "cache per node")
+    if any(row.lanes for row in rows):
+        table(console, cells, *titles, right=range(1, 7))
+    for row in rows:
+        name = clip(row.source, 60)
+        for text in row.warnings:
+            console.print(Text.assemble(("warning: ", "bold yellow"), f"source {name}: {text}"), soft_wrap=True)
+        if row.advice is not None and (row.warnings or not row.lanes):
+            advice = row.advice
+            fields = f"locality: {{block_sequences: {advice.block_sequences}, lanes: {advice.lanes}}}"
+            what = "" if row.lanes else "its rows are fetched one by one; "
+            cache = f" ({size(advice.cache_bytes)} of cache per node)" if advice.cache_bytes else ""
+            console.print(f"source {name}: {what}for a new run, {fields} suits it{cache}", soft_wrap=True)

@@ -30,7 +30,7 @@ def show_transport(console: Console, transport: "Transport") -> None:
     table(console, rows, *titles, right=range(3, 6), folds=1)
     for row in transport.rows:
         if row.why_no_mirror:
-            console.print(f"{clip(row.source, 60)}: no mirror, because {row.why_no_mirror}", soft_wrap=True)
+            console.print(f"{clip(row.source, 60)}: nothing is kept, because {row.why_no_mirror}", soft_wrap=True)
     if transport.problem:
         console.print(Text.assemble(("warning: ", "bold yellow"), transport.problem), soft_wrap=True)
     total = f"about {transport.requests:,} requests for {size(transport.num_bytes)}, ${transport.price:,.2f}"

@@ -2,10 +2,13 @@
 
 from dataclasses import dataclass
 
+from tokenstore.batches.lane_ranges import LaneRanges
+from tokenstore.batches.open_blocks import cache_bytes
 from tokenstore.batches.sources import Source, SourceMember
 from tokenstore.planning import Plan
-from tokenstore.store import Store
+from tokenstore.store.remote.block_cache import PART_BYTES
 from tokenstore.store.remote.mirrors import BLOCK_BYTES, expected_transport, folder_of, mirror_room
+from tokenstore.views.plan_locality import stored_bytes
 
 REQUEST_PRICE = (
     0.0004  # US dollars per 1,000 GET requests: Amazon S3 Standard and Google Cloud Storage Standard in 2026
@@ -19,7 +22,7 @@ class TransportRow:
     Attributes:
         source: the source, or the member of a pool, that the store belongs to.
         url: of the store.
-        transport: "spans" or "mirror".
+        transport: "spans", "mirror" or "blocks".
         why_no_mirror: why the store is not mirrored; empty if it is, or if spans were chosen.
         requests: requests for tokens and masks, about.
         num_bytes: bytes that they fetch, about.
@@ -69,7 +72,11 @@ class Transport:
 
 
 def transport_of(
-    plan: Plan, steps: int, tokens_per_second: float | None = None, request_price: float = REQUEST_PRICE
+    plan: Plan,
+    steps: int,
+    tokens_per_second: float | None = None,
+    request_price: float = REQUEST_PRICE,
+    nodes: int = 1,
 ) -> Transport | None:
     """How tokens travel in steps [0, steps) of a plan, and what that costs; None if no store is at a URL.
 
@@ -81,10 +88,11 @@ def transport_of(
         steps: steps of the plan.
         tokens_per_second: of the whole run.
         request_price: US dollars per 1,000 requests.
+        nodes: number of nodes, which divide the lanes of sources with `locality` among them.
     """
     progress = plan.progress(steps)
     rows = tuple(
-        _row(plan, source, member, progress[source.name].sequences)
+        _row(plan, source, member, progress[source.name].sequences, nodes)
         for source in plan.sources
         for member in source.members
         if member.store.url is not None
@@ -110,13 +118,16 @@ def transport_of(
     )
 
 
-def _row(plan: Plan, source: Source, member: SourceMember, sequences: int) -> TransportRow:
+def _row(plan: Plan, source: Source, member: SourceMember, sequences: int, nodes: int) -> TransportRow:
     store = member.store
     assert store.remote is not None
     options = store.remote.options
     masks = any(name.startswith("mask-") for name in store.manifest.files)
-    stored = _stored(store)
-    transport, why = expected_transport(options, folder_of(options.cache, store.digest, BLOCK_BYTES, stored), stored)
+    stored, kept = stored_bytes(store), 0
+    folder = folder_of(options.cache, store.digest, BLOCK_BYTES, stored)
+    ranges_of_lanes = LaneRanges(source, plan.config.seed, plan.config.sequence_length) if source.lanes else None
+    needed = cache_bytes(source.lanes.count, nodes, ranges_of_lanes) if source.lanes and ranges_of_lanes else 0
+    transport, why = expected_transport(options, folder, stored, needed)
     share = float(member.num_tokens * member.repeat / source.num_tokens)
     pieces = 1.0 if source.length_classes is None else source.length_classes.num_pieces / source.num_sequences
     ranges = share * sequences * pieces * (2 if masks else 1)
@@ -128,11 +139,13 @@ def _row(plan: Plan, source: Source, member: SourceMember, sequences: int) -> Tr
         blocks = -(-stored // BLOCK_BYTES)
         touched = 1 - (1 - 1 / blocks) ** ranges if plan.config.shuffle else min(num_bytes / stored, 1)
         ranges, num_bytes = blocks * touched, stored * touched
+        kept = stored
+    elif transport == "blocks" and source.lanes is not None and ranges_of_lanes is not None:
+        visits = share * sequences / source.lanes.block * (1 + source.lanes.count / source.lanes.num_blocks)
+        parts = -(-ranges_of_lanes.most_bytes // PART_BYTES) + masks
+        ranges, num_bytes, kept = visits * parts, visits * ranges_of_lanes.most_bytes, needed
     index = _index_bytes(plan, member)
-    mirrored = stored if transport == "mirror" else 0
-    return TransportRow(
-        member.name, store.place, transport, why, round(ranges), round(num_bytes), index, index + mirrored
-    )
+    return TransportRow(member.name, store.place, transport, why, round(ranges), round(num_bytes), index, index + kept)
 
 
 def _problem(plan: Plan, rows: tuple[TransportRow, ...]) -> str:
@@ -140,22 +153,16 @@ def _problem(plan: Plan, rows: tuple[TransportRow, ...]) -> str:
     names = {row.source for row in rows if row.transport == "mirror"}
     members = [member for source in plan.sources for member in source.members if member.name in names]
     stores = {member.store.digest: member.store for member in members if member.store.remote is not None}
-    needed = sum(_stored(store) for store in stores.values())
+    needed = sum(stored_bytes(store) for store in stores.values())
     for store in stores.values():
         assert store.remote is not None
         options = store.remote.options
-        room = mirror_room(options, folder_of(options.cache, store.digest, BLOCK_BYTES, _stored(store)))
+        room = mirror_room(options, folder_of(options.cache, store.digest, BLOCK_BYTES, stored_bytes(store)))
         if needed > room:
             refused = options.transport == "mirror"
             end = "the run will be refused" if refused else "stores that do not fit will be read as spans"
             return f"the mirrors take {needed:,} bytes, and the cache may hold {room:,}: {end}; raise the cache limit"
     return ""
-
-
-def _stored(store: Store) -> int:
-    """Size of a store's tokens and masks."""
-    masks = sum(entry.num_bytes for name, entry in store.manifest.files.items() if name.startswith("mask-"))
-    return masks + sum(shard.num_bytes for shard in store.manifest.shards)
 
 
 def _index_bytes(plan: Plan, member: SourceMember) -> int:

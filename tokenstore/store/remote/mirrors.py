@@ -114,14 +114,25 @@ def choose_transport(options: ResolvedOptions, folder: Path, num_bytes: int, whe
     return "spans" if problem else "mirror"
 
 
-def expected_transport(options: ResolvedOptions, folder: Path, num_bytes: int) -> tuple[str, str]:
-    """What `choose_transport` will decide if no other run uses the cache, and why not a mirror. Nothing is removed."""
-    if options.transport != "auto":
-        return ("mirror" if options.transport == "mirror" else "spans"), ""
+def expected_transport(options: ResolvedOptions, folder: Path, num_bytes: int, lane_bytes: int = 0) -> tuple[str, str]:
+    """What a run will use if no other run uses the cache, and why nothing is kept. Nothing is removed.
+
+    Args:
+        options: what was requested.
+        folder: of the store's mirror.
+        num_bytes: size of the store's token and mask files.
+        lane_bytes: what the blocks of its lanes take; 0 for a store that is not read in lanes.
+    """
+    if options.transport in ("spans", "mirror"):
+        return options.transport, ""
+    if options.transport == "blocks":
+        return ("blocks" if lane_bytes else "spans"), ""
     first = next(path for path in (folder, *folder.parents) if is_folder(path))
     if kind := _network(first):
         return "spans", f"the cache is on a network file system ({kind})"
     room = mirror_room(options, folder)
+    if 0 < lane_bytes < num_bytes:
+        return ("blocks", "") if lane_bytes <= room else ("spans", f"the cache may hold {room:,} bytes")
     return ("mirror", "") if num_bytes <= room else ("spans", f"the cache may hold {room:,} bytes")
 
 
