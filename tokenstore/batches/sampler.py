@@ -96,6 +96,7 @@ class Sampler:
         self.remote = RemoteRows(tables.open_stores, order.sequence_length) if tables.has_remote else None
         self._borders = self._piece_tokens = np.empty(0, np.int32)
         self._set_constants()
+        self._packing_table: np.ndarray | None = None  # the one whose address the block has
         self._room, self._scratch_at = 0, (0, 0)
         self._clock = 0
         self._end = (1 << 62) if order.schedule.end is None else order.schedule.end
@@ -182,13 +183,22 @@ class Sampler:
         if len(rows) > self._room:
             self._make_scratch(len(rows))
         self._run_planner(plan_spans, np.ascontiguousarray(rows))
-        starts = self._starts[: len(rows) + 1].copy()
-        plan = PlanResult(rows, starts, self._spans[: starts[-1]].copy())
-        starts_at, spans_at, first, planned = starts.ctypes.data, plan.spans.ctypes.data, 0, []
+        plan = PlanResult(rows, *self._copy_of_spans(len(rows)))
+        # numpy takes a microsecond to compute an address
+        starts_at, first, planned = plan.starts.ctypes.data, 0, []
+        spans_at = starts_at + plan.starts.nbytes
         for size in [len(rows)] if sizes is None else sizes:
             planned.append(PlannedRows(plan, first, size, starts_at + 8 * first, spans_at, self._clock))
             first += size
         return planned
+
+    def _copy_of_spans(self, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
+        """Copies of `starts` and `spans` of the last call, one directly after the other in memory."""
+        num_spans = int(self._starts[num_rows])
+        copied = np.empty(num_rows + 1 + num_spans * SPAN_COLUMNS, np.int64)
+        starts, spans = copied[: num_rows + 1], copied[num_rows + 1 :].reshape(num_spans, SPAN_COLUMNS)
+        starts[:], spans[:] = self._starts[: num_rows + 1], self._spans[:num_spans]
+        return starts, spans
 
     def _make_scratch(self, num_rows: int) -> None:
         """Allocate for this many rows, in the worst case with a document per token. Untouched memory costs nothing."""
@@ -210,8 +220,10 @@ class Sampler:
             self._look_at_files()
         block = self._words
         while True:
-            packings = self._packings.table  # it may have grown
-            block[words.PACKINGS], block[words.NUM_PACKINGS] = packings.ctypes.data, len(packings)
+            packings = self._packings.table
+            if packings is not self._packing_table:  # the first call, or it has grown
+                block[words.PACKINGS], block[words.NUM_PACKINGS] = packings.ctypes.data, len(packings)
+                self._packing_table = packings  # last, as an interrupt may occur before
             block[words.ROWS], block[words.NUM_ROWS], block[words.CLOCK] = rows.ctypes.data, len(rows), self._clock
             block[words.STARTS], block[words.SPANS] = self._scratch_at
             kernel(self._address)

@@ -29,7 +29,7 @@ from tokenstore.torch_data.row_fields import MASKED, WITHOUT_BORDERS, Derived, R
 
 # Limits of the rows and tokens planned by one call, unless a single microbatch has more. With lower limits, batches wait for
 # memory more often; higher ones gain nothing
-MOST_ROWS, MOST_TOKENS = 64, 1 << 17
+MOST_ROWS, MOST_TOKENS = 128, 1 << 18
 
 
 class Batch(TypedDict):
@@ -92,6 +92,9 @@ class BatchMaker:
         if words.TARGETS not in self._made_words and {words.LOSS_MASK, words.LABEL_MASK} & set(self._made_words):
             self._made.append(Written(words.TARGETS))  # masks are computed from targets, even if the batch has none
         self._words = self._made_words
+        is_masked = any(make in MASKED for make in self._derived.values())
+        self._mask_at = self._words.index(words.LOSS_MASK) if is_masked else None
+        self._no_mask = np.empty((0, self._length), np.float32)
         self._sequence_ids = SequenceIds(
             plan.schedule, tuple(plan.num_sequences), plan.config.seed, plan.config.shuffle
         )
@@ -178,25 +181,26 @@ class BatchMaker:
         self, written: dict[str, Any], planned: PlannedRows, tensors: Sequence[torch.Tensor]
     ) -> dict[str, Any]:
         """The fields of a batch: those the kernel wrote, and those that are computed. `tensors` has the arrays of `_made`."""
-        sampler, mask = self.sampler, np.empty((0, self._length), np.float32)
-        if any(make in MASKED for make in self._derived.values()):
-            mask = tensors[self._words.index(words.LOSS_MASK)].numpy().reshape(-1, self._length)
+        sampler, located, mask = self.sampler, planned.rows, self._no_mask
+        if self._mask_at is not None:
+            mask = tensors[self._mask_at].numpy().reshape(-1, self._length)
         rows = Rows(
-            planned.rows[:, 0],
+            located[:, 0],
             sampler.borders,
             sampler.piece_tokens,
             sampler.longest,
             self._length,
-            partial(sampler.costs, planned.rows),
+            partial(sampler.costs, located),
             self._max_documents,
-            ids=partial(self._sequence_ids.of, planned.rows),
+            ids=partial(self._sequence_ids.of, located),
             spans=planned.row_spans,
             loss_mask=mask,
             loss_weights=self._loss_weights,
             align=self._align,
         )
-        derived = {name: self._own(make(rows)) for name, make in self._derived.items()}
-        return {name: written[name] if name in written else derived[name] for name in self._fields}
+        for name, make in self._derived.items():
+            written[name] = self._own(make(rows))
+        return {name: written[name] for name in self._fields}
 
     def _memory(self, num_rows: int) -> list[torch.Tensor]:
         """A tensor to fill for each word: new, or from the ring."""
