@@ -119,6 +119,7 @@ def _end_to_end(name: str, tokenizer: dict, reach: str, source: Path, texts: lis
 
 _BARE = """
 import json, sys, time
+import awkward  # without it gigatoken returns lists, which takes longer
 from tokenstore.tokenizer import load_tokenizer
 engine = load_tokenizer(sys.argv[1], engine="fast")._file.load()  # no word in its cache
 batches, texts, chars = [], [], 0

@@ -23,11 +23,12 @@ from tokenstore.store import open_store, verify
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(120)  # a hang is a failure long before the suite's own limit
+LONG_RUNS = {("small", "flipped-boundaries"), ("long", "flipped-boundaries"), ("long", "hostile-values")}
 
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [pytest.param(*run, marks=[pytest.mark.deep] * (run == ("small", "flipped-boundaries"))) for run in RUNS],
+    [pytest.param(*run, marks=[pytest.mark.deep] * (run in LONG_RUNS)) for run in RUNS],
 )
 def test_damaged_indexes_and_tokens_are_found_and_never_followed(name: str, what: str, tmp_path: Path) -> None:
     """P9: verify names the file; documents and batches are sane, or an error names the file and what to do."""
@@ -44,7 +45,7 @@ def test_no_damage_crashes_the_process(tmp_path: Path) -> None:
     assert int(done.stdout) > 1000
 
 
-@pytest.mark.parametrize("name", ["small", "wide"])
+@pytest.mark.parametrize("name", ["small", pytest.param("wide", marks=pytest.mark.deep)])
 def test_every_flipped_bit_of_a_shard_is_found(name: str, tmp_path: Path) -> None:
     """P9: tokens are not read at open; verify names the shard, and reading an invalid id is an error."""
     path = STORES[name](tmp_path / name)

@@ -193,8 +193,14 @@ def test_json_is_one_object_on_standard_output(jsonl: Callable[..., Path], tmp_p
 
 
 @pytest.mark.parametrize(
-    "command", [BUILD, BUILDERS["tokenstore"], VERIFY, VERIFIERS["tools"]], ids=["tools.build_store", "build", "verify", "tools.verify_store"]
-)  # fmt: skip
+    "command",
+    [
+        pytest.param(BUILDERS["tokenstore"], id="build"),
+        pytest.param(VERIFY, id="verify"),
+        pytest.param(BUILD, id="tools.build_store", marks=pytest.mark.deep),
+        pytest.param(VERIFIERS["tools"], id="tools.verify_store", marks=pytest.mark.deep),
+    ],
+)
 def test_help_shows_examples_and_every_option(command: list[str]) -> None:
     """--help exits 0, shows commands to copy, and explains the options."""
     done = run(*command, "--help")

@@ -111,6 +111,7 @@ def test_a_data_set_and_a_tokenizer_are_fetched_by_name(hub: dict[str, str], tmp
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.deep
 def test_what_cannot_be_fetched_is_a_clear_error(hub: dict[str, str], tmp_path: Path) -> None:
     away = {**hub, "HF_ENDPOINT": "http://127.0.0.1:9"}
     for environ, arguments, message in (

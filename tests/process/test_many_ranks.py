@@ -56,7 +56,7 @@ def test_all_ranks_together_load_the_step(plan: Plan, monkeypatch: pytest.Monkey
     assert maps_of(folder) <= before + 2 * MOST_MAPS
 
 
-@pytest.mark.parametrize("packing", ["concat", "best_fit"])
+@pytest.mark.parametrize("packing", [pytest.param("concat", marks=pytest.mark.deep), "best_fit"])
 def test_maps_and_open_files_stay_bounded(plan: Plan, packing: str) -> None:
     """Over a thousand batches of 400 shards, no file stays open, and maps stay within their limit."""
     folder = plan.stores["a"].path.parent

@@ -227,6 +227,7 @@ class TestMistakes:
         refused(1, "expected token ids below 300, found 65535", store)
 
 
+@pytest.mark.deep
 def test_the_tool_is_the_same_command(plan: Path, folder: Path) -> None:
     """`python -m tools.report` has the same help and writes the same page."""
     done = run(sys.executable, "-m", "tools.report", "--help")
