@@ -1,6 +1,6 @@
 """Rows of a step for one rank (ORD-8), and checks that every rank gets the same number of microbatches."""
 
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, counted
 
 
 def first_row(microbatch: int, rank: int, world_size: int, microbatch_size: int) -> int:
@@ -35,7 +35,7 @@ def check_split(batch_size: int, rank: int, world_size: int, microbatch_size: in
     size = share if microbatch_size is None else microbatch_size
     if size < 1 or share % size:
         raise ConfigError(
-            f"microbatch_size: expected a divisor of a rank's {share} sequences ({batch_size} over {world_size} ranks),"
+            f"microbatch_size: expected a divisor of a rank's {share} sequences ({batch_size} over {counted(world_size, 'rank')}),"
             f" found {size}; choose one of {divisors(share)}"
         )
     return size

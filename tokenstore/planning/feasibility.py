@@ -76,7 +76,8 @@ def check_stores(stores: Mapping[str, Store]) -> None:
         identities.setdefault((tokenizer.kind, tokenizer.sha256, store.vocab_size), name)
     if len(identities) > 1:
         rows = ", ".join(
-            f"{name}: {kind} {(sha or '')[:12]} with {size} ids" for (kind, sha, size), name in identities.items()
+            f"{name}: {kind}{f' {sha[:12]}' if sha else ''} with {size:,} ids"
+            for (kind, sha, size), name in identities.items()
         )
         raise ConfigError(
             f"sources: expected stores of one tokenizer, found {len(identities)} ({rows}); build or adopt them with the same tokenizer"
