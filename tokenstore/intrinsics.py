@@ -1,9 +1,9 @@
-"""Layer 0: operations that numba lacks: arrays at an address, prefetching, counting zero bits, copies of blocks of tokens.
+"""Layer 0: operations that numba lacks: arrays at an address, prefetching, counting zero bits, copies of chunks of tokens.
 
 With arrays at an address, a kernel can read any number of mapped files. It gets one array with their addresses instead
 of one argument per file.
 
-A block is BLOCK elements, copied by vector instructions. A loop over arrays at addresses is slower, because the compiler
+A chunk is CHUNK elements, copied by vector instructions. A loop over arrays at addresses is slower, because the compiler
 cannot know that its input and its output do not overlap: it checks that again for every loop, and adds a second loop for
 the rest of the elements.
 """
@@ -17,7 +17,7 @@ from numba.extending import intrinsic
 
 _P = ParamSpec("_P")
 
-BLOCK = 32  # elements: one cache line of uint16
+CHUNK = 32  # elements: one cache line of uint16
 
 
 array_at: Any = carray  # untyped, because its stub accepts only int lengths, and kernels count in np.int64
@@ -98,72 +98,72 @@ def trailing_zeros(typing_context: Any, word: Any) -> Any:
     return types.int64(types.uint64), generate
 
 
-def _load_block(context: Any, builder: Any, pointer_type: Any, pointer: Any) -> Any:
-    """Generate the load of a block from a numba pointer, aligned to its elements only."""
+def _load_chunk(context: Any, builder: Any, pointer_type: Any, pointer: Any) -> Any:
+    """Generate the load of a chunk from a numba pointer, aligned to its elements only."""
     element = context.get_value_type(pointer_type.dtype)
-    vector = ir.VectorType(element, BLOCK)
+    vector = ir.VectorType(element, CHUNK)
     return builder.load(builder.bitcast(pointer, vector.as_pointer()), align=element.width // 8)
 
 
-def _store_block(context: Any, builder: Any, vector: Any, pointer_type: Any, pointer: Any) -> None:
-    """Generate the store of a block to a numba pointer, aligned to its elements only."""
+def _store_chunk(context: Any, builder: Any, vector: Any, pointer_type: Any, pointer: Any) -> None:
+    """Generate the store of a chunk to a numba pointer, aligned to its elements only."""
     builder.store(vector, builder.bitcast(pointer, vector.type.as_pointer()), align=vector.type.element.width // 8)
 
 
 def _resize(context: Any, builder: Any, vector: Any, pointer_type: Any) -> Any:
-    """Generate the conversion of a block of unsigned integers to the element type of a numba pointer."""
+    """Generate the conversion of a chunk of unsigned integers to the element type of a numba pointer."""
     before, after = vector.type.element.width, context.get_value_type(pointer_type.dtype).width
-    to = ir.VectorType(ir.IntType(after), BLOCK)
+    to = ir.VectorType(ir.IntType(after), CHUNK)
     if before == after:
         return vector
     return builder.zext(vector, to) if before < after else builder.trunc(vector, to)
 
 
 def _repeat(builder: Any, value: Any) -> Any:
-    """Generate a block that has `value` in every element."""
-    nothing = ir.Constant(ir.VectorType(value.type, BLOCK), ir.Undefined)
+    """Generate a chunk that has `value` in every element."""
+    nothing = ir.Constant(ir.VectorType(value.type, CHUNK), ir.Undefined)
     one = builder.insert_element(nothing, value, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), BLOCK), [0] * BLOCK))
+    return builder.shuffle_vector(one, nothing, ir.Constant(ir.VectorType(ir.IntType(32), CHUNK), [0] * CHUNK))
 
 
 @_intrinsic
-def copy_block(typing_context: Any, tokens: Any, out: Any) -> Any:
-    """Copy BLOCK unsigned integers from a pointer to a pointer to integers of any size."""
+def copy_chunk(typing_context: Any, tokens: Any, out: Any) -> Any:
+    """Copy CHUNK unsigned integers from a pointer to a pointer to integers of any size."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = _load_block(context, builder, signature.args[0], arguments[0])
+        vector = _load_chunk(context, builder, signature.args[0], arguments[0])
         vector = _resize(context, builder, vector, signature.args[1])
-        _store_block(context, builder, vector, signature.args[1], arguments[1])
+        _store_chunk(context, builder, vector, signature.args[1], arguments[1])
         return context.get_dummy_value()
 
     return types.void(tokens, out), generate
 
 
 @_intrinsic
-def copy_block_where(typing_context: Any, tokens: Any, bits: Any, other: Any, out: Any) -> Any:
-    """Like `copy_block`, with int64 `other` in place of element k if bit k of the uint64 `bits` is 0. `out` is int64."""
+def copy_chunk_where(typing_context: Any, tokens: Any, bits: Any, other: Any, out: Any) -> Any:
+    """Like `copy_chunk`, with int64 `other` in place of element k if bit k of the uint64 `bits` is 0. `out` is int64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer, bits, other, target = arguments
-        vector = _load_block(context, builder, signature.args[0], pointer)
+        vector = _load_chunk(context, builder, signature.args[0], pointer)
         vector = _resize(context, builder, vector, signature.args[3])
-        flags = builder.bitcast(builder.trunc(bits, ir.IntType(BLOCK)), ir.VectorType(ir.IntType(1), BLOCK))
+        flags = builder.bitcast(builder.trunc(bits, ir.IntType(CHUNK)), ir.VectorType(ir.IntType(1), CHUNK))
         vector = builder.select(flags, vector, _repeat(builder, other))
-        _store_block(context, builder, vector, signature.args[3], target)
+        _store_chunk(context, builder, vector, signature.args[3], target)
         return context.get_dummy_value()
 
     return types.void(tokens, types.uint64, types.int64, out), generate
 
 
 @_intrinsic
-def largest_of_block(typing_context: Any, tokens: Any) -> Any:
-    """The largest of BLOCK unsigned integers at a pointer, as int64."""
+def largest_of_chunk(typing_context: Any, tokens: Any) -> Any:
+    """The largest of CHUNK unsigned integers at a pointer, as int64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        vector = _load_block(context, builder, signature.args[0], arguments[0])
+        vector = _load_chunk(context, builder, signature.args[0], arguments[0])
         element = vector.type.element
         function_type = ir.FunctionType(element, [vector.type])
-        name = f"llvm.vector.reduce.umax.v{BLOCK}i{element.width}"
+        name = f"llvm.vector.reduce.umax.v{CHUNK}i{element.width}"
         reduce = builder.module.globals.get(name) or ir.Function(builder.module, function_type, name)
         return builder.zext(builder.call(reduce, [vector]), ir.IntType(64))
 
@@ -171,14 +171,14 @@ def largest_of_block(typing_context: Any, tokens: Any) -> Any:
 
 
 @_intrinsic
-def fill_block(typing_context: Any, out: Any, value: Any, step: Any) -> Any:
-    """Write value, value + step, ... to BLOCK elements of a pointer to int64."""
+def fill_chunk(typing_context: Any, out: Any, value: Any, step: Any) -> Any:
+    """Write value, value + step, ... to CHUNK elements of a pointer to int64."""
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         target, value, step = arguments
-        numbers = ir.Constant(ir.VectorType(value.type, BLOCK), list(range(BLOCK)))
+        numbers = ir.Constant(ir.VectorType(value.type, CHUNK), list(range(CHUNK)))
         vector = builder.add(_repeat(builder, value), builder.mul(numbers, _repeat(builder, step)))
-        _store_block(context, builder, vector, signature.args[0], target)
+        _store_chunk(context, builder, vector, signature.args[0], target)
         return context.get_dummy_value()
 
     return types.void(out, types.int64, types.int64), generate

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from tests.support.stores.masked import Documents, Rows, random_masked, rows_by_hand, write_masked
 from tests.support.twins import order as order_twin
 from tokenstore import Plan, PlanConfig, TokenDataset, TokenLoader
-from tokenstore.intrinsics import BLOCK
+from tokenstore.intrinsics import CHUNK
 
 BATCH = 12
 FIELDS = ("input_ids", "labels", "shift_labels", "position_ids", "document_ids")
@@ -208,8 +208,8 @@ def test_what_is_masked_is_left_out_by_hand(tmp_path: Path, cross: bool) -> None
 def test_spans_of_any_length_are_copied(
     tmp_path: Path, packing: str, cross: bool, vocab_size: int, masked: bool
 ) -> None:
-    """FMT-10: spans shorter and longer than the blocks that are copied at once, beginning anywhere in a line of the output."""
-    lengths = [*range(1, 2 * BLOCK + 10, 3), BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK, 4 * BLOCK, 4 * BLOCK + 5]
+    """FMT-10: spans shorter and longer than the chunks that are copied at once, beginning anywhere in a line of the output."""
+    lengths = [*range(1, 2 * CHUNK + 10, 3), CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK, 4 * CHUNK, 4 * CHUNK + 5]
     documents = random_masked(3, lengths, vocab_size)
     if not masked:
         documents = Documents(documents.tokens, [[True] * length for length in lengths])
@@ -217,7 +217,7 @@ def test_spans_of_any_length_are_copied(
     fields = {"packing": packing, "cross_document_targets": cross, "num_steps": 6}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # many epochs
-        plan = Plan.of(path, 4 * BLOCK - 3, BATCH, **fields)
+        plan = Plan.of(path, 4 * CHUNK - 3, BATCH, **fields)
     narrow = TokenLoader(plan, fields=["input_ids"], dtype="int32")
     for step, batch in enumerate(TokenLoader(plan, format="hf", fields=FIELDS)):
         rows = rows_by_hand(plan, step, {"s": documents})

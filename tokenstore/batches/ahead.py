@@ -2,7 +2,7 @@
 
 - Pages: at the start, one line of every page. The processor looks up the addresses of several pages at once, but cannot
   run far ahead of one that it waits for. This takes a third off the time of a microbatch of short documents.
-- Lines: one per block of tokens that is copied. Many at once would occupy the buffers that the stores of the outputs need.
+- Lines: one per chunk of tokens that is copied. Many at once would occupy the buffers that the stores of the outputs need.
 """
 
 import numpy as np
@@ -64,6 +64,6 @@ def prefetch_line(block: np.ndarray) -> None:
 
 @inline_kernel
 def prefetch_rest(block: np.ndarray) -> None:
-    """Prefetch the lines that are left: the next microbatch may have more lines than this one has blocks."""
+    """Prefetch the lines that are left: the next microbatch may have more lines than this one has chunks."""
     while block[AHEAD_SPAN] < block[AHEAD_STOP] or block[AHEAD_LINE] < block[AHEAD_END]:
         prefetch_line(block)

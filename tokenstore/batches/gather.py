@@ -1,8 +1,8 @@
 """The second hot kernel: fills all arrays of a microbatch in one pass over its spans.
 
-Tokens are copied in blocks of 32, one cache line of uint16, and each block is written to all arrays while it is in
-registers. Outputs are written in whole cache lines where they allow it. A span of at least one block needs no loop for
-what is left of it: its last block ends where the span ends, and writes some values again.
+Tokens are copied in chunks of 32, one cache line of uint16, and each chunk is written to all arrays while it is in
+registers. Outputs are written in whole cache lines where they allow it. A span of at least one chunk needs no loop for
+what is left of it: its last chunk ends where the span ends, and writes some values again.
 
 Sequences are far apart in memory, so each would begin with a wait for memory. So `ahead` prefetches the next microbatch.
 
@@ -45,15 +45,15 @@ from tokenstore.batches.masks import ALL_BITS, bits_at
 from tokenstore.batches.spans import CONTINUES, DOCUMENT_START, LENGTH, MASK, MEMORY, SPAN_COLUMNS, SPAN_STORE, START
 from tokenstore.batches.tables import BAD_ID, OK
 from tokenstore.batches.token_copies import (
-    copy_block_in_loss,
-    copy_block_of_ids,
+    copy_chunk_in_loss,
+    copy_chunk_of_ids,
     copy_ids,
     copy_in_loss,
     fill_ids,
-    largest_in_block,
+    largest_in_chunk,
     token_at,
 )
-from tokenstore.intrinsics import BLOCK, array_at, fill_block, float32_at, int32_at, int64_at, uint8_at
+from tokenstore.intrinsics import CHUNK, array_at, fill_chunk, float32_at, int32_at, int64_at, uint8_at
 from tokenstore.jit import Integer, inline_kernel, kernel
 
 IGNORE = -100  # the target that torch's losses ignore by default
@@ -88,40 +88,40 @@ def _id_at(block: np.ndarray, at: Integer) -> Integer:
 
 @inline_kernel
 def _in_loss(span: np.ndarray, token: Integer, count: Integer) -> np.uint64:
-    """Which of `count` tokens, at most a block, are in the loss; the first is number `token` of the span."""
+    """Which of `count` tokens, at most a chunk, are in the loss; the first is number `token` of the span."""
     return bits_at(span[MASK] + token, count) if span[MASK] else ALL_BITS
 
 
 @inline_kernel
-def _copy_blocks(
+def _copy_chunks(
     block: np.ndarray, span: np.ndarray, size: Integer, pairs: Integer, at: Integer, document: Integer
 ) -> Integer:
-    """Copy a span to all arrays; see `_copy_tokens`. Requires pairs >= BLOCK."""
+    """Copy a span to all arrays; see `_copy_tokens`. Requires pairs >= CHUNK."""
     token_bytes, first = block[TOKEN_BYTES], span[MEMORY]
     largest: Integer = np.int64(0)
     ids, targets, labels = block[IDS], block[TARGETS], block[LABELS]
     positions, documents = block[POSITIONS], block[DOCUMENTS]
-    # All blocks but the first and the last begin at a line of the output
-    for start in range(-(at % ELEMENTS_PER_LINE), size, BLOCK):
+    # All chunks but the first and the last begin at a line of the output
+    for start in range(-(at % ELEMENTS_PER_LINE), size, CHUNK):
         for _ in range(token_bytes >> 1):  # as many lines as the block has
             prefetch_line(block)
-        done = max(min(start, size - BLOCK), 0)
+        done = max(min(start, size - CHUNK), 0)
         tokens = first + done * token_bytes
         if ids:
-            copy_block_of_ids(tokens, token_bytes, _id_at(block, at + done), block[ID_BYTES])
+            copy_chunk_of_ids(tokens, token_bytes, _id_at(block, at + done), block[ID_BYTES])
         if targets:
-            pair = max(min(start, pairs - BLOCK), 0)
-            in_loss = _in_loss(span, pair + 1, BLOCK)
+            pair = max(min(start, pairs - CHUNK), 0)
+            in_loss = _in_loss(span, pair + 1, CHUNK)
             out = targets + 8 * (at + pair)
-            copy_block_in_loss(first + (pair + 1) * token_bytes, token_bytes, in_loss, IGNORE, out)
+            copy_chunk_in_loss(first + (pair + 1) * token_bytes, token_bytes, in_loss, IGNORE, out)
         if labels:
-            in_loss = _in_loss(span, done, BLOCK)
-            copy_block_in_loss(tokens, token_bytes, in_loss, IGNORE, labels + 8 * (at + done))
+            in_loss = _in_loss(span, done, CHUNK)
+            copy_chunk_in_loss(tokens, token_bytes, in_loss, IGNORE, labels + 8 * (at + done))
         if positions:
-            fill_block(int64_at(positions + 8 * (at + done)), done, 1)
+            fill_chunk(int64_at(positions + 8 * (at + done)), done, 1)
         if documents:
-            fill_block(int64_at(documents + 8 * (at + done)), document, 0)
-        largest = max(largest, largest_in_block(tokens, token_bytes))
+            fill_chunk(int64_at(documents + 8 * (at + done)), document, 0)
+        largest = max(largest, largest_in_chunk(tokens, token_bytes))
     return largest
 
 
@@ -129,7 +129,7 @@ def _copy_blocks(
 def _copy_few(
     block: np.ndarray, span: np.ndarray, size: Integer, pairs: Integer, at: Integer, document: Integer
 ) -> Integer:
-    """Copy a span that is too short for `_copy_blocks`; see `_copy_tokens`."""
+    """Copy a span that is too short for `_copy_chunks`; see `_copy_tokens`."""
     token_bytes, tokens = block[TOKEN_BYTES], span[MEMORY]
     largest: Integer = np.int64(0)
     if block[IDS]:
@@ -164,8 +164,8 @@ def _copy_tokens(block: np.ndarray, span: np.ndarray, size: Integer, at: Integer
         document: number of the span in its row, for DOCUMENTS.
     """
     pairs = min(size, span[LENGTH] + span[CONTINUES] - 1)
-    if pairs >= BLOCK:
-        largest = _copy_blocks(block, span, size, pairs, at, document)
+    if pairs >= CHUNK:
+        largest = _copy_chunks(block, span, size, pairs, at, document)
     else:
         prefetch_line(block)
         largest = _copy_few(block, span, size, pairs, at, document)

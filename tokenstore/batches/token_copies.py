@@ -12,10 +12,10 @@ import numpy as np
 from tokenstore.batches.masks import ALL_BITS
 from tokenstore.intrinsics import (
     array_at,
-    copy_block,
-    copy_block_where,
+    copy_chunk,
+    copy_chunk_where,
     int64_at,
-    largest_of_block,
+    largest_of_chunk,
     uint16_at,
     uint32_at,
 )
@@ -24,44 +24,44 @@ from tokenstore.jit import Integer, inline_kernel
 _ONE = np.uint64(1)
 
 
-# ---- blocks
+# ---- chunks
 
 
 @inline_kernel
-def copy_block_of_ids(tokens: Integer, token_bytes: Integer, out: Integer, out_bytes: Integer) -> None:
-    """Copy a block of tokens to elements of `out_bytes` bytes. Every id fits, because the vocabulary does."""
+def copy_chunk_of_ids(tokens: Integer, token_bytes: Integer, out: Integer, out_bytes: Integer) -> None:
+    """Copy a chunk of tokens to elements of `out_bytes` bytes. Every id fits, because the vocabulary does."""
     if token_bytes == 2:
         if out_bytes == 8:
-            copy_block(uint16_at(tokens), int64_at(out))
+            copy_chunk(uint16_at(tokens), int64_at(out))
         elif out_bytes == 4:
-            copy_block(uint16_at(tokens), uint32_at(out))
+            copy_chunk(uint16_at(tokens), uint32_at(out))
         else:
-            copy_block(uint16_at(tokens), uint16_at(out))
+            copy_chunk(uint16_at(tokens), uint16_at(out))
     elif out_bytes == 8:
-        copy_block(uint32_at(tokens), int64_at(out))
+        copy_chunk(uint32_at(tokens), int64_at(out))
     elif out_bytes == 4:
-        copy_block(uint32_at(tokens), uint32_at(out))
+        copy_chunk(uint32_at(tokens), uint32_at(out))
     else:
-        copy_block(uint32_at(tokens), uint16_at(out))
+        copy_chunk(uint32_at(tokens), uint16_at(out))
 
 
 @inline_kernel
-def copy_block_in_loss(
+def copy_chunk_in_loss(
     tokens: Integer, token_bytes: Integer, in_loss: np.uint64, ignored: Integer, out: Integer
 ) -> None:
-    """Copy a block of tokens to int64, and replace those whose bit of `in_loss` is 0 by `ignored`."""
+    """Copy a chunk of tokens to int64, and replace those whose bit of `in_loss` is 0 by `ignored`."""
     if in_loss == ALL_BITS:
-        copy_block_of_ids(tokens, token_bytes, out, 8)
+        copy_chunk_of_ids(tokens, token_bytes, out, 8)
     elif token_bytes == 2:
-        copy_block_where(uint16_at(tokens), in_loss, ignored, int64_at(out))
+        copy_chunk_where(uint16_at(tokens), in_loss, ignored, int64_at(out))
     else:
-        copy_block_where(uint32_at(tokens), in_loss, ignored, int64_at(out))
+        copy_chunk_where(uint32_at(tokens), in_loss, ignored, int64_at(out))
 
 
 @inline_kernel
-def largest_in_block(tokens: Integer, token_bytes: Integer) -> Integer:
-    """The largest token of a block."""
-    return largest_of_block(uint16_at(tokens)) if token_bytes == 2 else largest_of_block(uint32_at(tokens))
+def largest_in_chunk(tokens: Integer, token_bytes: Integer) -> Integer:
+    """The largest token of a chunk."""
+    return largest_of_chunk(uint16_at(tokens)) if token_bytes == 2 else largest_of_chunk(uint32_at(tokens))
 
 
 # ---- any number of tokens
