@@ -2,14 +2,18 @@
 
 import json
 from collections.abc import Callable
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.data.texts import TEXTS
 from tests.support.stores.building import Build, counts, mixed_corpus
 from tokenstore.builder import BuildOptions, BuildProgress, build_store
+from tokenstore.builder.assemble import Tally
+from tokenstore.builder.reading.inputs import InputFile
 
 
 def test_a_store_records_what_was_in_each_input(build: Build, tmp_path: Path) -> None:
@@ -51,3 +55,15 @@ def test_progress_grows_to_all_bytes_documents_and_tokens(
     for before, after in pairwise(seen):
         assert before.num_bytes <= after.num_bytes
         assert before.num_tokens <= after.num_tokens
+
+
+def test_the_counts_of_all_inputs_are_made_once_per_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A build of a million files spent minutes on making them again for each file."""
+    files = [InputFile(Path(f"/in/{i}.txt"), f"{i}.txt", ".txt", "", 1, 0) for i in range(100)]
+    tally = Tally(files, BytesIO())
+    real, made = np.zeros, []
+    monkeypatch.setattr(np, "zeros", lambda *arguments: (made.append(arguments), real(*arguments))[1])
+    tally.count(0, np.array([3, 3, 5]))
+    found = [json.loads(row)["documents"] for row in tally.inputs_file(0)]
+    assert found == [2 if i == 3 else int(i == 5) for i in range(100)]
+    assert len(made) == 1

@@ -92,7 +92,9 @@ class Tally:
 
     def of(self, store: int) -> np.ndarray:
         """int64[files], documents written to a store."""
-        return self.documents.setdefault(store, np.zeros(len(self.files), np.int64))
+        if store not in self.documents:
+            self.documents[store] = np.zeros(len(self.files), np.int64)
+        return self.documents[store]
 
     def counts(self, store: int) -> dict[str, int]:
         """Totals for the manifest of a store. Records without a document are counted over all splits."""
@@ -101,9 +103,10 @@ class Tally:
 
     def inputs_file(self, store: int) -> Iterator[bytes]:
         """The lines of inputs.jsonl (FMT-4), one per input file."""
+        documents = self.of(store)
         for i, file in enumerate(self.files):
             dropped = dict(zip(DROPPED, self.dropped[:, i].tolist(), strict=True))
-            row = InputRow(file.name, int(self.of(store)[i]), file.num_bytes, self.checksums[i] or None)
+            row = InputRow(file.name, int(documents[i]), file.num_bytes, self.checksums[i] or None)
             yield encode_row(row, {"lines": int(self.lines[i]), **dropped})
 
 
