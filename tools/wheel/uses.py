@@ -85,7 +85,7 @@ def chat() -> None:
     turns = [{"role": "user", "content": "one and one?"}, {"role": "assistant", "content": "two"}]
     Path("chat.jsonl").write_text((json.dumps({"messages": turns}) + "\n") * 8)
     store = built(
-        "chat.jsonl", tokenizer=tokenizer_file("<|im_start|>", "<|im_end|>"), records="chat", chat_template="qwen"
+        "chat.jsonl", tokenizer=tokenizer_file("<|im_start|>", "<|im_end|>"), records="chat", chat_template="chatml"
     )
     assert 0 < store.loss_mask(0).sum() < len(store[0])
 
