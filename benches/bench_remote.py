@@ -52,9 +52,9 @@ class Server:
 
 
 @contextmanager
-def served(root: Path) -> Iterator[Server]:
-    """Serve a folder with latency."""
-    command = [sys.executable, "-m", "tests.support.servers.range_server", str(root), str(LATENCY)]
+def served(root: Path, rate: float = 0) -> Iterator[Server]:
+    """Serve a folder with latency. rate: most answers per second; 0 for no limit."""
+    command = [sys.executable, "-m", "tests.support.servers.range_server", str(root), str(LATENCY), "0", str(rate)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             yield Server(process)
@@ -63,7 +63,7 @@ def served(root: Path) -> Iterator[Server]:
             process.wait(10)
 
 
-def _ask(name: str, root: Path, cache: Path, steps: int | str, environment: dict[str, str]) -> Any:
+def ask(name: str, root: Path, cache: Path, steps: int | str, environment: dict[str, str]) -> Any:
     """What the process of a loader prints; RuntimeError with its last line if it fails."""
     command = [sys.executable, "-m", "benches.remote_peers", name, str(root), str(cache), str(steps)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_WAIT_SECONDS, check=False)
@@ -85,7 +85,7 @@ def run(folder: Path, smoke: bool) -> list[Row]:
             rows.append(Row(f"an epoch over S3 by {name}", "not installed", "", "benches/requirements-peers.txt"))
             continue
         try:
-            _ask(name, root, folder / "unused", "prepare", dict(os.environ))
+            ask(name, root, folder / "unused", "prepare", dict(os.environ))
             usable[name] = folder / f"cache of {name}"
         except RuntimeError as error:
             rows.append(Row(f"an epoch over S3 by {name}", "fails here", "", str(error)[:200]))
@@ -95,9 +95,9 @@ def run(folder: Path, smoke: bool) -> list[Row]:
             cache.mkdir()
             try:
                 if name.startswith("tokenstore"):  # caches the indexes
-                    _ask("tokenstore, spans", root, cache, 0, server.environment)
+                    ask("tokenstore, spans", root, cache, 0, server.environment)
                 server.count()
-                found = _ask(name, root, cache, steps, server.environment)
+                found = ask(name, root, cache, steps, server.environment)
             except RuntimeError as error:
                 rows.append(Row(f"an epoch over S3 by {name}", "fails here", "", str(error)[:200]))
                 continue
@@ -108,6 +108,7 @@ def run(folder: Path, smoke: bool) -> list[Row]:
 
 _REACH = {
     "tokenstore, spans": "first batch <= 1 s above the disk, <= 1.02 bytes per byte",
+    "tokenstore, blocks": "first batch <= 1 s above the disk",
     "tokenstore, mirror": "first batch <= 1 s above the disk, <= 1.05 bytes per byte",
 }
 

@@ -24,6 +24,7 @@ import tokenstore
 from benches.peers import BATCH, LENGTH, Pair, Work, _prepare_litdata, _prepare_mosaic, _stack, split
 
 STEP_SECONDS = 0.005
+LOCALITY = {"block_sequences": 32, "lanes": 16}  # 128 KiB: the store is small. 16 blocks per lane
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,17 @@ def _ours(transport: str) -> Callable[[Path, Path], Iterable[Pair]]:
     def open_it(root: Path, cache: Path) -> Iterable[Pair]:
         where = str(root / "store") if transport == "local" else "s3://data/store"
         remote = tokenstore.RemoteOptions(cache=cache, transport=None if transport == "local" else transport)
-        plan = tokenstore.Plan.of({"web": where}, LENGTH, BATCH, packing="concat", remote=remote)
-        steps = plan.num_sequences["web"] // BATCH  # an epoch: nothing after it is fetched ahead
-        plan = tokenstore.Plan.of({"web": where}, LENGTH, BATCH, packing="concat", num_steps=steps, remote=remote)
+        local: Any = LOCALITY if transport == "blocks" else None
+
+        def plan_of(**fields: Any) -> tokenstore.Plan:
+            sources: Any = {"web": {"path": where, "locality": local}}
+            config = tokenstore.PlanConfig(
+                sequence_length=LENGTH, global_batch_size=BATCH, sources=sources, packing="concat", **fields
+            )
+            return tokenstore.Plan(config, remote=remote)
+
+        steps = plan_of().num_sequences["web"] // BATCH  # an epoch: nothing after it is fetched ahead
+        plan = plan_of(num_steps=steps)
         loader = tokenstore.TokenLoader(plan, prefetch=2)
         return ((batch["input_ids"], batch["targets"]) for batch in loader)
 
@@ -88,6 +97,7 @@ def _s3_options() -> dict[str, str]:
 PEERS = {
     "tokenstore, local disk": RemotePeer(("tokenstore.torch_data",), _ours("local")),
     "tokenstore, spans": RemotePeer(("tokenstore.torch_data",), _ours("spans")),
+    "tokenstore, blocks": RemotePeer(("tokenstore.torch_data",), _ours("blocks")),
     "tokenstore, mirror": RemotePeer(("tokenstore.torch_data",), _ours("mirror")),
     "litdata": RemotePeer(("litdata",), _litdata, _prepare_litdata),
     "mosaic": RemotePeer(("streaming",), _mosaic, _prepare_mosaic),

@@ -29,6 +29,7 @@ BENCHES = (
     "quality",
     "lanes",
     "nodes",
+    "lane_reads",
     "scale",
     "build",
     "cluster",

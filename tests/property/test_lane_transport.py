@@ -140,7 +140,7 @@ def test_blocks_are_compared_with_checksums(plan_at: Callable[..., Plan], range_
     for step in range(40):
         assert equal(*(next(loader) for loader in loaders))
         if step == 5:  # the first rows were exact ranges, which have no checksum
-            range_server.fail("flipped", times=3, key="tokens-")
+            range_server.fail("flipped", times=2, key="tokens-")  # a block is fetched three times at most
             range_server.log.clear()
     starts = [int(record.range.removeprefix("bytes=").split("-")[0]) for record in range_server.gets("tokens-")]
     assert all(start % (1 << 16) == 0 for start in starts)

@@ -4,9 +4,9 @@ import numpy as np
 
 from tokenstore.batches.sources import Source
 from tokenstore.format.layout import CHECKSUM_BLOCK, mask_of
+from tokenstore.order.inverse import circle_offset
 from tokenstore.order.keys import base_key
 from tokenstore.order.lane_blocks import Visit
-from tokenstore.order.windows import window_offset
 
 Range = tuple[int, int, int]  # file, start, stop
 
@@ -36,7 +36,7 @@ class LaneRanges:
 
     def of(self, visit: Visit) -> tuple[Range, ...]:
         """What the block of a visit consists of: its tokens and the one after them, whole checksum blocks if there are checksums."""
-        offset = int(window_offset(visit.epoch, self._total, self._offset_base))
+        offset = circle_offset(self._total, self._offset_base, visit.epoch)
         start = (offset + visit.window * self._length) % self._total
         stop = start + visit.size * self._length + 1
         ranges = self._of_tokens(start, min(stop, self._total))

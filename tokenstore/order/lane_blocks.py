@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenstore.order.keys import counted_key
+from tokenstore.jit import kernel
+from tokenstore.order.keys import as_bits, counted_key
 from tokenstore.order.lanes import Lanes
 from tokenstore.order.permutation import permute, unpermute
 
@@ -33,6 +34,18 @@ class Visit(NamedTuple):
     size: int
 
 
+@kernel
+def _last_block_place(key_bits: int, epoch: int, num_blocks: int, out: np.ndarray) -> None:
+    """Write the place of the last block on the line of an epoch to int64 out[0]. Only such kernels are compiled once for all."""
+    out[0] = unpermute(num_blocks - 1, num_blocks, counted_key(np.uint64(key_bits), epoch))
+
+
+@kernel
+def _block_at(key_bits: int, epoch: int, num_blocks: int, out: np.ndarray) -> None:
+    """Replace the place in int64 out[0] by the block that is there."""
+    out[0] = permute(out[0], num_blocks, counted_key(np.uint64(key_bits), epoch))
+
+
 class LaneBlocks:
     """The visits of the lanes of a source.
 
@@ -42,10 +55,10 @@ class LaneBlocks:
 
     def __init__(self, lanes: Lanes, block_base: np.uint64):
         """block_base: base key "block" of the source (ORD-1)."""
-        self.lanes, self._block_base = lanes, block_base
+        self.lanes, self._key_bits, self._out = lanes, as_bits(block_base), np.zeros(1, np.int64)
         self._turns, self._longer = divmod(lanes.num_windows, lanes.count)
         self._gap = lanes.num_blocks * lanes.block - lanes.num_windows  # windows that the last block lacks
-        self._known_epoch, self._block_key, self._short = -1, np.uint64(0), 0
+        self._known_epoch, self._short = -1, 0
 
     def visit_of(self, number: int) -> Visit:
         """The visit that reads a sequence of the source."""
@@ -95,7 +108,9 @@ class LaneBlocks:
         place = (x + self._gap if x >= self._end_of(self._short) else x) // lanes.block
         low, high = max(self._end_of(place - 1), begin), min(self._end_of(place), end)
         base = epoch * lanes.num_windows + stretch
-        window = int(permute(place, lanes.num_blocks, self._block_key)) * lanes.block
+        self._out[0] = place
+        _block_at(self._key_bits, epoch, lanes.num_blocks, self._out)
+        window = int(self._out[0]) * lanes.block
         size = lanes.block - (self._gap if place == self._short else 0)
         first, last = (base + (edge - begin) * lanes.count for edge in (low, high - 1))
         return Visit(first, last, epoch, window, size)
@@ -107,9 +122,8 @@ class LaneBlocks:
     def _look_up(self, epoch: int) -> None:
         """Compute what is the same in a whole epoch."""
         if epoch != self._known_epoch:
-            self._block_key = np.uint64(counted_key(self._block_base, epoch))
-            self._short = int(unpermute(self.lanes.num_blocks - 1, self.lanes.num_blocks, self._block_key))
-            self._known_epoch = epoch
+            _last_block_place(self._key_bits, epoch, self.lanes.num_blocks, self._out)
+            self._short, self._known_epoch = int(self._out[0]), epoch
 
 
 class Slots:

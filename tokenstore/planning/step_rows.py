@@ -7,6 +7,7 @@ from typing import TypedDict
 
 import numpy as np
 
+from tokenstore.batches.block_readahead import local_blocks
 from tokenstore.batches.dealing import Dealer
 from tokenstore.batches.lane_rows import CachedBlocks, LaneRows
 from tokenstore.batches.open_blocks import open_blocks
@@ -64,6 +65,10 @@ class StepRows(Timeline):
     ) -> tuple[LaneRows, dict[int, CachedBlocks]]:
         """The blocks of sources with lanes at URLs, for a loader of this rank; see `tokenstore.batches.open_blocks`."""
         return open_blocks(self._order, self.sources, self.stores, rank, world_size, nodes)
+
+    def local_blocks(self, rank: int = 0, world_size: int = 1, nodes: int = 1) -> LaneRows:
+        """What reads the blocks of sources with lanes on disks ahead, for a loader of this rank."""
+        return local_blocks(self._order, self.sources, rank, world_size, nodes)
 
     def batch(
         self, step: int, rank: int = 0, world_size: int = 1, microbatch_size: int | None = None, nodes: int = 1

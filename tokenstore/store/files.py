@@ -162,6 +162,21 @@ def major_faults() -> int:
     return resource.getrusage(resource.RUSAGE_THREAD).ru_majflt
 
 
+def read_ahead(path: Path, ranges: Iterable[tuple[int, int]], allow_links: Path | None = None) -> None:
+    """Ask the system to read [start, stop) ranges of a file from its disk. It is advice and cannot fail.
+
+    It may wait until the disk takes more requests, so call it in a thread.
+    """
+    with contextlib.suppress(OSError, TokenStoreError), open_to_read(path, allow_links) as file:
+        for start, stop in ranges:
+            os.posix_fadvise(file.fileno(), start, stop - start, os.POSIX_FADV_WILLNEED)
+
+
+def memory_bytes() -> int:
+    """Bytes of memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def free_bytes(path: Path) -> int:
     """Bytes available to this user on the file system of `path`."""
     return shutil.disk_usage(path).free

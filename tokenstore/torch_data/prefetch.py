@@ -5,10 +5,11 @@ Neither changes the batches or the state, because both visit the places of the p
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from tokenstore.batches.lane_rows import LaneRows
 from tokenstore.store.files import major_faults
 
 # Lengths, in batches, of the first and of the longest burst of readahead. While nothing comes from the disk, page faults are
@@ -76,6 +77,23 @@ class Bursts:
         probed = self._batches < self._left <= self._batches + PROBES  # early enough that a fault extends the burst
         for i in range(first, self._num_asked):
             yield waiting[i][1], int(probed)
+
+
+class BlockReadahead:
+    """Reads whole blocks of sources with lanes ahead, during bursts."""
+
+    def __init__(self, open_blocks: Callable[[], LaneRows]):
+        self._open, self._left = open_blocks, PROBES
+        self._lanes: LaneRows | None = None
+
+    def move_to(self, step: int) -> None:
+        """A burst reads ahead before a batch of `step`. The burst at the start does not count: nothing has been waited for."""
+        if self._left:
+            self._left -= 1
+            return
+        if self._lanes is None:
+            self._lanes = self._open()
+        self._lanes.move_to(step)
 
 
 class Prefetcher(Iterator[Any]):

@@ -23,7 +23,7 @@ from tokenstore.planning.plan import Plan
 from tokenstore.store.maps import prefetch_pages
 from tokenstore.torch_data.formats import Written
 from tokenstore.torch_data.options import Contents
-from tokenstore.torch_data.prefetch import Bursts
+from tokenstore.torch_data.prefetch import BlockReadahead, Bursts
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.torch_data.row_fields import MASKED, WITHOUT_BORDERS, Derived, Rows
 
@@ -75,6 +75,7 @@ class BatchMaker:
             self._locate = partial(dealer.locate_places, rank=rank.rank, world_size=rank.world_size, nodes=rank.nodes)
         place = (rank.rank, rank.world_size, rank.nodes) if rank is not None else ()
         self._open_lanes = partial(plan.open_blocks, *place) if plan.has_lanes else None
+        self._local_lanes = BlockReadahead(partial(plan.local_blocks, *place)) if plan.has_lanes else None
         self._format, self._length = contents.format, plan.config.sequence_length
         made = {name: self._format.fields[name] for name in contents.fields}
         self._fields = tuple(made)
@@ -139,6 +140,8 @@ class BatchMaker:
             if not waiting:
                 return
             if reach:
+                if self._local_lanes is not None:
+                    self._local_lanes.move_to(waiting[0][0][0])
                 for planned, first_row in bursts.due(waiting):
                     prefetch_pages(self.sampler.ranges(planned, first_row))
             place, planned = waiting.popleft()

@@ -71,6 +71,7 @@ class RangeServer:
         objects: the buckets. `bucket` always exists.
         latency: seconds before each answer.
         bandwidth: bytes per second of all answers together; None for no limit.
+        rate: answers per second, of all connections together; None for no limit. As of a disk, or a bucket that slows down.
         signed: only requests that are signed with ACCESS_KEY are accepted.
         log: a Record for each request.
     """
@@ -79,6 +80,7 @@ class RangeServer:
         self.objects = Objects({"bucket": {}})
         self.faults = Faults()
         self.latency, self.bandwidth, self.signed = latency, bandwidth, False
+        self.rate: float | None = None
         self.log: list[Record] = []
         self._free_at = 0.0
         self._stop, self._started = asyncio.Event(), threading.Event()
@@ -185,9 +187,10 @@ class RangeServer:
 
     def _delay(self, size: int) -> float:
         """Seconds until the answer: the latency, and the time until the line is free."""
-        if self.bandwidth is None:
+        if self.bandwidth is None and self.rate is None:
             return self.latency
-        self._free_at = max(self._free_at, monotonic()) + size / self.bandwidth
+        seconds = (size / self.bandwidth if self.bandwidth else 0.0) + (1 / self.rate if self.rate else 0.0)
+        self._free_at = max(self._free_at, monotonic()) + seconds
         return max(self.latency, self._free_at - monotonic())
 
     # ---- answers
@@ -339,9 +342,10 @@ def served(folders: dict[str, Path], **options: Any) -> Iterator[RangeServer]:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve FOLDER as bucket `data` until standard input ends: FOLDER [LATENCY [BANDWIDTH]]. Prints the URL."""
-    folder, latency, bandwidth = itertools.islice(itertools.chain(arguments, itertools.repeat("0")), 3)
+    """Serve FOLDER as bucket `data` until standard input ends: FOLDER [LATENCY [BANDWIDTH [RATE]]]. Prints the URL."""
+    folder, latency, bandwidth, rate = itertools.islice(itertools.chain(arguments, itertools.repeat("0")), 4)
     with served({"data": Path(folder)}, latency=float(latency), bandwidth=float(bandwidth) or None) as server:
+        server.rate = float(rate) or None
         sys.stdout.write(server.url + "\n")
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):
