@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,15 @@ def test_a_run_resumes_with_other_microbatches(plan: Plan, fit: Callable, size: 
         rest = fit(TokenDataModule(plan, microbatch_size=other), after, accumulate_grad_batches=SIZES[other])
         assert same(rest.ids, microbatches(plan, GIVEN[after:], size=other))
         assert [update for update, _ in rest.trained[:: SIZES[other]]] == list(range(after, 5))
+
+
+@pytest.mark.parametrize(("world_size", "nodes"), [(8, 2), (4, 1)])
+def test_the_trainer_gives_the_number_of_nodes(plan: Plan, world_size: int, nodes: int) -> None:
+    """P2: its num_nodes, if every process has a data-parallel rank of its own."""
+    place = {"rank": 3, "num_replicas": world_size}
+    module = TokenDataModule(plan)
+    module.trainer = SimpleNamespace(distributed_sampler_kwargs=place, num_nodes=2, world_size=8)
+    assert module.data_rank == DataRank(3, world_size, nodes)
 
 
 @pytest.mark.parametrize("after", [1, 2, 4])

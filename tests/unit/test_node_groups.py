@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.conftest import random_documents
 from tokenstore import DataRank, Plan, PlanConfig, SequenceDataset, TokenDataset, TokenLoader
@@ -191,6 +192,26 @@ def test_a_run_continues_inside_a_step_with_other_ranks(stores: dict[str, Path])
         rest += next(loader)["sequence_ids"].tolist()
         assert (loader.step, loader.step_ended) == (1, True)
     assert sorted(used + rest) == list(range(BATCH))
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # called by torchdata
+def test_a_dataset_continues_inside_a_step(stores: dict[str, Path]) -> None:
+    """P1: the state of each worker of a StatefulDataLoader, after any number of batches."""
+    options = {"rank": 4, "world_size": WORLD, "nodes": NODES, "microbatch_size": 1, "inside_step": "continue"}
+    dataset = TokenDataset(plan_of(stores), **options)
+
+    def made() -> StatefulDataLoader:
+        return StatefulDataLoader(dataset, batch_size=None, num_workers=2)
+
+    loader, again = made(), made()
+    expected = [batch["input_ids"] for batch in made()]
+    batches = iter(loader)
+    for _ in range(5):
+        next(batches)
+    again.load_state_dict(loader.state_dict())
+    rest = [batch["input_ids"] for batch in again]
+    assert len(rest) == len(expected) - 5
+    assert all(torch.equal(a, b) for a, b in zip(rest, expected[5:], strict=True))
 
 
 def test_a_later_source_with_locality_changes_no_earlier_step(stores: dict[str, Path]) -> None:

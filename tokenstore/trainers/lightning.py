@@ -147,8 +147,11 @@ class TokenDataModule(LightningDataModule):
         place = self._trainer.distributed_sampler_kwargs  # None on a single device
         if not place:
             return DataRank(0, 1)
-        every = place["num_replicas"] == self._trainer.world_size  # no process shares its rows with another one
-        return DataRank(place["rank"], place["num_replicas"], self._trainer.num_nodes if every else 0)
+        trainer, world_size = self._trainer, place["num_replicas"]
+        is_known = (
+            trainer.num_nodes > 1 and world_size == trainer.world_size
+        )  # no process shares its rows with another one
+        return DataRank(place["rank"], world_size, trainer.num_nodes if is_known else 0)
 
     @property
     def microbatches_per_step(self) -> int:
