@@ -44,7 +44,8 @@ def stores(folder: Path, num_tokens: int, masked: bool) -> dict[str, Path]:
     """Three stores of random tokens, optionally with random loss masks; made if they do not exist."""
     from benches import scenes
 
-    plain = scenes.FileWriter
+    name = "FileWriter" if hasattr(scenes, "FileWriter") else "StoreWriter"  # its name in older commits
+    plain = getattr(scenes, name)
 
     class WithMasks(plain):
         def __init__(self, *arguments: object):
@@ -54,7 +55,7 @@ def stores(folder: Path, num_tokens: int, masked: bool) -> dict[str, Path]:
         def append(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
             super().append(tokens, lengths, self.rng.random(len(tokens)) < 0.7)
 
-    scenes.FileWriter = WithMasks if masked else plain
+    setattr(scenes, name, WithMasks if masked else plain)
     paths = {name: folder / f"{name}{'-masked' if masked else ''}" for name in WEIGHTS}
     for seed, path in enumerate(paths.values()):
         if not path.exists():
