@@ -148,18 +148,24 @@ class CachedBlocks(SourceBlocks):
     def __init__(self, source: Source, seed: int, ranges: LaneRanges, cache: BlockCache, num_ranks: int = 1):
         """num_ranks: how many processes read these blocks, about."""
         super().__init__(source, seed, ranges, cache)
-        self._num_exact, self._num_ranks = 0, num_ranks
+        self._num_exact, self._warm, self._num_ranks = 0, 0, num_ranks
         self._is_clean = False
         weakref.finalize(self, cache.close)
 
     def start(self, stretches: Sequence[int], number: int, stop: int | None) -> list[Move]:
         """As in SourceBlocks. At first a row per stretch may be fetched by itself, because its block is on its way."""
         moves = super().start(stretches, number, stop)
-        self._num_exact = len(stretches) // self._num_ranks
+        self._num_exact, self._warm = len(stretches) // self._num_ranks, number + self._step
         if not self._is_clean:
             self.sink.clean(self.blocks)
             self._is_clean = True
         return moves
+
+    def move_to(self, number: int) -> list[Move]:
+        """As in SourceBlocks. After one turn of all lanes, rows wait for their blocks."""
+        if number >= self._warm:
+            self._num_exact = 0
+        return super().move_to(number)
 
     def block_to_read(self, number: int) -> Block | None:
         """The block from which to read a sequence; None if its row is to be fetched by itself."""
