@@ -16,7 +16,7 @@ from tests.support.stores.opened import maps_of, open_files
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.store import maps, open_store, store_files, writing
 from tokenstore.store.files import identity_of
-from tokenstore.store.maps import MapCache, map_array
+from tokenstore.store.maps import MapCache, map_array, sparse_array
 from tokenstore.store.writing import new_mapped_file
 
 
@@ -203,3 +203,21 @@ def test_a_file_system_without_writable_maps_is_reported(tmp_path: Path, monkeyp
     message = r"file: the file system of .* does not support writable memory maps; write the store on a local"
     with pytest.raises(TokenStoreError, match=message), new_mapped_file(tmp_path / "length_index.bin", 64):
         pytest.fail("no memory to fill")
+
+
+def test_a_sparse_array_takes_memory_only_where_it_is_written() -> None:
+    """Huge pages took 20 MB for arrays of which some kilobytes were used."""
+    array = sparse_array((16, 1 << 20), np.int64)
+    array[::4, 0] = 7
+    assert (array.shape, array.dtype) == ((16, 1 << 20), np.int64)
+    assert (array[::4, 0] == 7).all()
+    assert not array[1::4, :100].any()
+    start = hex(array.ctypes.data)[2:]
+    rows = Path("/proc/self/smaps").read_text().split("VmFlags:")
+    [mapped] = [row for row in rows if f"\n{start}-" in row]
+    assert int(re.search(r"^Rss: +(\d+) kB$", mapped, re.M).group(1)) < 1024
+
+
+def test_a_sparse_array_that_does_not_fit_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match="cannot allocate 1152921504606846976 bytes"):
+        sparse_array((1 << 57,), np.int64)

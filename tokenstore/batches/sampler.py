@@ -29,6 +29,7 @@ from tokenstore.order.keys import as_bits, base_key
 from tokenstore.order.lanes import Lanes
 from tokenstore.order.rows import SegmentTables
 from tokenstore.order.schedule import Schedule
+from tokenstore.store.maps import sparse_array
 
 Place = tuple[Any, ...]  # step, first row, rows, ...
 
@@ -201,13 +202,14 @@ class Sampler:
         return starts, spans
 
     def _make_scratch(self, num_rows: int) -> None:
-        """Allocate for this many rows, in the worst case with a document per token. Untouched memory costs nothing."""
+        """Allocate for this many rows, in the worst case with a document per token. Only what is used takes memory."""
         size = num_rows * (self._order.sequence_length + 1) + 1
         columns = size if self._order.packed else num_rows
         self._room = 0  # an allocation below may fail
-        self._spans = np.empty((size, SPAN_COLUMNS), np.int64)
+        self._spans = sparse_array((size, SPAN_COLUMNS), np.int64)
         self._starts = np.zeros(num_rows + 1, np.int64)
-        self._work, self._keys = np.empty((WORK_ROWS, columns), np.int64), np.empty((KEY_ROWS, columns), np.uint64)
+        self._work = sparse_array((WORK_ROWS, columns), np.int64)
+        self._keys = sparse_array((KEY_ROWS, columns), np.uint64)
         block = self._words
         block[words.WORK], block[words.KEYS] = self._work.ctypes.data, self._keys.ctypes.data
         block[words.NUM_COLUMNS], block[words.SPAN_ROOM] = columns, size

@@ -1,8 +1,10 @@
 """Memory maps of files, and the cache of them."""
 
+import contextlib
 import ctypes
 import errno
 import functools
+import math
 import mmap
 import os
 import threading
@@ -42,6 +44,22 @@ def map_shared(descriptor: int, dtype: np.dtype, count: int, offset: int = 0, wr
         OSError: it cannot be mapped.
     """
     return np.asarray(_Map(descriptor, dtype, count, offset, mmap.MAP_SHARED, writable))
+
+
+def sparse_array(shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
+    """An array of zeros of which only the pages that are written take memory.
+
+    numpy asks for huge pages for arrays of 4 MB or more. The kernel then gives memory to all of a huge page, even long after one
+    byte of it was written.
+    """
+    num_bytes = max(math.prod(shape) * np.dtype(dtype).itemsize, 1)
+    try:
+        memory = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise MemoryError(f"cannot allocate {num_bytes} bytes") from error
+    with contextlib.suppress(OSError):  # a kernel without huge pages
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype, math.prod(shape)).reshape(shape)
 
 
 class _Map:
