@@ -72,7 +72,8 @@ def test_faults_that_pass_change_nothing(
     ("kind", "error", "says"),
     [
         ("slow_down", RemoteError, "SlowDown in .* attempts"),
-        ("flipped", CorruptionError, "expected the checksum"),
+        # A row that is fetched by itself, in the first turn of all lanes, has no checksum
+        ("flipped", CorruptionError, "expected the checksum|expected token ids below 70000"),
         ("replaced", CorruptionError, "it was replaced while in use"),
     ],
 )

@@ -258,7 +258,7 @@ def test_options_come_from_arguments_then_the_environment(monkeypatch: pytest.Mo
     assert RemoteOptions(cache_limit="2 MiB").resolved().cache_limit == 2 << 20
     assert RemoteOptions(cache_limit=7).resolved().cache_limit == 7
     monkeypatch.setenv("TOKENSTORE_TRANSPORT", "nonsense")
-    with pytest.raises(ValueError, match=r"transport: expected one of auto, spans, mirror, found 'nonsense'"):
+    with pytest.raises(ValueError, match=r"transport: expected one of auto, spans, blocks, mirror, found 'nonsense'"):
         RemoteOptions().resolved()
     for wrong in "x", "-1", "5 bytes", True:
         with pytest.raises(ValueError, match="cache_limit: expected a number of bytes"):

@@ -55,15 +55,13 @@ def test_no_room_for_scratch_is_reported_again(plan: Plan, monkeypatch: pytest.M
     """P9: after a MemoryError the rows do not go into the small scratch of before."""
     sampler = plan.sampler()
     rows = np.concatenate([sampler.locate(step, 0, 64) for step in range(4)])
-    real = np.empty
 
-    def full(shape: object, *arguments: object) -> np.ndarray:
-        if isinstance(shape, tuple) and max(shape) > 256 * 17:
-            raise MemoryError
-        return real(shape, *arguments)
+    def full(shape: tuple[int, ...], *arguments: object) -> np.ndarray:
+        assert max(shape) > 256 * 17
+        raise MemoryError
 
     with monkeypatch.context() as patch:
-        patch.setattr("tokenstore.batches.sampler.np.empty", full)
+        patch.setattr("tokenstore.batches.sampler.sparse_array", full)
         for _ in range(2):
             with pytest.raises(MemoryError):
                 sampler.spans(rows)
