@@ -142,8 +142,10 @@ def test_blocks_are_compared_with_checksums(plan_at: Callable[..., Plan], range_
         if step == 5:  # the first rows were exact ranges, which have no checksum
             range_server.fail("flipped", times=2, key="tokens-")  # a block is fetched three times at most
             range_server.log.clear()
-    starts = [int(record.range.removeprefix("bytes=").split("-")[0]) for record in range_server.gets("tokens-")]
-    assert all(start % (1 << 16) == 0 for start in starts)
+    for record in range_server.gets("tokens-"):
+        # How far ahead the run plans depends on its waits. It may reach a lane that reads only two sequences of a block
+        is_small = record.num_bytes <= 4 * (2 * LENGTH + 1)
+        assert is_small or int(record.range.removeprefix("bytes=").split("-")[0]) % (1 << 16) == 0
     assert not range_server.faults._rules[0].times
     loaders[1].close()
 

@@ -127,7 +127,7 @@ def test_blocks_are_brought_and_dropped(tmp_path: Path) -> None:
         return bytes_of(file, start, stop)
 
     files = BlockFiles(tmp_path / "x")
-    cache = BlockCache(files, fetch, bytes_of)
+    cache = BlockCache(files, fetch)
     for number in (0, 10):
         cache.bring(block(number))
     group, out = Group(), np.zeros(10, np.uint8)
@@ -152,7 +152,7 @@ def test_an_error_is_raised_where_the_block_is_waited_for(tmp_path: Path) -> Non
             raise errors.pop(0)
         return bytes_of(file, start, stop)
 
-    cache = BlockCache(BlockFiles(tmp_path / "x"), fetch, bytes_of)
+    cache = BlockCache(BlockFiles(tmp_path / "x"), fetch)
     for text in ("first", "second"):
         with pytest.raises(OSError, match=text):
             wait_for(cache, 0)
@@ -161,7 +161,7 @@ def test_an_error_is_raised_where_the_block_is_waited_for(tmp_path: Path) -> Non
 
 def test_blocks_are_used_without_being_kept_if_the_disk_fails(tmp_path: Path) -> None:
     """With one warning. What waits is served; nothing is fetched ahead any more."""
-    cache = BlockCache(BlockFiles(tmp_path / "x"), bytes_of, bytes_of)
+    cache = BlockCache(BlockFiles(tmp_path / "x"), bytes_of)
     (tmp_path / "x").rename(tmp_path / "y")
     cache.bring(block(0))
     assert wait_for(cache, 0) == bytes_of(1, 30, 40).tobytes()

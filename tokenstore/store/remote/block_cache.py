@@ -60,9 +60,9 @@ class BlockCache:
         is_usable: whether blocks can be kept. Otherwise each is fetched for those who wait for it, and forgotten.
     """
 
-    def __init__(self, files: BlockFiles, fetch: Fetch, fetch_exact: Fetch):
-        """fetch, fetch_exact: f(file, start, stop, is_wanted) returns these bytes of a file; `fetch` verifies those of blocks."""
-        self._files, self._fetch, self._fetch_exact = files, fetch, fetch_exact
+    def __init__(self, files: BlockFiles, fetch: Fetch):
+        """fetch(file, start, stop, is_wanted) returns these bytes of a file, which are a range of a block, or raises."""
+        self._files, self._fetch = files, fetch
         self._blocks: dict[Key, Block] = {}  # those that have a place
         self._late: set[Key] = set()  # dropped here, and still needed by another process
         self.is_usable, self._problem = True, ""
@@ -157,7 +157,7 @@ class BlockCache:
                     if not is_mine and monotonic() - since < _PATIENCE:
                         return False
                     if not self.is_present(block):
-                        pieces = [self._fetch_range(key, each) for each in block.ranges]
+                        pieces = [self._fetch_range(each, lambda: self._is_wanted(key)) for each in block.ranges]
                         self._keep(key, pieces)
         except UnusableMirror as problem:
             self._give_up(problem)
@@ -176,22 +176,24 @@ class BlockCache:
             if key not in self._blocks:  # dropped meanwhile
                 self._files.remove(key)
 
-    def _fetch_range(self, key: Key, place: tuple[int, int, int]) -> np.ndarray:
+    def _fetch_range(self, place: tuple[int, int, int], is_wanted: Wanted) -> np.ndarray:
         number, start, stop = place
         cuts = range(start, stop, PART_BYTES)
-        parts = [self._fetch(number, at, min(at + PART_BYTES, stop), lambda: self._is_wanted(key)) for at in cuts]
+        parts = [self._fetch(number, at, min(at + PART_BYTES, stop), is_wanted) for at in cuts]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def _fill(self, block: Block, parts: Sequence[Part], pieces: list[np.ndarray] | None) -> BaseException | None:
-        """Fill parts from a block that has arrived, or from the bucket if it is gone again; returns the error."""
+        """Fill parts from a block that has arrived; returns the error.
+
+        One that is gone again is fetched again as a whole, because its rows alone could not be verified.
+        """
         try:
-            if pieces is not None:
-                whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
-                for at, out in _places(block, parts):
-                    out[:] = whole[at : at + len(out)]
-            elif not self._files.read(block.key, block.num_bytes, _places(block, parts)):
-                for number, start, out in parts:
-                    out[:] = self._fetch_exact(number, start, start + len(out), lambda: True)
+            if pieces is None and self._files.read(block.key, block.num_bytes, _places(block, parts)):
+                return None
+            pieces = pieces or [self._fetch_range(each, lambda: True) for each in block.ranges]
+            whole = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+            for at, out in _places(block, parts):
+                out[:] = whole[at : at + len(out)]
         except BaseException as problem:
             return problem
         return None

@@ -145,7 +145,7 @@ class TokenFiles:
             except UnusableMirror as error:
                 files, problem = None, str(error)
             if files is not None:
-                return BlockCache(files, self.fetch_verified, self.fetch)
+                return BlockCache(files, self.fetch_verified)
             if self._options.transport == "blocks":
                 raise ConfigError(
                     f"transport blocks: the lanes of this store take {num_bytes:,} bytes, and {problem}"
