@@ -15,7 +15,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 from tests.conftest import random_documents
 from tokenstore import DataRank, Plan, PlanConfig, SequenceDataset, TokenDataset, TokenLoader
-from tokenstore.errors import StateMismatchError
+from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.order.interleave import interleave
 from tokenstore.order.lanes import Lanes
 from tokenstore.order.node_groups import NodeGroups
@@ -264,6 +264,9 @@ def test_nodes_that_do_not_divide_the_ranks_warn(stores: dict[str, Path]) -> Non
     for nodes in (0, -2):
         with pytest.raises(ValueError, match=f"nodes: expected 1 or more, found {nodes}"):
             loader_of(plan, 1, nodes)
+    for ask in (plan.batch, plan.rows, plan.documents):
+        with pytest.raises(ConfigError, match="nodes: expected 1 or more, found 0"):
+            ask(0, nodes=0)
     with pytest.raises(ValueError, match="nodes: expected 1 or more, found -1"):
         DataRank(0, 2, -1)
 

@@ -27,6 +27,7 @@ from tokenstore.batches.spans import SPAN_COLUMNS
 from tokenstore.batches.tables import HAS_LANES, NOT_PACKED, OK, REPORT_SIZE, TOKEN_BYTES, VOCAB_SIZE, Tables
 from tokenstore.order.keys import as_bits, base_key
 from tokenstore.order.lanes import Lanes
+from tokenstore.order.rank_rows import check_nodes
 from tokenstore.order.rows import SegmentTables
 from tokenstore.order.schedule import Schedule
 from tokenstore.store.maps import sparse_array
@@ -74,7 +75,7 @@ class Order:
 
     def num_groups(self, step: int, world_size: int, nodes: int) -> int:
         """Node groups among which the rows of `step` are divided (ORD-21); 1 if there is nothing to divide by."""
-        return nodes if nodes > 1 and world_size % nodes == 0 and self.lanes_in(step) else 1
+        return nodes if check_nodes(nodes) > 1 and world_size % nodes == 0 and self.lanes_in(step) else 1
 
 
 class Sampler:

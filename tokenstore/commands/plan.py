@@ -16,6 +16,7 @@ from tokenstore.commands.screen import bar, colour, facts, heading, listed, scre
 from tokenstore.commands.show_locality import show_locality
 from tokenstore.commands.show_transport import show_transport
 from tokenstore.errors import ConfigError
+from tokenstore.order.rank_rows import check_nodes
 from tokenstore.text import clip, percentage, safe, span
 
 if TYPE_CHECKING:  # these import numba, half a second that --help need not wait for
@@ -91,8 +92,7 @@ def plan(
     as_json
         Print one JSON object. Its keys are the attributes of the dataclasses in tokenstore.views.
     """
-    if nodes < 1:
-        raise ConfigError(f"plan: --nodes: expected 1 or more, found {nodes}")
+    check_nodes(nodes)
     if epochs is not None and diff is not None:
         raise ConfigError("plan: --epochs and --diff cannot be combined; run the command once for each")
     if source is not None and epochs is None:

@@ -23,6 +23,7 @@ from tokenstore.commands.screen import (
     write_json,
 )
 from tokenstore.errors import ConfigError
+from tokenstore.order.rank_rows import check_nodes
 from tokenstore.text import clip, safe, span
 from tokenstore.views.decoding import Decoder
 
@@ -126,9 +127,7 @@ def trace(
         show_difference(plan, diff, as_json, allow_links, cache)
         return 0
     loaded, _ = loaded_plan(plan, allow_links, cache, as_json)
-    if nodes < 1:
-        raise ConfigError(f"nodes: expected 1 or more, found {nodes}; pass the number of nodes of the job")
-    sizes = (world_size, microbatch_size, nodes)
+    sizes = (world_size, microbatch_size, check_nodes(nodes))
     if sequence is not None:
         step, row = _place_of(loaded, sequence)
     if step is not None:

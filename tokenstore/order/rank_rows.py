@@ -13,6 +13,13 @@ def divisors(value: int) -> list[int]:
     return [d for d in range(1, value + 1) if value % d == 0]
 
 
+def check_nodes(nodes: int) -> int:
+    """`nodes`, if it is a number of nodes. Raises: ConfigError: it is below 1."""
+    if nodes < 1:
+        raise ConfigError(f"nodes: expected 1 or more, found {nodes}; pass the number of nodes of the job")
+    return nodes
+
+
 def check_split(batch_size: int, rank: int, world_size: int, microbatch_size: int | None) -> int:
     """Check that all ranks get equal microbatches (P5), and return the microbatch size.
 

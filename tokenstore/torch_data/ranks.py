@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from torch.utils.data import get_worker_info
 
+from tokenstore.order.rank_rows import check_nodes
+
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -65,10 +67,9 @@ class DataRank:
                 f"rank: expected 0 <= rank < world_size, found rank {self.rank} of {self.world_size};"
                 " pass the data-parallel rank and world size"
             )
-        if self.nodes < 0:
-            raise ValueError(f"nodes: expected 1 or more, found {self.nodes}; pass the number of nodes of the job")
         if self.nodes == 0:
             object.__setattr__(self, "nodes", _launched_nodes(self.world_size))
+        check_nodes(self.nodes)
 
     @classmethod
     def from_mesh(cls, mesh: "DeviceMesh", dims: Sequence[str] | str | None = None) -> Self:
@@ -199,13 +200,6 @@ def _launched_nodes(world_size: int) -> int:
         processes = variables.get("SLURM_STEP_NUM_TASKS")
     nodes = int(found) if found.isascii() and found.isdigit() else 1
     return nodes if processes == str(world_size) and nodes and world_size % nodes == 0 else 1
-
-
-def check_nodes(nodes: int) -> int:
-    """`nodes`, if it is a number of nodes. Raises: ValueError: it is not."""
-    if nodes < 1:
-        raise ValueError(f"nodes: expected 1 or more, found {nodes}; pass the number of nodes of the job")
-    return nodes
 
 
 def data_rank(rank: "int | DataRank | None", world_size: int | None) -> DataRank:
