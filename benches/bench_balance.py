@@ -9,12 +9,11 @@ L + alpha * (sum of the squares of its pieces), with alpha = 32 * 4,096 / (7 * 1
 
 from pathlib import Path
 from statistics import median
-from time import process_time
 
 import numpy as np
 
 import tokenstore
-from benches.scenes import Row, seconds, sparse_store
+from benches.scenes import Row, batch_microseconds, seconds, sparse_store
 from tokenstore.store.length_index import add_length_index
 
 RANKS, ROWS = 64, 8  # 8 microbatches of one row
@@ -90,16 +89,11 @@ def _batches(path: Path, smoke: bool) -> Row:
     loaders = {
         name: tokenstore.TokenLoader(plan, rank=0, world_size=8, microbatch_size=8) for name, plan in plans.items()
     }
-    times: dict[str, list[float]] = {name: [] for name in loaders}
-    for _ in range(3 if smoke else 15):
-        for name, loader in loaders.items():
-            start = process_time()
-            for _ in range(5 * 16):
-                next(loader)
-            times[name].append((process_time() - start) / 5 / 16 * 1e6)
+    times = batch_microseconds(loaders, smoke)
     claim = "CPU of a batch of 8 x 2,048 on 8 ranks, best_fit, balanced"
-    plain = f"without balance {median(times['plain'][1:]):.0f} us; 16 batches per step"
-    return Row(claim, f"{median(times['balanced'][1:]):.0f} us", "", plain)
+    return Row(
+        claim, f"{times['balanced']:.0f} us", "", f"without balance {times['plain']:.0f} us; 16 batches per step"
+    )
 
 
 def run(folder: Path, smoke: bool) -> list[Row]:

@@ -8,12 +8,11 @@ read for them, and they are the same in every run. The last rows measure one pro
 
 from pathlib import Path
 from statistics import median
-from time import process_time
 
 import numpy as np
 
 import tokenstore
-from benches.scenes import Row, seconds, sparse_store
+from benches.scenes import Row, batch_microseconds, seconds, sparse_store
 from tokenstore.order.interleave import interleave
 from tokenstore.order.lanes import Lanes
 from tokenstore.order.node_groups import NodeGroups
@@ -69,19 +68,11 @@ def _dealing(plan: tokenstore.Plan, smoke: bool) -> Row:
 
 def _batches(plan: tokenstore.Plan, smoke: bool) -> Row:
     """CPU time of a batch, with its share of the dealing of its step."""
-    loaders = {
-        nodes: tokenstore.TokenLoader(plan, rank=0, world_size=8, nodes=nodes, microbatch_size=8) for nodes in (1, 8)
-    }
-    times: dict[int, list[float]] = {nodes: [] for nodes in loaders}
-    for _ in range(3 if smoke else 15):
-        for nodes, loader in loaders.items():
-            start = process_time()
-            for _ in range(5 * 16):
-                next(loader)
-            times[nodes].append((process_time() - start) / 5 / 16 * 1e6)
+    options: dict[str, int] = {"rank": 0, "world_size": 8, "microbatch_size": 8}
+    loaders = {str(nodes): tokenstore.TokenLoader(plan, nodes=nodes, **options) for nodes in (1, 8)}
+    times = batch_microseconds(loaders, smoke)
     claim = "CPU of a batch of 8 x 2,048 on 8 ranks, 8 nodes"
-    beside = f"1 node {median(times[1][1:]):.0f} us; 16 batches per step"
-    return Row(claim, f"{median(times[8][1:]):.0f} us", "", beside)
+    return Row(claim, f"{times['8']:.0f} us", "", f"1 node {times['1']:.0f} us; 16 batches per step")
 
 
 def run(folder: Path, smoke: bool) -> list[Row]:
