@@ -96,6 +96,13 @@ def _without_registries(cache: Any) -> Callable[..., Any]:
     return load
 
 
+def _adapt_cache(cache: Any) -> None:
+    """Let a kernel's cache depend on all sources, survive a full disk, and load fast."""
+    cache._cache_file._source_stamp = _source_stamp()
+    cache.save_overload = _unless_it_fails(cache.save_overload)
+    cache.load_overload = _without_registries(cache)
+
+
 def kernel(function: _Function) -> _Function:
     """Compile `function` under the package's policy; its plain Python stays at `.py_func`.
 
@@ -103,9 +110,7 @@ def kernel(function: _Function) -> _Function:
     """
     try:
         compiled: Any = njit(nogil=True, cache=True)(function)
-        compiled._cache._cache_file._source_stamp = _source_stamp()
-        compiled._cache.save_overload = _unless_it_fails(compiled._cache.save_overload)
-        compiled._cache.load_overload = _without_registries(compiled._cache)
+        _adapt_cache(compiled._cache)
     except RuntimeError:  # no directory numba could write to
         compiled = njit(nogil=True)(function)
     typed: _Function = _loaded_alone(compiled)
@@ -117,9 +122,7 @@ def callback(function: Callable[..., Any], signature: Any) -> Any:
     compiled: Any = CFunc(function, sigutils.normalize_signature(signature), locals={}, options={})
     with suppress(RuntimeError):  # no directory numba could write to
         compiled.enable_caching()
-        compiled._cache._cache_file._source_stamp = _source_stamp()
-        compiled._cache.save_overload = _unless_it_fails(compiled._cache.save_overload)
-        compiled._cache.load_overload = _without_registries(compiled._cache)
+        _adapt_cache(compiled._cache)
     with _without_extensions():
         compiled.compile()
     return compiled

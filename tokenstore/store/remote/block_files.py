@@ -100,12 +100,13 @@ class BlockFiles:
             os.close(descriptor)
 
     def write(self, key: Key, pieces: Sequence[np.ndarray]) -> None:
-        """Add a block, the concatenation of some uint8[n]. Raises: UnusableMirror: the disk is full or fails."""
+        """Add a block, the concatenation of some uint8[n]. Raises: UnusableMirror: the disk is full or fails.
+
+        It is not synced: after a restart of the machine the folder has another name.
+        """
         path = self._name(key)
         try:
-            write_cached(
-                path, [piece.data for piece in pieces]
-            )  # the name of the folder changes when the machine starts again
+            write_cached(path, [piece.data for piece in pieces])
         except OSError as error:
             raise UnusableMirror(f"cannot write {path}: {error.strerror or error}") from error
 
