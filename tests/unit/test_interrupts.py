@@ -88,4 +88,4 @@ def test_an_interrupted_search_prints_what_it_found(
     if as_json:
         assert (len(json.loads(out)["found"]), json.loads(out)["complete"]) == (1, False)
     else:
-        assert "1 documents found; there may be more" in out
+        assert "1 document found; there may be more" in out

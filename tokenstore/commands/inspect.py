@@ -25,7 +25,7 @@ from tokenstore.commands.screen import (
     write_json,
 )
 from tokenstore.commands.show_store import show_store
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, counted
 from tokenstore.store import Store, open_store
 from tokenstore.text import clip, safe, span
 from tokenstore.views.decoding import Decoder
@@ -248,7 +248,7 @@ def _print_hits(console: Console, store: Store, rows: list[tuple[Hit, Excerpt]],
             text.append(clip(segment.text, 200), "bold reverse" if inside else "")
         console.print(text, soft_wrap=True)
     if complete:
-        console.print(f"{len(rows):,} documents found" if rows else "no document found")
+        console.print(counted(len(rows), "document") + " found" if rows else "no document found")
     else:
         more = "there may be more; raise --limit, or continue with --documents"
-        console.print(f"{len(rows):,} documents found; {more}", soft_wrap=True)
+        console.print(f"{counted(len(rows), 'document')} found; {more}", soft_wrap=True)

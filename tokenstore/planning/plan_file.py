@@ -33,8 +33,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         fields = parse(text)
     except Exception as error:  # a tag such as !!bool with an invalid value raises errors of many types
-        found = " ".join(str(error).split())[:300] or type(error).__name__
-        raise ConfigError(f"plan: expected YAML, found {found} ({path})") from error
+        found = " ".join(str(error).split()).replace('in "<unicode string>", ', "at ")[:300] or type(error).__name__
+        raise ConfigError(f"plan: cannot be read as YAML: {found} ({path})") from error
     if not isinstance(fields, dict) or not all(isinstance(key, str) for key in fields):
         kind = type(fields).__name__
         raise ConfigError(f"plan: expected fields such as sequence_length and sources, found {kind} ({path})")
