@@ -1,4 +1,7 @@
-"""Sample, limit, partitions, templates, metadata and shuffled order: any combination equals a plain model of it."""
+"""Sample, limit, partitions, templates, metadata and shuffled order: any combination equals a plain model of it.
+
+With records of texts, of token ids and of token ids with loss masks, made by one process or by tasks.
+"""
 
 import json
 from collections import defaultdict
@@ -15,8 +18,9 @@ from hypothesis import strategies as st
 
 import tokenstore
 from tests.support.stores.written import all_files
-from tokenstore.builder import BuildOptions, build_store, making, pipeline, shuffle
+from tokenstore.builder import BuildOptions, build_store, build_task, making, pipeline, shuffle
 from tokenstore.builder.reading.units import cut_units
+from tokenstore.builder.schedule import Task
 from tokenstore.builder.shuffle import keys_of
 from tokenstore.errors import BuildError
 
@@ -46,6 +50,7 @@ OPTIONS = st.fixed_dictionaries(
         "shard_bytes": st.sampled_from([60, 1 << 20]),
     }
 )
+KINDS = st.sampled_from(["text", "text", "tokens", "masks"])
 
 
 def text_of(record: dict, template: str | None) -> str:
@@ -54,25 +59,39 @@ def text_of(record: dict, template: str | None) -> str:
     return template.replace("\\n", "\n").replace("{{", "{").replace("}}", "}").replace("{title}", record["title"]).replace("{body}", record["body"])  # fmt: skip
 
 
-def model(records: list[dict], options: dict[str, Any]) -> dict[str, list[tuple]]:
-    """(id, text, metadata) of the documents of each store, by its path below the output."""
+def mask_of(record: dict) -> list[bool]:
+    """The loss mask of a record of token ids; its first token is in the loss."""
+    return [(i * len(record["title"])) % 2 == 0 for i in range(len(record["body"].encode()))]
+
+
+def hashed(record: dict, text: str, kind: str) -> bytes:
+    """What decides about samples, splits and duplicates."""
+    if kind == "text":
+        return text.encode()
+    mask = bytes(mask_of(record)) if kind == "masks" else b""
+    return np.array(list(text.encode()), np.int64).tobytes() + mask
+
+
+def model(records: list[dict], options: dict[str, Any], kind: str) -> dict[str, list[tuple]]:
+    """(id, text, mask, metadata) of the documents of each store, by its path below the output."""
     keys, found, seen = keys_of(options["shuffle_documents"] or 0, 0, len(records)).tolist(), [], set()
     number = 0
     for i, record in enumerate(records):
         text = text_of(record, options["text"])
-        content = xxhash.xxh3_128_intdigest(text.encode())
+        whole = hashed(record, text, kind)
+        content = xxhash.xxh3_128_intdigest(whole)
         share = {None: 1.0, "50%": 0.5, "0.3": 0.3}[options["sample"]]
         if (content >> 64) >= int(share * 2**64) or not text:
             continue
         key, number = keys[number], number + 1
-        if options["dedup"] == "exact" and text in seen:
+        if options["dedup"] == "exact" and whole in seen:
             continue
-        seen.add(text)
+        seen.add(whole)
         place = [str(record["lang"])] if options["partition_by"] else []
         place += ["a" if content % 2**64 < 2**63 else "b"] if options["split"] else []
-        found.append(
-            (key, "/".join(place), (str(i), text, {name: record.get(name) for name in options["keep"]} or None))
-        )
+        mask = mask_of(record) if kind == "masks" else [True] * len(text.encode())
+        metadata = {name: record.get(name) for name in options["keep"]} or None
+        found.append((key, "/".join(place), (str(i), text, [*mask, mask[-1]], metadata)))
     if options["shuffle_documents"] is not None:
         found.sort(key=lambda each: each[0])
     stores, total = defaultdict(list), 0
@@ -86,7 +105,10 @@ def model(records: list[dict], options: dict[str, Any]) -> dict[str, list[tuple]
 
 def documents_of(path: Path) -> list[tuple]:
     with tokenstore.open_store(path) as store:
-        return [(store.id(i), bytes(store[i][:-1].tolist()).decode(), store.metadata(i)) for i in range(len(store))]
+        return [
+            (store.id(i), bytes(store[i][:-1].tolist()).decode(), store.loss_mask(i).tolist(), store.metadata(i))
+            for i in range(len(store))
+        ]
 
 
 def same_json(value: object) -> str:
@@ -94,28 +116,51 @@ def same_json(value: object) -> str:
     return json.dumps(value).replace("1.0", "1")
 
 
-def write(folder: Path, records: list[dict]) -> Path:
+def write(folder: Path, records: list[dict], kind: str = "text") -> Path:
     folder.mkdir()
+    if kind != "text":
+        records = [{**record, "input_ids": [*record["body"].encode()]} for record in records]
+    if kind == "masks":
+        records = [{**record, "loss_mask": [int(x) for x in mask_of(record)]} for record in records]
     half = len(records) // 2
     for name, some, first in (("a.jsonl", records[:half], 0), ("b.jsonl", records[half:], half)):
         (folder / name).write_text("".join(json.dumps({**r, "id": first + i}) + "\n" for i, r in enumerate(some)))
     return folder
 
 
-def build(inputs: Path, output: Path, options: dict, **more: Any) -> Any:
-    fields = {"text_field": "body"} if options["text"] is None else {}
-    return build_store(BuildOptions((str(inputs),), output, "bytes", id_field="id", **fields, **options, **more))
+def build(inputs: Path, output: Path, options: dict, tasks: int = 0, kind: str = "text", **more: Any) -> Any:
+    """Build with one command, or with `tasks` tasks and a finish."""
+    fields: dict[str, Any] = {"text_field": "body"} if options["text"] is None else {}
+    fields = fields if kind == "text" else {"records": "tokens"}
+    wanted = BuildOptions((str(inputs),), output, "bytes", id_field="id", **fields, **options, **more)
+    for number in range(tasks):
+        build_task(wanted, Task(number, tasks))
+    return build_store(wanted, complete=tasks > 0)
 
 
 @settings(max_examples=40)
-@given(records=RECORDS, options=OPTIONS, unit=st.sampled_from([150, 1 << 20]), bucket=st.sampled_from([200, 1 << 26]))
+@given(
+    records=RECORDS,
+    options=OPTIONS,
+    unit=st.sampled_from([150, 1 << 20]),
+    bucket=st.sampled_from([200, 1 << 26]),
+    tasks=st.sampled_from([0, 0, 1, 3, 7]),
+    kind=KINDS,
+)
 def test_a_shaped_build_equals_its_model(
-    tmp_path_factory: pytest.TempPathFactory, records: list[dict], options: dict, unit: int, bucket: int
+    tmp_path_factory: pytest.TempPathFactory,
+    records: list[dict],
+    options: dict,
+    unit: int,
+    bucket: int,
+    tasks: int,
+    kind: str,
 ) -> None:
-    """Whatever the units and the buckets of the shuffle; every store is sound, and its origins are right."""
+    """Whatever the units, the tasks and the buckets of the shuffle; every store is sound, and its origins are right."""
     folder = tmp_path_factory.mktemp("shaped")
-    expected = model(records, options)
-    inputs = write(folder / "in", records)
+    options = options if kind == "text" else {**options, "text": None}
+    expected = model(records, options, kind)
+    inputs = write(folder / "in", records, kind)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(pipeline, "cut_units", partial(cut_units, unit_bytes=unit))
         patched.setattr(shuffle, "_BUCKET_BYTES", bucket)
@@ -126,9 +171,9 @@ def test_a_shaped_build_equals_its_model(
             places |= {"a", "b"}
         if not expected or any(not expected.get(place) for place in places):
             with pytest.raises(BuildError, match="expected at least one, found none"):
-                build(inputs, folder / "s", options)
+                build(inputs, folder / "s", options, tasks, kind)
             return
-        result = build(inputs, folder / "s", options)
+        result = build(inputs, folder / "s", options, tasks, kind)
     stores = result.splits or (result,)
     assert {str(each.path.relative_to(result.path)).removeprefix(".") for each in stores} == {*expected}
     for each in stores:
@@ -142,7 +187,7 @@ def test_a_shaped_build_equals_its_model(
                 assert (origin.file, origin.record) == (
                     ("a.jsonl", number + 1) if number < half else ("b.jsonl", number - half + 1)
                 )
-    assert build(inputs, folder / "s", options).was_there
+    assert build(inputs, folder / "s", options, kind=kind).was_there
 
 
 MANY = [{"title": f"{i}", "body": "word " * (i % 9), "lang": "en", "score": i} for i in range(400)]

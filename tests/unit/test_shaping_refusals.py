@@ -7,7 +7,7 @@ import pytest
 
 import tokenstore
 from tests.support.stores.building import Build, as_bytes, documents
-from tokenstore.builder import BuildOptions, append_store, preview_build
+from tokenstore.builder import BuildOptions, append_store, build_store, preview_build
 from tokenstore.builder.documents.fields import Template
 from tokenstore.errors import BadRecordsError, BuildError, ConfigError
 
@@ -72,6 +72,20 @@ def test_too_many_partitions_are_refused(build: Build, tmp_path: Path) -> None:
         build(path, partition_by="k")
     with pytest.raises(BuildError, match="more than 33 values"):
         build(path, output="b", partition_by="k", split="a=0.4,b=0.3,c=0.3")
+
+
+@pytest.mark.parametrize("option", [{"dedup": "exact"}, {"max_total_tokens": 7}], ids=str)
+def test_a_partition_without_documents_gets_no_store(build: Build, tmp_path: Path, option: dict) -> None:
+    """All of its documents are duplicates, or come after the limit."""
+    path = write(tmp_path / "in.jsonl", *({"text": "same", "k": k} for k in "bac"))
+    notes: list[str] = []
+    result = build_store(
+        BuildOptions((str(path),), tmp_path / "s", "bytes", partition_by="k", **option), note=notes.append
+    )
+    assert [each.path.name for each in result.splits] == ["b"]
+    assert any("no store for these values of 'k': a, c; all their documents are duplicates" in each for each in notes)
+    again = build_store(BuildOptions((str(path),), tmp_path / "s", "bytes", partition_by="k", **option))
+    assert again.was_there
 
 
 def test_partitions_are_recognised_replaced_and_not_appended_to(build: Build, tmp_path: Path) -> None:

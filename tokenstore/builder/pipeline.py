@@ -254,6 +254,9 @@ def _assemble(
             finish(writer, tally, store, place, fields, writers.full_note)
     if not writers.writers:
         raise BuildError(f"documents: expected at least one, found none{writers.full_note}; no store was written")
+    if empty := writers.empty_partitions:
+        why = "all their documents are duplicates, or come after max_total_tokens"
+        note(f"no store for these values of {job.options.partition_by!r}: {', '.join(empty)}; {why}")
     return tally, [place for _, place, _ in writers.sorted()], writers.partitions
 
 

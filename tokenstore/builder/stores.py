@@ -56,7 +56,7 @@ def places_of(options: BuildOptions, partitions: Sequence[str] | None) -> list[P
 
 
 class Writers:
-    """The writers of a build's stores. Those of a partition are made when its first document comes.
+    """The writers of a build's stores. Those of a partition are made when its first document is written.
 
     Args:
         options: of the build.
@@ -64,7 +64,7 @@ class Writers:
         first_inputs: for each store, the number of lines that its inputs.jsonl has already.
 
     Attributes:
-        places: of the stores, in the order of their numbers.
+        writers: number of a store -> its place and writer.
         num_tokens: written by this build to all stores.
         is_full: whether `max_total_tokens` left documents out.
     """
@@ -72,25 +72,23 @@ class Writers:
     def __init__(self, options: BuildOptions, new: Callable[[Place], FileWriter], first_inputs: Sequence[int] = ()):
         self.options, self._new, self._first_inputs = options, new, first_inputs
         self.num_splits = max(1, len(splits_of(options)))
-        self.places: list[Place] = []
-        self.writers: list[FileWriter] = []
+        self.writers: dict[int, tuple[Place, FileWriter]] = {}
         self.num_tokens = 0
         self.is_full = False
         self._partitions: dict[str, int] = {}
         if options.partition_by is None:
-            self._add(None)
+            self._add(0, None)
 
-    def _add(self, partition: str | None) -> None:
-        for place in places_of(self.options, None if partition is None else [partition]):
-            self.places.append(place)
-            self.writers.append(self._new(place))
+    def _add(self, number: int, partition: str | None) -> None:
+        """Make the writers of all splits of a partition."""
+        for split, place in enumerate(places_of(self.options, None if partition is None else [partition])):
+            self.writers[number * self.num_splits + split] = place, self._new(place)
 
     def partition(self, name: str) -> int:
         """The number of a partition. BuildError if there are too many."""
         if name not in self._partitions:
             self._partitions[name] = len(self._partitions)
             check_partitions(self.options, self._partitions)
-            self._add(name)
         return self._partitions[name]
 
     def write(self, documents: Placed, count: Callable[[int, np.ndarray], None]) -> bool:
@@ -103,6 +101,9 @@ class Writers:
         documents = self._limited(documents)
         self.num_tokens += int(documents.rows["length"].sum())
         for store in np.unique(documents.rows["store"]).tolist():
+            if store not in self.writers:
+                number = store // self.num_splits
+                self._add(number, [*self._partitions][number])
             some = documents.only(documents.rows["store"] == store)
             count(store, some.rows["file"])
             self._append(store, some)
@@ -126,7 +127,8 @@ class Writers:
         options = self.options
         first = self._first_inputs[store] if self._first_inputs else 0
         shuffled = options.shuffle_documents is not None and options.origins
-        self.writers[store].append(
+        _, writer = self.writers[store]
+        writer.append(
             some.tokens,
             some.rows["length"].astype(np.int64),
             mask=some.mask,
@@ -139,12 +141,19 @@ class Writers:
 
     def sorted(self) -> Iterator[tuple[int, Place, FileWriter]]:
         """(number, place, writer) of every store, by partition and then in the order of the splits."""
-        order = places_of(self.options, None if self.options.partition_by is None else [*self._partitions])
-        for place in order:
-            number = self.places.index(place)
-            yield number, place, self.writers[number]
+        for number, (place, writer) in sorted(
+            self.writers.items(), key=lambda each: (each[1][0].partition or "", each[0])
+        ):
+            yield number, place, writer
 
     @property
     def partitions(self) -> list[str] | None:
-        """The names of the partitions, sorted; None in a build without them."""
-        return None if self.options.partition_by is None else sorted(self._partitions)
+        """The names of the partitions that have documents, sorted; None in a build without them."""
+        if self.options.partition_by is None:
+            return None
+        return sorted({place.partition for place, _ in self.writers.values() if place.partition is not None})
+
+    @property
+    def empty_partitions(self) -> list[str]:
+        """The names of partitions without documents, sorted: all were duplicates, or came after `max_total_tokens`."""
+        return sorted({*self._partitions} - {*(self.partitions or ())})
