@@ -1,8 +1,12 @@
 """The page of the matrix, and how its cells are decided."""
 
+from pathlib import Path
+
 import pytest
 
-from tools.trainer_matrix.page import HEADER, PAGE, kept, table
+from tools.trainer_matrix import page
+from tools.trainer_matrix.__main__ import summary_line
+from tools.trainer_matrix.page import HEADER, PAGE, keep, kept, table
 from tools.trainer_matrix.scenarios import Wrong, _close, _same
 from tools.trainer_matrix.trainers import SCENARIOS, TRAINERS
 
@@ -28,3 +32,27 @@ def test_a_difference_is_found() -> None:
         _close(1.1, 1.0, "loss")
     _close(1.00001, 1.0, "loss")
     assert table([["a"] * len(HEADER)]).count("\n") == 2
+
+
+def test_rows_that_were_not_run_do_not_replace_kept_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page, "PAGE", tmp_path / "page.md")
+    page.PAGE.write_text(PAGE.read_text())
+    before = kept()
+    skipped = ["nanoGPT", "", *["not run: needs a checkout of nanogpt"] * len(SCENARIOS)]
+    wrong = ["JAX", "0.0.1", "no: exited with 1 (log: here)", *["yes"] * (len(SCENARIOS) - 1)]
+    keep([skipped, wrong])
+    after = kept()
+    assert after["nanoGPT"] == before["nanoGPT"]
+    assert after["JAX"][:4] == ["JAX", "0.0.1", "no: exited with 1", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "line"),
+    [
+        (["yes", "not run: no workers"], "    12  passed  JAX 1.2"),
+        (["yes", "no: exited with 1"], "    12  failed  JAX 1.2: no: exited with 1"),
+        (["not run: no environment"] * 2, "    12  not run JAX 1.2: not run: no environment"),
+    ],
+)
+def test_a_row_with_one_wrong_run_is_summarized_as_failed(cells: list[str], line: str) -> None:
+    assert summary_line(["JAX", "1.2", *cells], 12.3) == line

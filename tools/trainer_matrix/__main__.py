@@ -32,6 +32,7 @@ def main() -> None:
     )
     parser.add_argument("--list", action="store_true", help="print the environments that the trainers need, and stop")
     parser.add_argument("--keep", action="store_true", help="write the rows into docs/guides/trainer-matrix.md")
+    parser.add_argument("--summary", type=Path, help="append the seconds and the result of each trainer to this file")
     given = parser.parse_args()
     if unknown := set(given.trainers) - set(names):
         parser.error(f"unknown trainers {sorted(unknown)}; expected some of {names}")
@@ -41,11 +42,17 @@ def main() -> None:
         print(*sorted({each.environment for each in chosen} - {"base"}))
         return
     work = given.work or Path(tempfile.mkdtemp(prefix="tokenstore-trainers-"))
-    rows = [_row(each, given.environments, checkouts, work.resolve()) for each in chosen]
+    rows = []
+    for trainer in chosen:
+        start = time.perf_counter()
+        rows.append(_row(trainer, given.environments, checkouts, work.resolve()))
+        if given.summary:
+            with given.summary.open("a") as file:
+                print(summary_line(rows[-1], time.perf_counter() - start), file=file)
     print(table(rows))
     if given.keep:
         keep(rows)
-    if any(cell.startswith("no:") for row in rows for cell in row[2:]):
+    if any(result(row) == "failed" for row in rows):
         sys.exit(f"some runs were wrong; their logs are in {work}")
 
 
@@ -62,13 +69,26 @@ def _row(trainer: Trainer, environments: Path | None, checkouts: dict[str, Path]
     data = work / "data"
     if not data.exists():
         subprocess.run([sys.executable, "-m", "tokenstore.examples.data", data, "--steps", "6"], check=True)
-    cells, start = [], time.perf_counter()
+    cells = []
     own = {name: checkouts[name] for name in trainer.needs}
     for scenario, cell in Runner(trainer, python, Data(data), work / trainer.folder, own).cells():
         print(f"{trainer.title}: {scenario}: {cell}", flush=True)
         cells.append(cell)
-    print(f"{trainer.title} {version}: {time.perf_counter() - start:.0f} s", flush=True)
     return [trainer.title, version, *cells]
+
+
+def result(row: list[str]) -> str:
+    """Whether the runs of a row passed: "passed", "failed" or "not run"."""
+    if any(cell.startswith("no:") for cell in row[2:]):
+        return "failed"
+    return "passed" if "yes" in row else "not run"
+
+
+def summary_line(row: list[str], seconds: float) -> str:
+    """A line of the summary of .ci/trainers: seconds, result, the trainer and what was wrong or not run."""
+    wrong = {"failed": "no:", "not run": "not run:"}.get(result(row), "yes")
+    first = next(cell for cell in row[2:] if cell.startswith(wrong))
+    return f"{seconds:6.0f}  {result(row):7} {row[0]} {row[1]}".rstrip() + (f": {first}" if wrong != "yes" else "")
 
 
 def version_of(trainer: Trainer, python: Path, checkouts: dict[str, Path]) -> str | None:

@@ -29,8 +29,9 @@ def kept() -> dict[str, list[str]]:
 
 
 def keep(rows: list[list[str]]) -> None:
-    """Write rows into the page. Other rows stay as they are; a trainer that was never run says so."""
-    known = {**kept(), **{row[0]: [cell.partition(" (log:")[0] for cell in row] for row in rows}}
+    """Write rows into the page. Rows that were not run have no version and stay as they are; some were never run and say so."""
+    run = {row[0]: [cell.partition(" (log:")[0] for cell in row] for row in rows if row[1]}
+    known = {**kept(), **run}
     never = ["", *["not run"] * len(SCENARIOS)]
     merged = [known.get(trainer.title, [trainer.title, *never]) for trainer in TRAINERS]
     before, _, rest = PAGE.read_text().partition(BEGIN)
