@@ -80,7 +80,7 @@ def run(folder: Path, smoke: bool) -> list[Row]:
     rows = [_moved(*case, smoke=smoke) for case in CASES]
     store = str(sparse_store(folder / "web", 10_000 if smoke else 2_000_000))
     local = {"block_sequences": BLOCK, "lanes": 1024}
-    source: tokenstore.planning.config.SourceFields = {"path": store, "weight": 1, "locality": local}
+    source: tokenstore.planning.source_config.SourceFields = {"path": store, "weight": 1, "locality": local}
     config = tokenstore.PlanConfig(
         sequence_length=2048, global_batch_size=1024, packing="concat", sources={"web": source}
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import tokenstore
 from benches.scenes import Row, rounds, sparse_store, token_store
-from tokenstore.planning.config import SourceFields
+from tokenstore.planning.source_config import SourceFields
 from tokenstore.store.length_index import add_length_index
 
 BATCH = 64

@@ -21,9 +21,11 @@ from tests.support.code_blocks import run_page
 from tests.support.processes.command_lines import ok
 from tokenstore.commands.app import app
 from tokenstore.planning.checks import Take
-from tokenstore.planning.config import BatchRamp, DocumentRange, PlanConfig, SourceConfig, StageConfig
+from tokenstore.planning.config import PlanConfig
 from tokenstore.planning.locality import LocalityConfig
 from tokenstore.planning.row_fields import BalanceConfig
+from tokenstore.planning.source_config import DocumentRange, SourceConfig
+from tokenstore.planning.stage_config import BatchRamp, StageConfig
 from tokenstore.torch_data.formats import FORMATS
 
 _CLAUSE = re.compile(r"(?P<clause>[A-Z]{3}-\d+) (?:(?P<title>[^.\n]{1,50}?)(?: \(`[\w.]+`\))?\. )?")

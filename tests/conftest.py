@@ -156,7 +156,7 @@ def range_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RangeServer]:
         for name, value in server.environment.items():
             monkeypatch.setenv(name, value)
         yield server
-        if module := sys.modules.get("tokenstore.store.remote.workers"):
+        if module := sys.modules.get("tokenstore.store.workers"):
             end = time.monotonic() + 20
             while not module.are_idle() and time.monotonic() < end:  # requests of loaders that are gone
                 time.sleep(0.01)

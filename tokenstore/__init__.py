@@ -11,7 +11,7 @@ Layers. Each imports only lower ones; `tests/unit/test_layers.py` checks that.
     errors, paths 0  the exceptions of the package; what is at a path
     outside       0  reading untrusted files: how they are opened, and their size limits
     text          0  untrusted text and numbers, made safe to show
-    jit           0  how numba kernels are compiled
+    jit           0  how numba kernels are compiled; `intrinsics`: operations that numba lacks
     format/       1  values <-> bytes. Its docstring is the specification of the store
     order/        1  integers -> integers. Its docstring is the specification of the order
     tokenizer/    1  text <-> ids

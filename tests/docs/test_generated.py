@@ -11,9 +11,11 @@ from docs.generated import commands, formats, plan_fields, specification
 from tests.support.processes.command_lines import ROOT
 from tokenstore import errors
 from tokenstore.commands.app import COMMANDS
-from tokenstore.planning.config import BatchRamp, DocumentRange, PlanConfig, SourceConfig, StageConfig
+from tokenstore.planning.config import PlanConfig
 from tokenstore.planning.locality import LocalityConfig
 from tokenstore.planning.row_fields import BalanceConfig
+from tokenstore.planning.source_config import DocumentRange, SourceConfig
+from tokenstore.planning.stage_config import BatchRamp, StageConfig
 from tokenstore.torch_data.formats import FORMATS
 
 REFERENCE = ROOT / "docs" / "reference"

@@ -21,7 +21,7 @@ from tokenstore.store.block_checksums import add_block_checksums
 from tokenstore.store.remote import mirror, mirror_file
 from tokenstore.store.remote.mirror import MirrorWarning
 from tokenstore.store.remote.token_files import TokenFiles
-from tokenstore.store.remote.workers import are_idle
+from tokenstore.store.workers import are_idle
 
 URL = "s3://bucket/s"
 TRANSPORTS = ["spans", "mirror"]

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from tests.support.processes.privileges import open_folder, unprivileged
-from tokenstore.store.remote.block_cache import Block, BlockCache
+from tokenstore.store.block_ranges import Block
+from tokenstore.store.remote.block_cache import BlockCache
 from tokenstore.store.remote.block_files import BlockFiles
+from tokenstore.store.remote.group import Group
 from tokenstore.store.remote.mirror import MirrorWarning
 from tokenstore.store.remote.mirror_file import UnusableMirror
-from tokenstore.store.remote.workers import Group
 
 
 def block(number: int) -> Block:

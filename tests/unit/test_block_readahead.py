@@ -11,7 +11,7 @@ import torch
 from tests.conftest import random_documents, write_store
 from tokenstore import Plan, PlanConfig, TokenLoader
 from tokenstore.batches import block_readahead
-from tokenstore.store.remote.workers import are_idle
+from tokenstore.store.workers import are_idle
 from tokenstore.torch_data import prefetch
 
 LANES, BLOCK, LENGTH, BATCH = 8, 20, 96, 16

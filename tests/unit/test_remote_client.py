@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.servers.range_server import RangeServer
 from tokenstore.errors import CorruptionError, FormatError, RemoteError, TokenStoreError
-from tokenstore.store.remote import client as remote_client
+from tokenstore.store import workers
 from tokenstore.store.remote.client import Client, ObjectInfo
 from tokenstore.store.remote.failures import failure_of
 from tokenstore.store.remote.location import Location, is_url
@@ -204,7 +204,7 @@ def test_a_child_that_is_forked_while_a_thread_retries_can_retry(server: RangeSe
     """A thread that begins to wait holds a lock for a moment; in a child, nobody would release it."""
     server.fail("slow_down")
     client = client_of(server, 20)
-    with remote_client._stopping._cond:  # type: ignore[attr-defined]  # as such a thread does
+    with workers._ending._cond:  # type: ignore[attr-defined]  # as such a thread does
         child = os.fork()
         if not child:
             signal.alarm(30)  # ends a child that waits for ever

@@ -5,18 +5,13 @@ import inspect
 
 import pytest
 
-from tokenstore.planning.config import (
-    PlanConfig,
-    PlanFields,
-    RunFields,
-    SourceConfig,
-    SourceFields,
-    StageConfig,
-    StageFields,
-)
+from tokenstore.planning.config import PlanConfig
 from tokenstore.planning.locality import LocalityConfig, LocalityFields
 from tokenstore.planning.plan import Plan
+from tokenstore.planning.plan_fields import PlanFields, RunFields
 from tokenstore.planning.row_fields import BalanceConfig, BalanceFields
+from tokenstore.planning.source_config import SourceConfig, SourceFields
+from tokenstore.planning.stage_config import StageConfig, StageFields
 from tokenstore.torch_data.dataset import TokenDataset
 from tokenstore.torch_data.formats import FORMATS, DictFormat, TupleFormat
 from tokenstore.torch_data.loader import TokenLoader

@@ -4,14 +4,28 @@ In the order in which a step passes through them:
 
 sampler.py   calls the kernels: locates rows (order/rows.py), plans spans, copies tokens; maps the files they need
 planned.py   the rows of a microbatch after planning
+ahead.py     prefetches the memory of the next microbatch
 planner.py   the first kernel: from rows to spans, for several microbatches at once
     concat_spans.py, packed_spans.py   one module per kind of packing
-    shuffled.py   the permutation of the sequences of an epoch
-    spans.py      a span is a run of tokens inside one document; a sequence is a list of spans
+    shuffled.py       the permutation of the sequences of an epoch
+    lane_numbers.py   the same for sources with locality
+    spans.py          a span is a run of tokens inside one document; a sequence is a list of spans
 dealing.py   which rows of a step a rank gets
     costs.py     a kernel that measures the attention of rows, for plans that balance it
 gather.py    the second kernel: from spans to arrays, one microbatch at a time
-    masks.py      loss masks
+    token_copies.py   copies tokens to arrays of other types
+    masks.py          loss masks
+
+Stores at URLs, and sources with locality (lanes):
+
+remote_rows.py   fetches what planned spans need
+    byte_ranges.py   the bytes of files that spans consist of
+    coming.py        what a microbatch waits for
+lane_rows.py     which blocks of lanes are needed at a step
+    lane_ranges.py      where these blocks are in files
+    open_blocks.py      their caches, for stores at URLs
+    block_reads.py      rows from cached blocks
+    block_readahead.py  blocks read ahead, for stores on disks
 
 What the kernels read:
 

@@ -13,9 +13,9 @@ from tokenstore.batches.sampler import Order
 from tokenstore.batches.sources import Source
 from tokenstore.format.layout import mask_of
 from tokenstore.store import Store
+from tokenstore.store.block_ranges import Block
 from tokenstore.store.files import memory_bytes, read_ahead
-from tokenstore.store.remote.block_cache import Block
-from tokenstore.store.remote.workers import workers
+from tokenstore.store.workers import workers
 
 _MEMORY_SHARE = 2  # blocks that take more than half of the memory would push each other out
 

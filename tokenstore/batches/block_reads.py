@@ -1,20 +1,17 @@
 """Reads the rows of a microbatch from cached blocks (ORD-20), into a buffer of the microbatch."""
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from tokenstore.batches.byte_ranges import Ranges, room_of
+from tokenstore.batches.coming import Coming
 from tokenstore.batches.lane_rows import CachedBlocks
-from tokenstore.store.remote.block_cache import Block, Part
+from tokenstore.store.block_ranges import Block
+from tokenstore.store.remote.block_cache import Part
 from tokenstore.store.remote.token_files import TokenFiles
-
-if TYPE_CHECKING:
-    from tokenstore.batches.remote_rows import Coming
 
 
 def read_blocks(
-    blocks: CachedBlocks, spans: np.ndarray, ranges: Ranges, numbers: np.ndarray, coming: "Coming", files: TokenFiles
+    blocks: CachedBlocks, spans: np.ndarray, ranges: Ranges, numbers: np.ndarray, coming: Coming, files: TokenFiles
 ) -> Ranges:
     """Read what is in blocks, now or when they arrive, and let its spans point to the buffer.
 

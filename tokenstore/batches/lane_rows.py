@@ -14,7 +14,8 @@ from tokenstore.batches.sources import Source
 from tokenstore.order.keys import base_key
 from tokenstore.order.lane_blocks import LaneBlocks, Slots, Visit
 from tokenstore.order.schedule import Schedule
-from tokenstore.store.remote.block_cache import Block, BlockCache
+from tokenstore.store.block_ranges import Block
+from tokenstore.store.remote.block_cache import BlockCache
 
 # A block is fetched for at least this share of its sequences; fewer are fetched one by one. That costs about 2 / SHARE^2 of its
 # sequences as requests wherever a stretch cuts a block, and saves a quarter of its bytes

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tokenstore.batches.remote_rows import Coming
+from tokenstore.batches.coming import Coming
 from tokenstore.batches.spans import CONTINUES, LENGTH, MEMORY
 
 

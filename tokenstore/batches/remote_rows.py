@@ -11,21 +11,21 @@ which is mapped like a local file. Before a microbatch is copied, its spans poin
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from time import monotonic
 
 import numpy as np
 
 from tokenstore.batches.block_reads import read_blocks
 from tokenstore.batches.byte_ranges import Ranges, room_of
+from tokenstore.batches.coming import Coming
 from tokenstore.batches.lane_rows import CachedBlocks, LaneRows
 from tokenstore.batches.spans import CONTINUES, LENGTH, MASK, MEMORY, SPAN_STORE, START
 from tokenstore.batches.tables import VIRTUAL
 from tokenstore.format.layout import CHECKSUM_BLOCK
 from tokenstore.store import Store
 from tokenstore.store.remote.block_cache import PART_BYTES
+from tokenstore.store.remote.group import BLOCK_THREADS
 from tokenstore.store.remote.mirror import Mirror
 from tokenstore.store.remote.token_files import TokenFiles
-from tokenstore.store.remote.workers import BLOCK_THREADS, Group, generation
 
 # Rows to plan ahead, so that threads have requests to make: at first, and at most after batches had to be waited for; and
 # bytes. At least two microbatches are planned
@@ -65,7 +65,7 @@ class RemoteRows:
         if self._lanes is not None:
             self._lanes.move_to(step)
 
-    def request(self, spans: np.ndarray, numbers: Callable[[], np.ndarray]) -> "Coming | None":
+    def request(self, spans: np.ndarray, numbers: Callable[[], np.ndarray]) -> Coming | None:
         """Request what the spans of a microbatch need, and let them point to where it will be.
 
         Args:
@@ -82,7 +82,7 @@ class RemoteRows:
         self._has_started = True
         return coming if coming.is_needed else None
 
-    def wait(self, coming: "Coming") -> bool:
+    def wait(self, coming: Coming) -> bool:
         """As `Coming.wait`, and plan further ahead from now on if that has to wait."""
         if not coming.group.is_ready and self._has_copied:
             self.ahead_rows = min(2 * self.ahead_rows, self._most_rows)
@@ -106,55 +106,6 @@ def traffic_of(stores: Iterable[Store]) -> dict[str, int | float]:
         "wait_seconds": sum(each.wait_seconds for each in traffic),
     }
     return {f"data/remote/{name}": value for name, value in found.items()}
-
-
-class Coming:
-    """What a microbatch waits for. Its buffers exist as long as it does."""
-
-    def __init__(self) -> None:
-        self.group, self._generation = Group(), generation()
-        self.is_needed = False
-        self._buffers: list[np.ndarray] = []
-        self._blocks: list[tuple[Mirror, int, int]] = []
-        self._files: list[TokenFiles] = []
-
-    def buffer(self, files: TokenFiles, num_bytes: int) -> np.ndarray:
-        """A new buffer, uint8[num_bytes]."""
-        self.is_needed = True
-        self._files.append(files)
-        self._buffers.append(np.empty(num_bytes, np.uint8))
-        return self._buffers[-1]
-
-    def want(self, files: TokenFiles, mirror: Mirror, number: int, block: int) -> None:
-        """Wait for a block of a mirror too."""
-        self.is_needed = True
-        self._files.append(files)
-        self._blocks.append((mirror, number, block))
-        mirror.want(number, block, self.group)
-
-    def wait(self) -> bool:
-        """Wait until everything is there. False if the rows must be requested again: a block could not be kept, or this process
-        was forked since.
-
-        Raises:
-            TokenStoreError: something cannot be read, or is damaged.
-        """
-        if self._generation != generation():
-            return False
-        if not self.group.is_ready:
-            files, began = self._files[0], monotonic()
-            files.traffic.waits += 1
-            try:
-                self.group.wait(2 * max(each.client.deadline for each in self._files))
-            finally:
-                files.traffic.wait_seconds += monotonic() - began
-        else:
-            self.group.wait(0)  # raises an error of a job
-        is_whole = all(mirror.file(number).marks[block] for mirror, number, block in self._blocks)
-        if not is_whole:
-            for mirror in {mirror for mirror, _, _ in self._blocks}:
-                mirror.warn()
-        return is_whole
 
 
 class _RemoteStore:

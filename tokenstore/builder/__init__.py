@@ -1,5 +1,7 @@
 """Layer 3: inputs -> a store. `build_store(BuildOptions(...))` is `tokenstore build` as a function.
 
+hub                 data sets and tokenizers of the Hugging Face hub
+remote_output       a build whose output is a URL
 options, recipe     the options of a build; those that decide the bytes of the store
 job                 a build that is ready to run: inputs found, tokenizer loaded
 pipeline            a whole build: lock, resume, make the parts, assemble, commit
@@ -12,13 +14,15 @@ schedule, tasks     the units of a build, who makes which, and the command of on
 part, making        one unit of work -> one durable part
 executors/          processes that make parts
 assemble            parts in order -> stores
+group_build, groups   the same for large builds: parts -> groups with final token files -> stores
 stores, placed      the stores of a build; documents on their way to them
 shuffle             the documents in a random order
 split, dedup        which store a document goes to; which documents are equal
+disk                the space that a build needs
 result              progress, notes and the result of a build
 store_writer        the public writer: a store from Python, document by document
 append              adds documents to a store, as its next version
-merge               joins stores into one
+merging             joins stores into one
 drop                removes documents from a store, as its next version
 preview, estimate   what a build would do, from a sample of its inputs
 retokenize          compares a store with its inputs

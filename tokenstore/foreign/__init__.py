@@ -16,6 +16,8 @@ prepare     all decisions, before any token is read
 cuts, scan  one pass over the tokens
 files_writer, join, adoption   the files of the store
 compare     an adopted store against the foreign index, for `verify`
+notes       what an adoption found, as lines for the user
+options     the options of both directions
 adopt       the function that `tokenstore adopt` calls
 parts, export_checks, export   the other direction; export has the function that `tokenstore export` calls
 """

@@ -9,15 +9,9 @@ from typing import Any, Literal, TypedDict
 from tokenstore.errors import ConfigError
 from tokenstore.order.schedule import merged_ranges
 from tokenstore.planning.checks import expected, is_list
-from tokenstore.planning.config import (
-    BatchRamp,
-    Number,
-    PlanConfig,
-    RampFields,
-    SourceConfig,
-    SourceFields,
-    StageConfig,
-)
+from tokenstore.planning.config import PlanConfig
+from tokenstore.planning.source_config import Number, SourceConfig, SourceFields
+from tokenstore.planning.stage_config import BatchRamp, RampFields, StageConfig
 from tokenstore.planning.stages import first_weights
 
 

@@ -1,23 +1,20 @@
 """Fields of a plan that contradict each other. Each is valid by itself, so they are checked after all fields."""
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
-from tokenstore.planning.locality import wrong_locality
+from tokenstore.planning.plan_fields import PlanValues
 from tokenstore.planning.row_fields import wrong_align, wrong_balance
-
-if TYPE_CHECKING:
-    from tokenstore.planning.config import PlanConfig, SourceConfig
+from tokenstore.planning.source_config import SourceConfig
 
 
-def contradictions(config: "PlanConfig") -> list[str]:
+def contradictions(config: PlanValues) -> list[str]:
     """Everything that contradicts something else, in words; each names the field and what would work."""
-    of_sources = (_wrong_names, _wrong_pools, _wrong_slices, wrong_locality, _wrong_weights)
+    of_sources = (_wrong_names, _wrong_pools, _wrong_slices, _wrong_localities, _wrong_weights)
     of_plan = (_wrong_steps, _wrong_words, _wrong_rows)
     return [text for check in (*of_sources, *of_plan) for text in check(config)]
 
 
-def _wrong_names(config: "PlanConfig") -> list[str]:
+def _wrong_names(config: PlanValues) -> list[str]:
     """Names that are not valid Unicode: half of a surrogate pair cannot be encoded (ORD-1)."""
     return [
         f"sources: {name!a} is not a valid name: it contains half of a surrogate pair"
@@ -26,7 +23,7 @@ def _wrong_names(config: "PlanConfig") -> list[str]:
     ]
 
 
-def _wrong_pools(config: "PlanConfig") -> list[str]:
+def _wrong_pools(config: PlanValues) -> list[str]:
     wrong = []
     pool_of: dict[str, str] = {}
     for name, source in config.sources.items():
@@ -52,7 +49,7 @@ def _wrong_pools(config: "PlanConfig") -> list[str]:
     return wrong
 
 
-def _wrong_slices(config: "PlanConfig") -> list[str]:
+def _wrong_slices(config: PlanValues) -> list[str]:
     wrong = []
     for name, source in config.sources.items():
         fields = " and ".join(source.slice_fields)
@@ -72,7 +69,26 @@ def _wrong_slices(config: "PlanConfig") -> list[str]:
     return wrong
 
 
-def _wrong_words(config: "PlanConfig") -> list[str]:
+def _wrong_localities(config: PlanValues) -> list[str]:
+    """The localities that the packing or the missing shuffle of a plan contradict."""
+    wrong = []
+    for name, source in config.sources.items():
+        if source.locality is None:
+            continue
+        if config.packing != "concat":
+            wrong.append(
+                f"sources.{name}.locality: only valid with packing concat, found packing {config.packing}, whose sequences"
+                " combine documents from anywhere in the store; use packing: concat, or omit locality"
+            )
+        elif not config.shuffle:
+            wrong.append(
+                f"sources.{name}.locality: only valid with shuffle, found shuffle: false, which reads the store from its"
+                " beginning to its end; omit locality"
+            )
+    return wrong
+
+
+def _wrong_words(config: PlanValues) -> list[str]:
     wrong = []
     if config.cross_document_targets and config.packing != "concat":
         wrong.append(f"cross_document_targets: only valid with packing concat, found packing {config.packing}")
@@ -81,12 +97,12 @@ def _wrong_words(config: "PlanConfig") -> list[str]:
     return wrong
 
 
-def _wrong_rows(config: "PlanConfig") -> list[str]:
+def _wrong_rows(config: PlanValues) -> list[str]:
     align = wrong_align(config.align, config.packing, config.sequence_length)
     return align + wrong_balance(config.row_costs, config.sequence_length)
 
 
-def _wrong_weights(config: "PlanConfig") -> list[str]:
+def _wrong_weights(config: PlanValues) -> list[str]:
     given = {name: source.weight for name, source in config.sources.items() if source.weight is not None}
     wrong = []
     if given and not any(given.values()):
@@ -118,7 +134,7 @@ def _wrong_weights(config: "PlanConfig") -> list[str]:
     return wrong
 
 
-def _wrong_steps(config: "PlanConfig") -> list[str]:
+def _wrong_steps(config: PlanValues) -> list[str]:
     wrong = []
     starts = [stage.from_step for stage in config.stages]
     if starts != sorted(set(starts)):
@@ -131,5 +147,5 @@ def _wrong_steps(config: "PlanConfig") -> list[str]:
     return wrong
 
 
-def _found(source: "SourceConfig") -> str:
+def _found(source: SourceConfig) -> str:
     return "neither" if source.path is None else "both"

@@ -19,7 +19,8 @@ from tokenstore.order.schedule import (
     lay_out,
     merged_ranges,
 )
-from tokenstore.planning.config import PlanConfig, SourceConfig
+from tokenstore.planning.config import PlanConfig
+from tokenstore.planning.source_config import SourceConfig
 from tokenstore.planning.stages import stages_of
 from tokenstore.store import RemoteOptions, Store, open_store
 from tokenstore.store.remote import is_url

@@ -1,13 +1,10 @@
 """The field `locality` of a source: an order that reads a few blocks of neighbouring sequences at a time (ORD-20)."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, TypedDict, Unpack
+from typing import Annotated, ClassVar, TypedDict, Unpack
 
 from tokenstore.order.lanes import MOST_LANES
 from tokenstore.planning.checks import MOST, Checked, integer
-
-if TYPE_CHECKING:
-    from tokenstore.planning.config import PlanConfig
 
 
 class LocalityFields(TypedDict):
@@ -41,22 +38,3 @@ class LocalityConfig(Checked):
     def __str__(self) -> str:
         blocks = "1 sequence" if self.block_sequences == 1 else f"{self.block_sequences:,} sequences"
         return f"blocks of {blocks}, {self.lanes:,} lane{'s' * (self.lanes > 1)}"
-
-
-def wrong_locality(config: "PlanConfig") -> list[str]:
-    """The localities that the packing or the missing shuffle of a plan contradict."""
-    wrong = []
-    for name, source in config.sources.items():
-        if source.locality is None:
-            continue
-        if config.packing != "concat":
-            wrong.append(
-                f"sources.{name}.locality: only valid with packing concat, found packing {config.packing}, whose sequences"
-                " combine documents from anywhere in the store; use packing: concat, or omit locality"
-            )
-        elif not config.shuffle:
-            wrong.append(
-                f"sources.{name}.locality: only valid with shuffle, found shuffle: false, which reads the store from its"
-                " beginning to its end; omit locality"
-            )
-    return wrong

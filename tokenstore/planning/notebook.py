@@ -1,18 +1,15 @@
 """A plan as a notebook shows it. Only numbers that opening the plan computed are used, so nothing is read from the disk."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from tokenstore.batches.sources import Source
+from tokenstore.planning.timeline import Timeline
 from tokenstore.text import html_table
-
-if TYPE_CHECKING:
-    from tokenstore.planning.plan import Plan
 
 _MOST_ROWS = 20
 
 
-def plan_html(plan: "Plan") -> str:
+def plan_html(plan: Timeline) -> str:
     """An HTML table of a plan's sources: where they are, their shares, and how much of each the run uses."""
     config, schedule = plan.config, plan.schedule
     num_steps = "endless" if plan.num_steps is None else f"{plan.num_steps:,} steps"
@@ -28,7 +25,7 @@ def plan_html(plan: "Plan") -> str:
     return html_table(", ".join(parts), _rows(plan), has_head=True)
 
 
-def _rows(plan: "Plan") -> Iterator[tuple[object, ...]]:
+def _rows(plan: Timeline) -> Iterator[tuple[object, ...]]:
     finite = plan.num_steps is not None
     counts = plan.schedule.counts(plan.schedule.cursor(plan.last_start)) if finite else {}
     shares = plan.schedule.stage(0).shares
@@ -43,7 +40,7 @@ def _rows(plan: "Plan") -> Iterator[tuple[object, ...]]:
         yield (f"and {more:,} more", *[""] * (5 if finite else 3))
 
 
-def _stores(plan: "Plan", source: Source) -> str:
+def _stores(plan: Timeline, source: Source) -> str:
     parts = []
     for member in source.members:
         config = plan.config.sources[member.name]

@@ -14,7 +14,7 @@ from tokenstore.batches.packings import Packings
 from tokenstore.batches.sampler import Order
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.planning.amend import Changes, amended_config
-from tokenstore.planning.config import Number, PlanConfig, RunFields, SourceConfig, SourceFields
+from tokenstore.planning.config import PlanConfig
 from tokenstore.planning.feasibility import (
     check_stores,
     lay_out_plan,
@@ -27,8 +27,10 @@ from tokenstore.planning.feasibility import (
 from tokenstore.planning.find import Finder, Occurrence
 from tokenstore.planning.history import check_unchanged
 from tokenstore.planning.notebook import plan_html
+from tokenstore.planning.plan_fields import RunFields
 from tokenstore.planning.progress import PieceLengths, SourceProgress, metrics_of, piece_lengths, progress_of
 from tokenstore.planning.resolve import resolve_sources
+from tokenstore.planning.source_config import Number, SourceConfig, SourceFields
 from tokenstore.planning.step_rows import StepRows
 from tokenstore.store import RemoteOptions
 from tokenstore.store.files import renew_after_fork

@@ -14,7 +14,8 @@ from tokenstore.order.packing import num_best_fit
 from tokenstore.order.repeats import Member
 from tokenstore.order.slices import Slice
 from tokenstore.order.windows import num_windows
-from tokenstore.planning.config import PlanConfig, SourceConfig
+from tokenstore.planning.config import PlanConfig
+from tokenstore.planning.source_config import SourceConfig
 from tokenstore.store import Store
 
 

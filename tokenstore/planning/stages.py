@@ -8,7 +8,8 @@ from tokenstore.errors import ConfigError
 from tokenstore.order.ramps import ramp_sizes
 from tokenstore.order.schedule import Stage
 from tokenstore.order.weights import integer_shares, tempered
-from tokenstore.planning.config import BatchRamp, PlanConfig
+from tokenstore.planning.config import PlanConfig
+from tokenstore.planning.stage_config import BatchRamp
 
 _MOST_SIZES = 1000  # of a ramp; each is a stage in the history, which every state contains
 

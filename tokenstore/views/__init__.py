@@ -2,11 +2,13 @@
 
     store_summary.summarize_store      a store on one screen; `lengths`: document lengths, from the length index
     documents.view_document            a document or a part of it, decoded token by token; `document_of_id`
+    decoding.Decoder                   token ids -> text
     search_text, search_tokens         documents that contain a phrase, or a run of token ids
     plan_summary.summarize_plan        a plan up to a step: sources, stages, epochs, warnings
     plan_ranks.ranks_of_plan           how batches divide among ranks and microbatches
     plan_balance.balance_of_plan       how evenly the attention of a step divides among ranks
     plan_locality.localities_of        sources that read their store in blocks
+    plan_transport.transport_of        what a plan over stores at URLs costs
     plan_epochs.steps_of_epochs        how many steps a number of epochs takes
     plan_curves.mixture_over_steps     shares and epochs of every source at points of a run
     plan_diff.compare_plans            the first step at which two plans differ, and what differs

@@ -16,7 +16,7 @@ from tests.support.twins import lanes as lanes_twin
 from tests.support.twins import order as order_twin
 from tests.support.twins import packing as packing_twin
 from tokenstore import Plan, PlanConfig
-from tokenstore.planning.config import DocumentRange, SourceConfig
+from tokenstore.planning.source_config import DocumentRange, SourceConfig
 
 VOCABULARIES = (300, 70_000)
 SIZES = [(40, 30), (7, 200), (120, 9), (1, 64), (60, 1), (25, 80), (2, 3)]  # documents, longest

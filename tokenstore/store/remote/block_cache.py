@@ -9,48 +9,23 @@ import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
-from typing import NamedTuple
 
 import numpy as np
 
+from tokenstore.store.block_ranges import Block, Key
 from tokenstore.store.files import renew_after_fork
-from tokenstore.store.remote.block_files import BlockFiles, Key
+from tokenstore.store.remote.block_files import BlockFiles
 from tokenstore.store.remote.client import Wanted
+from tokenstore.store.remote.group import BLOCK_THREADS, Group
 from tokenstore.store.remote.mirror import MirrorWarning
 from tokenstore.store.remote.mirror_file import UnusableMirror
-from tokenstore.store.remote.workers import BLOCK_THREADS, Group, workers
+from tokenstore.store.workers import workers
 
 PART_BYTES = 4 << 20  # of one request
 _PATIENCE = 30.0  # seconds to leave a block to a process that has claimed it. The claim of a dead process ends at once
 _LOOK_EVERY = 0.02  # seconds
 Fetch = Callable[[int, int, int, Wanted], np.ndarray]
 Part = tuple[int, int, np.ndarray]  # file, first byte, uint8[n] to fill
-
-
-class Block(NamedTuple):
-    """Ranges of the files of a store that are cached together.
-
-    Attributes:
-        key: numbers of the first and the last sequence that use it.
-        ranges: (file, start, stop) of each.
-    """
-
-    key: Key
-    ranges: tuple[tuple[int, int, int], ...]
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all ranges."""
-        return sum(stop - start for _, start, stop in self.ranges)
-
-    def offset(self, number: int, start: int, stop: int) -> int | None:
-        """Where the bytes [start, stop) of a file are in the block; None if it does not have all of them."""
-        at = 0
-        for file, first, last in self.ranges:
-            if file == number and first <= start and stop <= last:
-                return at + start - first
-            at += last - first
-        return None
 
 
 class BlockCache:

@@ -26,6 +26,7 @@ from time import time_ns
 import numpy as np
 
 from tokenstore.format.layout import TEMPORARY_SUFFIX
+from tokenstore.store.block_ranges import Key
 from tokenstore.store.files import modified, renew_after_fork
 from tokenstore.store.remote.mirror_file import UnusableMirror
 from tokenstore.store.remote.mirrors import MirrorFolder
@@ -36,7 +37,6 @@ _NEED, _END = 1 << 62, (1 << 63) - 1
 _FILE = re.compile(r"([0-9]{1,19})-([0-9]{1,19})\.block")
 _FLOCK = "hhqqi4x"  # struct flock: type, whence, start, length, process
 _STALE = 60 * 10**9  # nanoseconds after which nobody writes a file any more
-Key = tuple[int, int]  # numbers of the first and the last sequence that use a block
 
 
 class BlockFiles:

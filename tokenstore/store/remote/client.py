@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import numpy as np
 
 from tokenstore.errors import CorruptionError, RemoteError, TokenStoreError, counted
-from tokenstore.store.files import after_fork_in_child, renew_after_fork
+from tokenstore.store.files import renew_after_fork
 from tokenstore.store.remote.failures import DENIED, GONE, PASSING, REPLACED, Failure, failure_of
 from tokenstore.store.remote.location import Location
 from tokenstore.store.remote.obstore_loading import leak, load_obstore
+from tokenstore.store.workers import wait_for_end
 
 DEADLINE = 120.0  # seconds
 # Shares of the deadline: after which a stopped answer is given up, and that one request may take. Another attempt begins only
@@ -26,22 +27,6 @@ _STALLED, _WHOLE = 1 / 8, 1 / 4
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 4.0  # seconds between attempts: doubled each time, with jitter
 _T = TypeVar("_T")
 Wanted = Callable[[], bool]
-
-
-_stopping = threading.Event()
-
-
-def stop_retrying() -> None:
-    """Let requests that fail from now on end without another attempt, because the process ends."""
-    _stopping.set()
-
-
-def _renew_stopping() -> None:
-    global _stopping
-    _stopping = threading.Event()  # a thread of the parent may have held its lock
-
-
-after_fork_in_child(_renew_stopping)
 
 
 class MissingObject(CorruptionError):
@@ -295,7 +280,7 @@ class Client:
             jitter = monotonic_ns() // 1000 % 1000 / 1000
             left = began + self.deadline * (1 - _WHOLE) - monotonic()
             wait = min(pause * (0.5 + jitter / 2), left)
-            if left <= 0 or _stopping.wait(wait) or not is_wanted():
+            if left <= 0 or wait_for_end(wait) or not is_wanted():
                 tried = f" in {monotonic() - began:.3g} s and {counted(count, 'attempt')}"
                 self._refuse(f"{verb} {place}", failure, tried)
             pause = min(2 * pause, _LONGEST_PAUSE)

@@ -14,9 +14,10 @@ import numpy as np
 
 from tokenstore.store.files import renew_after_fork
 from tokenstore.store.remote.client import Wanted
+from tokenstore.store.remote.group import BLOCK_THREADS, Group
 from tokenstore.store.remote.mirror_file import MirrorFile, UnusableMirror
 from tokenstore.store.remote.mirrors import MirrorFolder
-from tokenstore.store.remote.workers import BLOCK_THREADS, Group, workers
+from tokenstore.store.workers import workers
 
 _PATIENCE = (
     30.0  # seconds to wait for a block that another process has claimed. The claim of a dead process ends at once

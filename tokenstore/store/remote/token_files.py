@@ -19,11 +19,12 @@ from tokenstore.store.files import renew_after_fork
 from tokenstore.store.remote.block_cache import PART_BYTES, BlockCache
 from tokenstore.store.remote.block_files import BlockFiles
 from tokenstore.store.remote.client import Client, ObjectInfo, Wanted
+from tokenstore.store.remote.group import SPAN_THREADS, Group
 from tokenstore.store.remote.mirror import Mirror, MirrorWarning
 from tokenstore.store.remote.mirror_file import UnusableMirror, boot_id
 from tokenstore.store.remote.mirrors import BLOCK_BYTES, MirrorFolder, choose_transport, folder_of, make_room
 from tokenstore.store.remote.options import ResolvedOptions
-from tokenstore.store.remote.workers import Group, workers
+from tokenstore.store.workers import workers
 
 _DAMAGED_ATTEMPTS = 3  # how often a block with a wrong checksum is fetched before it is an error
 Checksums = Callable[[int], np.ndarray | None]
@@ -310,4 +311,4 @@ class TokenFiles:
             if (waiting := holder()) is not None:
                 waiting.finish(error)
 
-        workers().submit(job)
+        workers(SPAN_THREADS).submit(job)

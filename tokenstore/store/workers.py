@@ -1,4 +1,4 @@
-"""Threads that make requests, and groups of jobs that are waited for together.
+"""Threads that fetch bytes of stores, from URLs and ahead from disks.
 
 A blocking call of obstore costs less processor time than an asynchronous one and releases the GIL. So latency is hidden by
 many threads. They are shared by all stores and loaders of a process, and take jobs in the order in which they were submitted.
@@ -10,13 +10,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from time import monotonic
 
-from tokenstore.errors import RemoteError
 from tokenstore.store.files import after_fork_in_child
-from tokenstore.store.remote.client import stop_retrying
 
-# Threads for small ranges: at 100 ms of latency, 1,280 requests per second. Threads for blocks: as many as a fast network needs;
-# more would only delay the block that is needed first, and hold more memory
-SPAN_THREADS, BLOCK_THREADS = 128, 32
 _LAST_SECONDS = 20.0  # to wait at the end of the process for requests that are under way
 Job = Callable[[], None]
 
@@ -38,7 +33,7 @@ class Workers:
             self._unfinished += 1
             self._jobs.put(job)
             if len(self._threads) < min(self._unfinished, self._most):
-                thread = threading.Thread(target=self._work, name="tokenstore-remote", daemon=True)
+                thread = threading.Thread(target=self._work, name="tokenstore-worker", daemon=True)
                 self._threads.append(thread)
                 thread.start()
 
@@ -58,7 +53,7 @@ class Workers:
 
 def _stop(jobs: SimpleQueue[Job | None], threads: list[threading.Thread]) -> None:
     """Drop all waiting jobs and end the threads. A thread must not return from obstore while the interpreter is torn down."""
-    stop_retrying()
+    _ending.set()
     while not jobs.empty():
         jobs.get()
     for _ in threads:
@@ -70,7 +65,13 @@ def _stop(jobs: SimpleQueue[Job | None], threads: list[threading.Thread]) -> Non
 
 _pools: dict[int, Workers] = {}
 _lock = threading.Lock()
+_ending = threading.Event()
 _generation = 0
+
+
+def wait_for_end(seconds: float) -> bool:
+    """Wait until the process ends its threads, for at most `seconds`. Returns whether it does: then a job must end."""
+    return _ending.wait(seconds)
 
 
 def generation() -> int:
@@ -78,7 +79,7 @@ def generation() -> int:
     return _generation
 
 
-def workers(most: int = SPAN_THREADS) -> Workers:
+def workers(most: int) -> Workers:
     """The pool of this process with this number of threads."""
     with _lock:
         if most not in _pools:
@@ -92,52 +93,10 @@ def are_idle() -> bool:
 
 
 def _forget() -> None:
-    global _pools, _generation, _lock
+    global _pools, _generation, _lock, _ending
     _pools, _lock = {}, threading.Lock()  # the threads exist only in the parent
+    _ending = threading.Event()  # a thread of the parent may have held its lock
     _generation += 1
 
 
 after_fork_in_child(_forget)
-
-
-class Group:
-    """Jobs that are waited for together."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._unfinished = 0
-        self._error: BaseException | None = None
-
-    def add(self, count: int = 1) -> None:
-        """Expect `count` more calls of `finish`."""
-        with self._changed:
-            self._unfinished += count
-
-    def finish(self, error: BaseException | None = None) -> None:
-        """Report the end of a job."""
-        with self._changed:
-            self._unfinished -= 1
-            self._error = self._error or error
-            if self._error or not self._unfinished:
-                self._changed.notify_all()
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether `wait` would return or raise at once."""
-        return not self._unfinished or self._error is not None
-
-    def wait(self, seconds: float) -> None:
-        """Wait for all jobs.
-
-        Raises:
-            RemoteError: they have not ended after `seconds`.
-            Exception: the first error of a job.
-        """
-        with self._changed:
-            if not self._changed.wait_for(lambda: self.is_ready, seconds):
-                raise RemoteError(
-                    f"object storage: {self._unfinished} requests have no answer after {seconds:.3g} s;"
-                    " check the network and the endpoint, and start again from the last state"
-                )
-            if self._error is not None:
-                raise self._error
