@@ -2,6 +2,8 @@
 
 python -m benches.page [FILE]       one HTML file that needs no network; costs by size and p-values are drawn
 python -m benches.page --markdown   benches/README.md; run it after `python -m benches.run --keep`
+
+A file that is no page of these results is replaced only with --overwrite.
 """
 
 import argparse
@@ -14,7 +16,7 @@ from pathlib import Path
 from benches.run import BENCHES, RESULTS
 from benches.scenes import Row, show
 from tokenstore.report.charts import Chart, line_chart
-from tokenstore.report.page import render_source
+from tokenstore.report.page import BEGINS, render_source
 
 TEMPLATE = Path(__file__).parent / "page.html"
 README = Path(__file__).parent / "README.md"
@@ -38,6 +40,9 @@ How to read the tables:
 
 `LOG.md` says where the time goes, what was tried, and what did not help.
 """
+# What marks a page that may be replaced
+MARKDOWN_BEGINS = INTRODUCTION.partition("Do not edit")[0]
+HTML_TITLE, MARK_WITHIN = "<title>tokenstore: benchmarks</title>", 4096
 
 
 @dataclass(frozen=True)
@@ -94,16 +99,25 @@ def _cell(text: str) -> str:
     return re.sub(r"([|\\*_<>`])", r"\\\1", text)
 
 
-def main() -> None:
+def _is_page(file: Path) -> bool:
+    """Whether a file is a page that this program wrote."""
+    begin = file.read_bytes()[:MARK_WITHIN].decode(errors="replace")
+    return begin.startswith(MARKDOWN_BEGINS) or (begin.startswith(BEGINS) and HTML_TITLE in begin)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Parse the command line, write the page."""
     parser = argparse.ArgumentParser(
         prog="python -m benches.page", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("file", nargs="?", type=Path, help="default: benches.html, or benches/README.md")
     parser.add_argument("--markdown", action="store_true", help="write Markdown instead of HTML")
-    arguments = parser.parse_args()
-    file = arguments.file or (README if arguments.markdown else Path("benches.html"))
-    file.write_text(markdown(kept()) if arguments.markdown else page(kept()))
+    parser.add_argument("--overwrite", action="store_true", help="replace the file even if it is no such page")
+    chosen = parser.parse_args(arguments)
+    file = chosen.file or (README if chosen.markdown else Path("benches.html"))
+    if file.exists() and not (chosen.overwrite or (file.is_file() and _is_page(file))):
+        parser.error(f"{file} exists and is no page of benches; use --overwrite or choose another file")
+    file.write_text(markdown(kept()) if chosen.markdown else page(kept()))
     print(f"wrote {file}")
 
 

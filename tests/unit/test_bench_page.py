@@ -1,8 +1,11 @@
 """The pages of the kept results: every row, its bars and its p-values."""
 
 import re
+from pathlib import Path
 
-from benches.page import README, Section, kept, markdown, page
+import pytest
+
+from benches.page import README, Section, kept, main, markdown, page
 from benches.scenes import Row, show
 from tests.support.report_pages import check_page
 
@@ -38,3 +41,18 @@ def test_readme_is_what_the_generator_makes() -> None:
 def test_markdown_has_one_cell_per_column() -> None:
     rows = [Row("a | b", "1 *us*", "-", "c_d", {"10^4": 1.0}, "us")]
     assert "| a \\| b | 1 \\*us\\* |  | c\\_d; 10^4: 1 us |" in markdown([Section("scale", "a machine", rows, [])])
+
+
+@pytest.mark.parametrize("options", [(), ("--markdown",)], ids=["html", "markdown"])
+def test_only_its_own_pages_are_replaced(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """Another file is kept, unless --overwrite is given."""
+    file = tmp_path / "page"
+    main([str(file), *options])
+    made = file.read_bytes()
+    main([str(file), *options])
+    file.write_text("a file of the user")
+    with pytest.raises(SystemExit):
+        main([str(file), *options])
+    assert file.read_text() == "a file of the user"
+    main([str(file), *options, "--overwrite"])
+    assert file.read_bytes() == made
