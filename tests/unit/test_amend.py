@@ -227,6 +227,15 @@ class TestCommand:
         assert any(line.startswith("c - 75.00 % 0.000 -") for line in shown)
         assert output.read_text().startswith("# Amended from plan.yaml: the steps before 8 are unchanged.\n")
 
+    def test_a_new_source_may_have_a_locality(self, folder: Path, tmp_path: Path) -> None:
+        """Its order is that of the field of a plan."""
+        plan_of(folder, packing="concat").config.save(tmp_path / "plan.yaml")
+        options = ["--from-step", 8, "--add", f"c={folder / 'c'}", "--weight", "c=1", "--locality", "c=4,2"]
+        ok("amend", tmp_path / "plan.yaml", *options, "-o", tmp_path / "plan2.yaml")
+        source = {"path": str(folder / "c"), "locality": {"block_sequences": 4, "lanes": 2}}
+        expected = plan_of(folder, packing="concat").amended(8, sources={"c": source}, weights={"c": 1})
+        assert Plan(tmp_path / "plan2.yaml").fingerprint == expected.fingerprint
+
     def test_warnings_are_shown(self, folder: Path, plan_file: Path) -> None:
         """Those of the new plan, in lines of their own, and with --json in a list."""
         options = ["--from-step", 8, "--add", f"again={folder / 'a'}", "--weight", "a=1", "--weight", "again=1"]
@@ -253,6 +262,8 @@ class TestCommand:
             ("--ramp-steps", "4"): "a batch ramp needs all of --batch-size, --ramp-steps and --multiple-of",
             ("--num-steps", "soon"): "--num-steps: expected a number of steps or one of first_exhausted",
             ("--skip", "9"): "skip: expected A:B",
+            ("--add", "c=c", "--locality", "c=4"): "--locality: expected c=SEQUENCES,LANES, found '4'",
+            ("--locality", "a=4,2"): "--locality: expected a source that --add adds, found 'a'",
             (): "nothing changes",
         }.items(),
     )

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 
 from tests.conftest import random_documents, write_store
 from tests.support.processes.command_lines import ok
+from tests.support.report_pages import check_page
 from tests.support.servers.range_server import RangeServer
 from tokenstore import Plan, PlanConfig, RemoteOptions, TokenLoader
+from tokenstore.report.plan_page import plan_page
+from tokenstore.report.plan_report import plan_report
 from tokenstore.views.plan_locality import Advice, advise, localities_of
 from tokenstore.views.plan_transport import transport_of
 
@@ -108,3 +112,15 @@ def test_the_command_advises(path: Path, tmp_path: Path) -> None:
     assert "warning: source web: 1 lane for up to 2 sequences in a step" in out
     found = json.loads(ok("plan", tmp_path / "plan.yaml", "--json", "--nodes", "2"))["locality"]
     assert [row["lanes"] for row in found] == [1]
+
+
+def test_the_page_of_a_plan_shows_what_the_command_prints(path: Path, plan_at: Callable[..., Plan]) -> None:
+    """Blocks and lanes, warnings, and the advice; nothing for a plan without lanes."""
+    report = plan_report(plan_at({"block_sequences": 20, "lanes": 8}, str(path)), samples=0)
+    row = replace(report.locality[0], advice=Advice(block_sequences=40, lanes=16, cache_bytes=3_000_000))
+    assert (
+        row.advice_text == "for a new run, locality: {block_sequences: 40, lanes: 16} suits it (3 MB of cache per node)"
+    )
+    found = check_page(plan_page(replace(report, locality=(row,)))).text
+    assert all(text in found for text in [row.advice_text, *row.warnings])
+    assert "blocks of neighbouring sequences" not in check_page(plan_page(plan_report(plan_at(None, str(path))))).text

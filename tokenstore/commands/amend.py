@@ -28,6 +28,7 @@ def amend(
     from_step: int,
     weight: Annotated[list[str] | None, Parameter(negative=())] = None,
     add: Annotated[list[str] | None, Parameter(negative=())] = None,
+    locality: Annotated[list[str] | None, Parameter(negative=())] = None,
     batch_size: int | None = None,
     ramp_steps: int | None = None,
     multiple_of: int | None = None,
@@ -49,6 +50,7 @@ def amend(
     ```text
     tokenstore amend plan.yaml --from-step 5000 --weight web=0.6 --weight code=0.4 -o plan2.yaml
     tokenstore amend plan.yaml --from-step 5000 --add books=stores/books --weight web=0.5 --weight books=0.5 -o plan2.yaml
+    tokenstore amend plan.yaml --from-step 5000 --add books=s3://bucket/books --locality books=1024,512 --weight books=1 -o plan2.yaml
     tokenstore amend plan.yaml --from-step 5000 --batch-size 1024 --ramp-steps 500 --multiple-of 64 -o plan2.yaml
     tokenstore amend plan.yaml --from-step 5000 --skip 5100:5120 --num-steps 20000 -o plan2.yaml
     ```
@@ -63,6 +65,9 @@ def amend(
         NAME=WEIGHT of a source from FROM_STEP on. Repeat it for every source that takes part; the others get no sequences.
     add
         NAME=PATH of a new source, a store. It needs a --weight. May be repeated.
+    locality
+        NAME=SEQUENCES,LANES of a source that --add adds: read it in blocks of that many sequences, one block per lane at a
+        time. `tokenstore plan` advises both numbers. May be repeated.
     batch_size
         Sequences per step over all ranks from FROM_STEP on.
     ramp_steps
@@ -86,7 +91,7 @@ def amend(
     """
     if output is not None and not overwrite and is_there(output):
         raise ConfigError(f"amend: {output} exists; choose another --output, or add --overwrite")
-    changes = _changes(weight, add, batch_size, ramp_steps, multiple_of, skip, num_steps)
+    changes = _changes(weight, add, locality, batch_size, ramp_steps, multiple_of, skip, num_steps)
     from tokenstore.planning.plan_file import write_yaml
     from tokenstore.views.plan_amendment import compare_amended
 
@@ -113,6 +118,7 @@ def amend(
 def _changes(
     weight: list[str] | None,
     add: list[str] | None,
+    locality: list[str] | None,
     batch_size: int | None,
     ramp_steps: int | None,
     multiple_of: int | None,
@@ -123,8 +129,8 @@ def _changes(
     changes: dict[str, Any] = {}
     if weight:
         changes["weights"] = {name: _number(name, value) for name, value in _pairs("weight", "WEIGHT", weight)}
-    if add:
-        changes["sources"] = {name: {"path": path} for name, path in _pairs("add", "PATH", add)}
+    if add or locality:
+        changes["sources"] = _new_sources(add or [], locality or [])
     if (ramp_steps is None) != (multiple_of is None) or (ramp_steps is not None and batch_size is None):
         raise ConfigError("amend: a batch ramp needs all of --batch-size, --ramp-steps and --multiple-of")
     if ramp_steps is not None:
@@ -141,6 +147,22 @@ def _changes(
             )
         changes["num_steps"] = num_steps if num_steps in _WORDS else int(num_steps[:20])
     return changes
+
+
+def _new_sources(add: list[str], locality: list[str]) -> dict[str, dict[str, Any]]:
+    """The fields of each new source, by its name."""
+    sources: dict[str, dict[str, Any]] = {name: {"path": path} for name, path in _pairs("add", "PATH", add)}
+    for name, value in _pairs("locality", "SEQUENCES,LANES", locality):
+        numbers = value.split(",")
+        if len(numbers) != 2 or not all(each.isascii() and each.isdigit() and len(each) <= 20 for each in numbers):
+            raise ConfigError(f"amend: --locality: expected {name}=SEQUENCES,LANES, found {value!r}")
+        if name not in sources:
+            raise ConfigError(
+                f"amend: --locality: expected a source that --add adds, found {name!r}; the locality of a source is fixed"
+                " for the run"
+            )
+        sources[name]["locality"] = {"block_sequences": int(numbers[0]), "lanes": int(numbers[1])}
+    return sources
 
 
 def _pairs(option: str, what: str, values: list[str]) -> list[tuple[str, str]]:

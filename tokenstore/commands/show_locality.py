@@ -38,9 +38,5 @@ def show_locality(console: Console, rows: "Sequence[LocalityRow]") -> None:
         name = clip(row.source, 60)
         for text in row.warnings:
             console.print(Text.assemble(("warning: ", "bold yellow"), f"source {name}: {text}"), soft_wrap=True)
-        if row.advice is not None and (row.warnings or not row.lanes):
-            advice = row.advice
-            fields = f"locality: {{block_sequences: {advice.block_sequences}, lanes: {advice.lanes}}}"
-            what = "" if row.lanes else "its rows are fetched one by one; "
-            cache = f" ({size(advice.cache_bytes)} of cache per node)" if advice.cache_bytes else ""
-            console.print(f"source {name}: {what}for a new run, {fields} suits it{cache}", soft_wrap=True)
+        if row.advice_text:
+            console.print(f"source {name}: {row.advice_text}", soft_wrap=True)

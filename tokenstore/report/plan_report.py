@@ -9,6 +9,7 @@ from tokenstore.views.decoding import Decoder
 from tokenstore.views.documents import excerpt_of
 from tokenstore.views.lengths import Lengths, summarize_lengths
 from tokenstore.views.plan_curves import MixturePoint, mixture_over_steps
+from tokenstore.views.plan_locality import LocalityRow, localities_of
 from tokenstore.views.plan_ranks import PlanRanks, ranks_of_plan
 from tokenstore.views.plan_summary import PlanSummary, summarize_plan
 from tokenstore.views.trace import TracedPiece, TracedRow, TracedStep, trace_rows, trace_step
@@ -22,8 +23,7 @@ _PIECES = 16  # pieces per sequence whose text is shown
 class StoreRow:
     """A store of a plan.
 
-    `lengths` is None without a length index. `slice` is the part that the plan uses, "" for all. `locality` says in which
-    blocks it is read, "" for none.
+    `lengths` is None without a length index. `slice` is the part that the plan uses, "" for all.
     """
 
     name: str
@@ -34,7 +34,6 @@ class StoreRow:
     num_documents: int
     lengths: Lengths | None
     slice: str
-    locality: str
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,7 @@ class PlanReport:
         plan: summary of the plan.
         ranks: how its batches divide among ranks.
         mixture: shares and epochs over the steps.
+        locality: sources that read their store in blocks, or should; the cache is that of a run on one node.
         stores: the stores of the plan, by name.
         samples: steps with some of their sequences.
         config: the plan with the versions of its stores. Its paths are only the names of the stores' folders, since their
@@ -67,6 +67,7 @@ class PlanReport:
     plan: PlanSummary
     ranks: PlanRanks
     mixture: tuple[MixturePoint, ...]
+    locality: tuple[LocalityRow, ...]
     stores: tuple[StoreRow, ...]
     samples: tuple[SampledStep, ...]
     config: dict[str, Any]
@@ -120,7 +121,7 @@ def plan_report(
     stores = tuple(
         StoreRow(
             *(name, s.place, s.version, s.digest, s.num_tokens, len(s), summarize_lengths(s)),
-            *(slices.get(name, ""), str(plan.config.sources[name].locality or "")),
+            slices.get(name, ""),
         )
         for name, s in plan.stores.items()
     )
@@ -130,6 +131,7 @@ def plan_report(
         plan=summary,
         ranks=ranks,
         mixture=mixture_over_steps(plan, summary.steps, _num_points(summary.sequences)),
+        locality=localities_of(plan, summary.steps),
         stores=stores,
         samples=shown,
         config=_portable(plan),

@@ -10,6 +10,7 @@ from tokenstore.errors import counted
 from tokenstore.planning import Plan
 from tokenstore.store import Store
 from tokenstore.store.remote.mirrors import BLOCK_BYTES, expected_transport, folder_of, mirror_room
+from tokenstore.text import size
 
 # Advice: lanes in multiples of 64; blocks of 4 MiB, as a larger request is hardly cheaper per byte, but of 64 KiB at least;
 # 10 blocks per lane, so that the blocks that are cut where a stretch ends add a tenth to the bytes
@@ -53,6 +54,16 @@ class LocalityRow:
     is_shuffled: bool
     advice: Advice | None
     warnings: tuple[str, ...]
+
+    @property
+    def advice_text(self) -> str:
+        """The advice in words, if it is needed: there are warnings, or no locality. Otherwise ""."""
+        if self.advice is None or (self.lanes and not self.warnings):
+            return ""
+        fields = f"locality: {{block_sequences: {self.advice.block_sequences}, lanes: {self.advice.lanes}}}"
+        what = "" if self.lanes else "its rows are fetched one by one; "
+        cache = f" ({size(self.advice.cache_bytes)} of cache per node)" if self.advice.cache_bytes else ""
+        return f"{what}for a new run, {fields} suits it{cache}"
 
 
 def localities_of(plan: Plan, steps: int, nodes: int = 1) -> tuple[LocalityRow, ...]:
@@ -135,10 +146,10 @@ def advise(
 
     if not is_shuffled and block(_UNSHUFFLED * lanes) * sequence_bytes >= _BEST_BYTES // 4:
         lanes *= _UNSHUFFLED
-    size = block(lanes)
-    if size * sequence_bytes < _LEAST_BYTES or size < 2:
+    sequences = block(lanes)
+    if sequences * sequence_bytes < _LEAST_BYTES or sequences < 2:
         return None
-    return Advice(size, lanes, 2 * -(-lanes // nodes) * size * sequence_bytes)
+    return Advice(sequences, lanes, 2 * -(-lanes // nodes) * sequences * sequence_bytes)
 
 
 def _limit(store: Store) -> int | None:
