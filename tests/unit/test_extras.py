@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,17 @@ class TestMissing:
 
     @pytest.fixture(autouse=True)
     def _hide(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        for name in ("pyarrow", "tokenizers", "huggingface_hub", "jinja2"):
+        hidden = ("pyarrow", "tokenizers", "huggingface_hub", "jinja2", "transformers")
+        found = metadata.Distribution.from_name
+
+        def from_name(name: str) -> metadata.Distribution:
+            if name in hidden:
+                raise metadata.PackageNotFoundError(name)
+            return found(name)
+
+        for name in hidden:
             monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.setattr(metadata.Distribution, "from_name", from_name)  # a library that is missing has no version
 
     @pytest.mark.parametrize("name", ["table.parquet", "table.arrow"])
     def test_table_inputs(self, name: str, tmp_path: Path) -> None:
@@ -81,6 +91,18 @@ class TestMissing:
         assert "needs the library pyarrow, which is not installed (" in done.stderr
         assert done.stderr.endswith("run: pip install 'tokenstore[build]'\n")
         assert str(tmp_path / name) in done.stderr
+
+    @pytest.mark.parametrize(
+        ("options", "library", "extra"),
+        [(("--keep", "url"), "pyarrow", "build"), (("--records", "chat"), "transformers", "chat")],
+        ids=["keep", "chat"],
+    )
+    def test_options_of_a_build(self, options: tuple[str, ...], library: str, extra: str, tmp_path: Path) -> None:
+        (tmp_path / "a.jsonl").write_text('{"text": "a", "url": "b"}\n')
+        done = run_here("build", tmp_path / "a.jsonl", "-o", tmp_path / "s", "--tokenizer", "bytes", *options)
+        assert done.returncode == 2
+        assert f"needs the library {library}, which is not installed (" in done.stderr
+        assert done.stderr.endswith(f"run: pip install 'tokenstore[{extra}]'\n")
 
     def test_a_hugging_face_tokenizer(self, tmp_path: Path) -> None:
         (tmp_path / "tokenizer.json").write_text("{}")

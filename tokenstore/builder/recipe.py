@@ -17,7 +17,7 @@ from tokenstore.builder.reading.inputs import TABLES, InputFile
 from tokenstore.builder.reading.records import SliceReader
 from tokenstore.builder.reading.units import Slice
 from tokenstore.builder.stores import Place
-from tokenstore.errors import ConfigError, CorruptionError
+from tokenstore.errors import ConfigError, CorruptionError, require
 from tokenstore.format.differences import describe, differences
 from tokenstore.format.manifest import TokenizerEntry, canonical_json
 from tokenstore.outside import ANYWHERE
@@ -198,10 +198,7 @@ def recipe_of(options: BuildOptions, tokenizer: Tokenizer, files: Sequence[Input
         "engine_version": tokenizer.engine_version,
     }
     versions = {"tokenstore": tokenstore.__version__, "orjson": orjson.__version__, "zstandard": zstandard.__version__}
-    if options.keep or any(file.format in TABLES for file in files):
-        versions["pyarrow"] = version("pyarrow")
-    if options.records == "chat":
-        versions |= {"transformers": version("transformers"), "jinja2": version("jinja2")}
+    versions |= {name: version(name) for name in _libraries(options, files)}
     hashes: dict[str, Any] = {
         f"{name}_sha256": hook_sha256(hook) for name in ("filter", "map") if (hook := getattr(options, name))
     }
@@ -217,6 +214,18 @@ def recipe_of(options: BuildOptions, tokenizer: Tokenizer, files: Sequence[Input
         "tokenizer": entry,
         "package_versions": versions,
     }
+
+
+def _libraries(options: BuildOptions, files: Sequence[InputFile]) -> list[str]:
+    """Libraries that the inputs and options need, other than the tokenizer's; ConfigError if one is not installed."""
+    needed = [("pyarrow", f"input: {file.path}", "build") for file in files if file.format in TABLES][:1]
+    if options.keep and not needed:
+        needed = [("pyarrow", "keep: metadata", "build")]
+    if options.records == "chat":
+        needed += [(library, "records: chat", "chat") for library in ("transformers", "jinja2")]
+    for library, subject, extra in needed:
+        require(library, subject, extra)
+    return [library for library, _, _ in needed]
 
 
 def chat_template(options: BuildOptions, tokenizer: Tokenizer) -> str:
