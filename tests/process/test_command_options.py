@@ -64,7 +64,8 @@ def test_help_names_and_explains_every_option(name: str) -> None:
     assert described == [*inspect.signature(COMMANDS[name]).parameters]
     assert f"tokenstore {name} " in done.stdout
     assert "Exit codes: 0 success; 1 failure; 2 wrong usage" in done.stdout
-    assert f"Guide: docs/{GUIDES[name]}\n" in re.sub(" +\n", "\n", done.stdout)
+    page, heading = GUIDES[name]
+    assert f'Guide: "{heading}" in the documentation (docs/{page})' in " ".join(done.stdout.split())
 
 
 def test_help_of_build_explains_every_field_of_its_options() -> None:
@@ -141,6 +142,20 @@ def test_a_failure_under_json_is_json(question: list[str], kind: str, code: int)
     assert (done.returncode, error["kind"], error["exit_code"]) == (code, kind, code)
     assert done.stderr == plain.stderr == f"error: {error['message']}\n"
     assert plain.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (["build", "data"], "--output is missing. Run `tokenstore build --help`."),
+        (["build", "data", "-o"], "-o needs a value. Run `tokenstore build --help`."),
+        (["build", "-o", "s", "--tokenizer", "bytes"], "INPUTS is missing. Run `tokenstore build --help`."),
+    ],
+)
+def test_what_is_missing_is_named(line: list[str], message: str) -> None:
+    """An option or argument that was not given, and a value of one that was."""
+    done = run_here(*line)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"error: {message}\n")
 
 
 def test_a_usage_error_is_one_whole_line(monkeypatch: pytest.MonkeyPatch) -> None:

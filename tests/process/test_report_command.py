@@ -213,7 +213,7 @@ class TestMistakes:
             (["{store}/manifest.json"], 2, "plan: "),
             (["{store}/.."], 1, "no store at "),
             (["/dev/null"], 2, "plan: cannot read /dev/null: a device"),
-            ([], 2, "requires an argument|Missing"),
+            ([], 2, "PATH is missing"),
         ],
     )  # fmt: skip
     def test_codes_and_messages(self, store: Path, plan: Path, question: list, code: int, message: str) -> None:

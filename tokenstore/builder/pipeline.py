@@ -343,6 +343,6 @@ def _fail_bad(job: Job, tally: Tally) -> None:
     path, first = publish_rejects(job.work, job.rejects), tally.first_bad
     raise BadRecordsError(
         f"bad records: {tally.num_bad} so far, and {job.options.max_bad} are allowed; the first is record {first['record']}"
-        f" of {first['file']}: {first['reason']} (all found so far are listed in {path}); fix them, or allow more with"
-        " --max-bad. No store was written; finished work is kept, and the same command resumes"
+        f" of {first['file']}: {first['reason']} (all found so far are listed in {path}); fix them or the options"
+        " that read them, such as --text-field, or allow more with --max-bad. No store was written; finished work is kept, and the same command resumes"
     ) from None

@@ -161,8 +161,8 @@ def _check_bad(job: Job, task: Task, units: Sequence[Unit], parts: Sequence[Part
     write_shared(path, b"".join(lines))
     raise BadRecordsError(
         f"bad records: {sum(part.num_bad for part in parts)} so far in task {task} alone, and {job.options.max_bad} are"
-        f" allowed (they are listed in {path}; a record's number counts from the first line at or after `byte`); fix them, or"
-        " allow more with --max-bad. Finished work is kept, and the same command resumes"
+        f" allowed (they are listed in {path}; a record's number counts from the first line at or after `byte`); fix them or"
+        " the options that read them, such as --text-field, or allow more with --max-bad. Finished work is kept, and the same command resumes"
     )
 
 

@@ -48,27 +48,32 @@ COMMANDS: tuple[Callable[..., int], ...] = (
     demo,
     examples,
 )
-GUIDES = {  # by command: its page in docs/
-    "build": "guides/building.md",
-    "adopt": "guides/tokens-you-have.md",
-    "export": "guides/tokens-you-have.md#exporting-a-store",
-    "append": "guides/building.md#adding-documents",
-    "merge": "guides/python-writer.md#parallel-writers",
-    "drop": "guides/operating.md#removing-documents",
-    "index": "guides/packing.md#stores-without-a-length-index",
-    "verify": "guides/operating.md",
-    "inspect": "guides/operating.md",
-    "plan": "guides/plans.md",
-    "amend": "guides/changing-a-run.md",
-    "trace": "guides/tracing.md",
-    "report": "guides/plans.md#checking-a-plan",
-    "demo": "first-steps.md",
-    "examples": "guides/training.md#complete-examples",
+GUIDES = {  # by command: a page in docs/ and the heading in it, which finds it on the site too
+    "build": ("guides/building.md", "Building stores"),
+    "adopt": ("guides/tokens-you-have.md", "Adopting files"),
+    "export": ("guides/tokens-you-have.md", "Exporting a store"),
+    "append": ("guides/building.md", "Adding documents"),
+    "merge": ("guides/python-writer.md", "Parallel writers"),
+    "drop": ("guides/operating.md", "Removing documents"),
+    "index": ("guides/packing.md", "Stores without a length index"),
+    "verify": ("guides/operating.md", "Operating stores"),
+    "inspect": ("guides/operating.md", "Operating stores"),
+    "plan": ("guides/plans.md", "Plans and mixtures"),
+    "amend": ("guides/changing-a-run.md", "Changing a run"),
+    "trace": ("guides/tracing.md", "Debugging a loss spike"),
+    "report": ("guides/plans.md", "Checking a plan"),
+    "demo": ("first-steps.md", "First steps"),
+    "examples": ("guides/training.md", "Complete examples"),
 }
 
 
+def _guide(command: str | None) -> str:
+    page, heading = ("first-steps.md", "First steps") if command is None else GUIDES[command]
+    return f'Guide: "{heading}" in the documentation (docs/{page})'
+
+
 def _epilogue(command: str | None) -> str:
-    return f"Guide: docs/{'index.md' if command is None else GUIDES[command]}\n\n{EXIT_CODES}"
+    return f"{_guide(command)}\n\n{EXIT_CODES}"
 
 
 def _new_app(name: str, text: str | None = None, command: str | None = None) -> cyclopts.App:
@@ -110,7 +115,7 @@ def run(application: cyclopts.App, arguments: list[str] | None = None) -> int:
         return code if isinstance(code, int) else 0
     except cyclopts.CycloptsError as error:
         chain = " ".join([*application.name[:1], *(error.command_chain or ())])
-        return _fail(arguments, "UsageError", f"{error} Run `{chain} --help`.", USAGE)
+        return _fail(arguments, "UsageError", f"{_usage(error)} Run `{chain} --help`.", USAGE)
     except KeyboardInterrupt as stop:
         message = "; ".join(["interrupted", *getattr(stop, "__notes__", [])])
         return _fail(arguments, "Interrupted", message, INTERRUPTED)
@@ -120,6 +125,14 @@ def run(application: cyclopts.App, arguments: list[str] | None = None) -> int:
     except TokenStoreError as error:
         kinds = {BadRecordsError: BAD_RECORDS, ConfigError: USAGE}
         return _fail(arguments, type(error).__name__, str(error), kinds.get(type(error), FAILED))
+
+
+def _usage(error: cyclopts.CycloptsError) -> str:
+    """What is wrong with a command line. Cyclopts says of an argument that is missing that it requires an argument."""
+    if not isinstance(error, cyclopts.MissingArgumentError) or error.argument is None:
+        return str(error)
+    option = error.keyword or next((token.keyword for token in error.argument.tokens if token.keyword), None)
+    return f"{option} needs a value." if option else f"{error.argument.name} is missing."
 
 
 def _fail(arguments: list[str], kind: str, message: str, code: int) -> int:

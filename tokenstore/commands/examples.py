@@ -27,6 +27,7 @@ def examples(
 
     The scripts run offline, on CPUs and GPUs: plain PyTorch with torchrun, FSDP2, fine-tuning on conversations, evaluation, a
     mixture decided online, and one script per trainer in `trainers`. Run them in the folder, `data` first.
+    `train_sft` needs the extra `chat`, and a script in `trainers` needs the library of its trainer.
 
     **Examples:**
 
@@ -54,7 +55,11 @@ def examples(
         write_json({"folder": folder, "files": list(copied)})
         return 0
     fact_lines((f"{name:<34}", _summary(text)) for name, text in copied.items())
-    screen().print(f"\nnext: cd {safe(str(folder))} && python -m data RUN && python -m train_gpt RUN", soft_wrap=True)
+    screen().print(
+        "\ntrain_sft needs the extra tokenstore[chat]; a script in trainers/ needs the library of its trainer",
+        soft_wrap=True,
+    )
+    screen().print(f"next: cd {safe(str(folder))} && python -m data RUN && python -m train_gpt RUN", soft_wrap=True)
     return 0
 
 

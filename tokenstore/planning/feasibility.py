@@ -66,7 +66,7 @@ def _open(
                 store.length_index()
         return store
     except TokenStoreError as error:
-        raise type(error)(f"source {name}: {error}") from error
+        raise type(error)(f"source {name}: {error}") from None  # the message and the type are those of the error
 
 
 def check_stores(stores: Mapping[str, Store]) -> None:
