@@ -247,3 +247,12 @@ def test_invalid_environment_variables_are_refused_by_name(monkeypatch: pytest.M
     monkeypatch.setenv("TOKENSTORE_DEADLINE", "x")
     with pytest.raises(ConfigError, match="TOKENSTORE_DEADLINE: expected a number of seconds"):
         RemoteOptions().resolved()
+
+
+def test_marks_have_space_on_the_disk_before_they_are_mapped(tmp_path: Path) -> None:
+    """Otherwise a mark on a full disk would kill the process (SIGBUS)."""
+    file = MirrorFile(tmp_path / "x", 40_000 * 4096, 4096, "x")
+    tail = file.path.stat().st_size - mirror_file.PAGE_BYTES - file.num_blocks
+    with file.path.open("rb") as opened:
+        assert os.lseek(opened.fileno(), tail, os.SEEK_HOLE) == file.path.stat().st_size
+    assert file.path.stat().st_blocks * 512 < 100_000

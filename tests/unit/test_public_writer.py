@@ -16,7 +16,7 @@ from tests.data.texts import TEXTS
 from tests.support.stores.building import Build, contents, left_behind
 from tests.support.stores.written import rows_of
 from tokenstore import StoreWriter
-from tokenstore.builder import append_store
+from tokenstore.builder import append_store, store_writer
 from tokenstore.errors import BuildError, ConfigError, StoreBusyError
 
 SAME = ["boundaries.bin", "ids.bin", "length_index.bin", "metadata.arrow", "tokens-00000.bin"]
@@ -200,3 +200,22 @@ def test_wrong_arguments_are_refused(tmp_path: Path) -> None:
     ):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_that_lost_documents_makes_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the program goes on after the error: the documents of that call are gone."""
+    monkeypatch.setattr(store_writer, "_BATCH_DOCUMENTS", 2)
+
+    def write_on() -> None:
+        with StoreWriter(tmp_path / "s", vocab_size=9, eos=False) as writer:
+            writer.write_all([[1], [2], [3]])
+            with monkeypatch.context() as failing:
+                failing.setattr(store_writer, "encode_documents", lambda *_: 1 // 0)
+                with pytest.raises(ZeroDivisionError):
+                    writer.write([4])
+            writer.write([5])
+
+    with pytest.raises(BuildError, match=r"documents were lost when an earlier call failed .* no store was written"):
+        write_on()
+    assert left_behind(tmp_path / "s") == []
+    assert not (tmp_path / "s").exists()

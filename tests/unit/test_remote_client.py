@@ -74,7 +74,7 @@ def test_a_range_is_exact(server: RangeServer) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["slow_down", "error", "reset", "reset_early", "truncated", "short", "hang", "hang_in_body"]
+    "kind", ["slow_down", "error", "reset", "reset_early", "truncated", "short", "long", "hang", "hang_in_body"]
 )
 def test_a_passing_fault_is_retried(server: RangeServer, kind: Any) -> None:
     server.fail(kind, times=2)

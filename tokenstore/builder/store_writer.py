@@ -136,6 +136,7 @@ class StoreWriter:
         self.result: BuildResult | None = None
         self._kind, self._documents, self._size = "text", list[Document](), 0
         self._files: FileWriter | None = None
+        self._failed = False  # documents were lost: there will be no store
         self._held = contextlib.ExitStack()
 
     def _of(self, records: str) -> BuildOptions:
@@ -205,7 +206,7 @@ class StoreWriter:
 
         Raises:
             ValueError: the document, mask, id or metadata are invalid. Nothing of it is written, and writing may continue.
-            BuildError: the disk is full.
+            BuildError: the disk is full. Any error but ValueError loses documents, so there will be no store.
         """
         if self._files is None:
             raise ValueError("writer: it is not open; use it in a `with` block, which ends when the store is complete")
@@ -256,9 +257,16 @@ class StoreWriter:
 
     def _flush(self) -> None:
         documents, self._documents, self._size = self._documents, [], 0
+        if self._failed:
+            raise BuildError(f"writer: documents were lost when an earlier call failed ({self.path}); {_ADVICE}")
         if not documents or self._files is None:
             return
-        options = self._of(self._kind)
+        self._failed = True
+        self._append(self._files, documents, self._of(self._kind))
+        self._failed = False
+        self.num_documents, self.num_tokens = self._files.num_documents, self._files.num_tokens
+
+    def _append(self, files: FileWriter, documents: list[Document], options: BuildOptions) -> None:
         with disk_errors(self.path, _ADVICE):
             for first, encoded in self._encoded(documents, options):
                 kept = [documents[first + i] for i in encoded.kept.tolist()]
@@ -268,14 +276,13 @@ class StoreWriter:
                     continue
                 masks = self._options.mask_field is not None
                 mask = np.ones(encoded.tokens.size, np.bool_) if masks and encoded.mask is None else encoded.mask
-                self._files.append(
+                files.append(
                     encoded.tokens,
                     encoded.lengths,
                     mask=mask if masks else None,
                     ids=[each.name for each in kept] if self._options.id_field else None,
                     metadata=[each.metadata for each in kept] if self._options.keep else None,
                 )
-        self.num_documents, self.num_tokens = self._files.num_documents, self._files.num_tokens
 
     def _encoded(self, documents: list[Document], options: BuildOptions) -> list[tuple[int, Encoded]]:
         """The documents encoded, in pieces; all of them by the reference if the fast engine differs from it in one."""

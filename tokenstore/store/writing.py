@@ -191,15 +191,17 @@ def new_mapped_file(path: Path, num_bytes: int) -> Iterator[np.ndarray]:
 
 
 def create_sparse(path: Path, num_bytes: int, offset: int, data: bytes) -> None:
-    """Create a file of `num_bytes` zeros that takes no space, with `data` at `offset`; visible only when it is complete.
+    """Create a file of `num_bytes` zeros with `data` at `offset`; visible only when it is complete.
+
+    The bytes before `offset` take no space. Those from there on do, so they can be changed through a map: on a full disk, a write to
+    a mapped page without space would kill the process.
 
     If the name is in use, nothing is changed: another process was faster.
     """
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}{TEMPORARY_SUFFIX}")
     try:
         with create_again(temporary, buffering=0) as file:
-            os.pwrite(file.fileno(), b"\0", num_bytes - 1)
-            os.pwrite(file.fileno(), data, offset)
+            write_at(file.fileno(), memoryview(data.ljust(num_bytes - offset, b"\0")), offset)
         with contextlib.suppress(FileExistsError):
             os.link(temporary, path, follow_symlinks=False)
     finally:

@@ -16,6 +16,7 @@ Kind = Literal[
     "reset_early",  # the connection is reset before the answer
     "truncated",  # the connection is closed in the middle of the body
     "short",  # a shorter range than asked for, without an error
+    "long",  # the right range, and a body of 32 MiB more
     "shifted",  # a range of the same length from one byte later, labelled as the right one
     "flipped",  # one bit of the body is wrong
     "hang",  # no answer

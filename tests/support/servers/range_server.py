@@ -295,6 +295,8 @@ def _spoiled(answer: Answer, kind: Kind) -> Answer:
     body = bytes(answer.body)
     if kind == "short":
         return answer._replace(body=body[: len(body) // 2])
+    if kind == "long":
+        return answer._replace(body=body + bytes(32 << 20))
     if kind == "shifted":
         return answer._replace(body=body[1:] + body[:1])
     if kind == "flipped" and body:

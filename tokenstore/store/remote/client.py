@@ -120,10 +120,9 @@ class Client:
             self._check_pinned(place, info, pinned)
             if info.num_bytes < stop:
                 self._refuse_short(place, info)
-            data = np.frombuffer(result.bytes(), np.uint8)
-            if tuple(result.range) != (start, stop) or len(data) != stop - start:
+            if tuple(result.range) != (start, stop):
                 raise _CutAnswer
-            return Fetched(data, info)
+            return Fetched(_body(result, stop - start), info)
 
         fetched = self._attempts(place, attempt, pinned, is_wanted=is_wanted)
         with self._lock:
@@ -319,6 +318,15 @@ class Client:
         raise CorruptionError(
             f"object: expected more bytes, found {info.num_bytes} ({place}); copy or build the store again"
         )
+
+
+def _body(result: Any, num_bytes: int) -> np.ndarray:
+    """The body of an answer, uint8[num_bytes]. No more of it is read, whatever the server sends. _CutAnswer if its length differs."""
+    chunks = iter(result.stream(min_chunk_size=num_bytes))
+    data = next(chunks, b"")
+    if len(data) != num_bytes or next(chunks, None) is not None:
+        raise _CutAnswer
+    return np.frombuffer(data, np.uint8)
 
 
 class _CutAnswer(Exception):
