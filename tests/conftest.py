@@ -40,6 +40,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # set by a shell after `&
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# There is a test process for each core: more threads of torch would only wait for each other, in busy loops
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 EOS = 0
 
 
