@@ -60,19 +60,25 @@ def resolve_inside(path: Path, allow_links: Path | None) -> Path:
 
 def stat_file(path: Path, allow_links: Path | None = ANYWHERE) -> os.stat_result:
     """`os.stat` of the regular file at `path`. OSError if there is none, NotUsable if it is not a regular file."""
-    found = os.stat(path) if allow_links == ANYWHERE else os.lstat(path)
+    return _look_at(path, allow_links)[1]
+
+
+def _look_at(path: Path, allow_links: Path | None) -> tuple[Path, os.stat_result]:
+    """The file to open for `path`, and what `stat_file` returns for it."""
+    target, found = path, os.stat(path) if allow_links == ANYWHERE else os.lstat(path)
     if stat.S_ISLNK(found.st_mode):
-        found = os.lstat(resolve_inside(path, allow_links))
+        target = resolve_inside(path, allow_links)
+        found = os.lstat(target)
     _check_regular(found, path)
-    return found
+    return target, found
 
 
 def open_file(path: Path, allow_links: Path | None = ANYWHERE) -> FileIO:
     """Open the regular file at `path` for reading, unbuffered. OSError if there is none, NotUsable if it is not a regular file."""
-    stat_file(path, allow_links)  # before opening: opening a device can have effects
+    target, _ = _look_at(path, allow_links)  # before opening: opening a device can have effects
     # The path may have been replaced since: O_NONBLOCK so that a pipe does not block, O_NOFOLLOW against a new link
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | (0 if allow_links == ANYWHERE else os.O_NOFOLLOW)
-    descriptor = os.open(resolve_inside(path, allow_links), flags)
+    descriptor = os.open(target, flags)
     try:
         _check_regular(os.fstat(descriptor), path)
         return open(descriptor, "rb", buffering=0)

@@ -1,6 +1,7 @@
 """Names, sizes and limits of a store's files (FMT-1..3, FMT-6, FMT-9..15), used by the reader and the writer."""
 
 import re
+from functools import lru_cache
 
 import numpy as np
 
@@ -78,6 +79,7 @@ def versioned(name: str, version: int) -> str:
     return name if version == 1 else f"{stem}-v{version}.{ending}"
 
 
+@lru_cache(maxsize=256)  # most stores have files of the same names
 def version_of(name: str) -> int | None:
     """The version that `name` belongs to if it is a file that depends on all documents; None for any other file."""
     found = _VERSION.search(name)

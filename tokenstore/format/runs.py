@@ -16,15 +16,17 @@ def are_runs(runs: np.ndarray, num_documents: int, num_tokens: int) -> bool:
     if runs[0, 1] != 0:
         return False
     for first in range(0, len(runs), _BLOCK):
-        lengths, starts = runs[first : first + _BLOCK].T
-        stop = int(runs[first + _BLOCK, 1]) if first + _BLOCK < len(runs) else num_documents
-        bounded = last_length < lengths[0] and lengths.max() <= num_tokens and starts.min() >= 0
-        if not bounded or not starts.max() < stop <= num_documents:  # after this check no difference can overflow
+        lengths = runs[first : first + _BLOCK, 0]
+        edges = np.append(runs[first : first + _BLOCK, 1], num_documents)
+        if first + _BLOCK < len(runs):
+            edges[-1] = runs[first + _BLOCK, 1]
+        if lengths[0] <= last_length or lengths[-1] > num_tokens or edges[-1] > num_documents:
             return False
-        counts = np.diff(starts, append=stop)
-        # Rising lengths are at least 1. The sum of products is bounded in float first, because int64 could overflow
-        if not (counts > 0).all() or not (np.diff(lengths) > 0).all():
+        if not (lengths[1:] > lengths[:-1]).all() or not (edges[1:] > edges[:-1]).all():
             return False
+        # Everything rises from 0 or 1 on, so no difference can overflow. The sum of products is bounded in float first,
+        # because int64 could overflow
+        counts = edges[1:] - edges[:-1]
         if lengths.astype(np.float64) @ counts.astype(np.float64) > 1.01 * num_tokens:
             return False
         total += int(lengths @ counts)

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenstore.jit import inline_kernel
+from tokenstore.jit import inline_kernel, kernel
 from tokenstore.order.repeats import Member
 
 SLOT, COPY, PIECE, MEMBER = range(4)  # columns of `entries`
+# Columns of a run: tokens per document, its first copy, its copies, and its member
+_TOKENS, _FIRST_COPY, _COPIES, _MEMBER = range(4)
 
 
 @dataclass(frozen=True)
@@ -57,27 +59,56 @@ def length_classes(members: Sequence[Member], length: int, align: int = 1) -> Le
         length: the sequence length L.
         align: rooms are multiples of this number, a divisor of `length` (ORD-18).
     """
-    parts, padding = [], 0
+    runs = np.empty((sum(member.lengths.size for member in members), 4), np.int64)
+    used = 0
     for number, member in enumerate(members):
-        copies = np.append(member.starts * member.p // member.q, member.num_copies)
-        rooms = -(-member.lengths // align) * align
-        chunks, rest = np.divmod(rooms, length)
-        sizes = np.diff(copies)
-        padding += int(((rooms - member.lengths) * sizes).sum())
-        # A run contributes to two classes: one shorter piece per copy, and `chunks` full pieces per copy to class L
-        for classes, piece, slots in ((rest, chunks, sizes), (np.full_like(rest, length), chunks, sizes * chunks)):
-            used = (classes > 0) & (slots > 0)
-            columns = (classes, slots, copies[:-1], piece, np.full_like(piece, number))
-            parts.append(np.stack([column[used] for column in columns]))
-    table = np.concatenate(parts, axis=1)  # [5, n]: class, slots, first copy, piece, member
-    table = table[:, np.argsort(table[0], kind="stable")]
-    classes, slots = table[:2]
-    starts = np.searchsorted(classes, np.arange(length + 2))
-    ends = np.append(0, np.cumsum(slots))
-    counts = np.diff(ends[starts])
-    # Slots of the class before this row: running total over all rows, less the total where the class begins
-    first_slots = ends[:-1] - ends[starts[classes]]
-    return LengthClasses(length, counts, starts, np.stack([first_slots, *table[2:]], axis=1), align, padding)
+        rows = runs[used : used + member.lengths.size]
+        rows[:, _TOKENS], rows[:, _MEMBER] = member.lengths, number
+        rows[:, _FIRST_COPY] = member.starts * member.p // member.q
+        rows[:-1, _COPIES] = rows[1:, _FIRST_COPY]
+        rows[-1:, _COPIES] = member.num_copies
+        used += member.lengths.size
+    runs[:, _COPIES] -= runs[:, _FIRST_COPY]
+    counts, starts = np.zeros(length + 1, np.int64), np.zeros(length + 2, np.int64)
+    entries = np.empty((2 * len(runs), 4), np.int64)
+    padding = group_by_class(runs, align, counts, starts, entries)
+    return LengthClasses(length, counts, starts, entries[: starts[-1]].copy(), align, padding)
+
+
+@kernel
+def group_by_class(runs: np.ndarray, align: int, counts: np.ndarray, starts: np.ndarray, entries: np.ndarray) -> int:
+    """Fill the tables of `LengthClasses` by a counting sort. Returns the tokens that alignment adds.
+
+    A run contributes to two classes: one shorter piece per copy, and its full pieces to class L.
+
+    Args:
+        runs: int64[n, 4], see the columns above.
+        align: as in `LengthClasses`.
+        counts, starts: int64[L + 1] and int64[L + 2] of zeros, output.
+        entries: int64[2 n, 4], output; the last entry of `starts` is the number of rows that are used.
+    """
+    length, padding = counts.size - 1, 0
+    for i in range(runs.shape[0]):
+        room = -(-runs[i, _TOKENS] // align) * align
+        if runs[i, _COPIES] > 0:
+            padding += (room - runs[i, _TOKENS]) * runs[i, _COPIES]
+            starts[room % length + 1] += room % length > 0
+            starts[length + 1] += room >= length
+    for c in range(1, length + 2):
+        starts[c] += starts[c - 1]
+    for i in range(runs.shape[0]):
+        room = -(-runs[i, _TOKENS] // align) * align
+        for c, slots in ((room % length, runs[i, _COPIES]), (length, runs[i, _COPIES] * (room // length))):
+            if c > 0 and slots > 0:
+                entry = entries[starts[c]]
+                entry[SLOT], entry[COPY], entry[PIECE] = counts[c], runs[i, _FIRST_COPY], room // length
+                entry[MEMBER] = runs[i, _MEMBER]
+                counts[c] += slots
+                starts[c] += 1
+    for c in range(length + 1, 0, -1):  # each start has moved to the end of its class
+        starts[c] = starts[c - 1]
+    starts[0] = 0
+    return padding
 
 
 @inline_kernel

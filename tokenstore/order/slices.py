@@ -84,6 +84,8 @@ class Slice:
         start, stop = max(self.first, other.first), min(self.first + self.count, other.first + other.count)
         if start >= stop or (self.first + self.i - other.first - other.i) % gcd(self.n, other.n):
             return False
+        if self.n == self.q == other.n == other.q == 1:
+            return True  # both are ranges
         low, high = self.before([start, stop]).tolist()
         mine = self.positions(np.arange(low, min(high, low + _MOST_COMPARED)))
         numbers = other.before(mine)

@@ -73,7 +73,8 @@ class StoreFiles:
         self.remote = remote
         self.url = None if remote is None else remote.url
         self.place = str(path) if remote is None else remote.url
-        self._pin = Pin(path, version, check == "sizes" and remote is None, allow_links)
+        began, looks_now = monotonic(), check == "sizes" and remote is None
+        self._pin = Pin(path, version, looks_now, allow_links)
         self.manifest = self._pin.manifest
         self.version = self.manifest.version
         self.token_files: TokenFiles | None = None
@@ -86,6 +87,8 @@ class StoreFiles:
         self._block_starts: np.ndarray | None = None  # of each file in the block checksums
         self._metadata: MetadataReader | None = None
         self._pace = Pace()
+        if looks_now:
+            self._pace.checked(began)
         self._owner = next(_owners)
         weakref.finalize(self, _maps.forget, self._owner).atexit = False
 
@@ -322,9 +325,11 @@ class StoreFiles:
         return self._pin.map(number, self._dtype_of(number))
 
     def _dtype_of(self, number: int) -> np.dtype:
+        if number < len(self.manifest.shards):
+            return self.dtype
         name = self._pin.entry(number)[0]
-        numbers = [self.file(each).name for each in (BOUNDARIES_NAME, ORIGINS_NAME, DOCUMENT_INPUTS_NAME)]
-        return self.dtype if number < len(self.manifest.shards) else _INT64 if name in numbers else _BYTE
+        numbers = map(self.manifest.name_of, (BOUNDARIES_NAME, ORIGINS_NAME, DOCUMENT_INPUTS_NAME))
+        return _INT64 if name in numbers else _BYTE
 
     def file_of(self, number: int) -> tuple[Path, FileEntry | ShardEntry]:
         """The path of a file by its number, and its size and checksum."""
