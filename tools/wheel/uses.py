@@ -9,6 +9,7 @@ from typing import Any
 
 import tokenstore
 
+CLONE = Path(__file__).resolve().parents[2]
 TEXTS = ["the quick brown fox jumps over the lazy dog", "a token store", "eins zwei drei", "ab " * 30] * 4
 
 
@@ -91,13 +92,20 @@ def chat() -> None:
 
 
 def remote() -> None:
-    """A URL that nobody serves: the request is made, and its failure named."""
-    message = ""
-    try:
-        tokenstore.open_store("http://127.0.0.1:9/store", remote=tokenstore.RemoteOptions(deadline=2))
-    except tokenstore.TokenStoreError as error:
-        message = str(error)
-    assert "http://127.0.0.1:9/store" in message, message
+    """A store on a server on this machine: the same batches as from the folder, and the command line."""
+    built(tokenizer="bytes")
+    plan = {"sequence_length": 16, "global_batch_size": 4, "packing": "concat"}
+    command = [sys.executable, "-m", "tests.support.servers.range_server", str(Path.cwd())]
+    with subprocess.Popen(command, cwd=CLONE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        url = f"{server.stdout.readline().strip()}/data/store"
+        options = tokenstore.RemoteOptions(cache=Path("cache").resolve())
+        here, there = tokenstore.Plan.of("store", **plan), tokenstore.Plan.of(url, **plan, remote=options)
+        for step in range(8):
+            assert (here.batch(step)["input_ids"] == there.batch(step)["input_ids"]).all()
+        subprocess.run(["tokenstore", "verify", url, "--cache", "cache"], check=True, stdout=subprocess.DEVNULL)
+        server.stdin.close()  # ends it
 
 
 def ray() -> None:
