@@ -10,7 +10,6 @@ Requests, one per line:
     quit
 """
 
-import ctypes
 import json
 import mmap
 import os
@@ -131,7 +130,6 @@ class Fault:
         path.write_bytes(bytes(range(256)) * 1024)
         self._file = open(path, "rb")  # noqa: SIM115
         os.fsync(self._file.fileno())
-        self._advise = ctypes.CDLL(None).madvise
 
     def make(self) -> None:
         view = mmap.mmap(self._file.fileno(), 0, prot=mmap.PROT_READ)

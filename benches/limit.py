@@ -1,7 +1,6 @@
 """The limits of the machine. For loading: a C loop that reads uint16 and writes two int64 blocks, which stay in the cache.
 
-`Limit.run` reads in order, which no shuffled loader can do. `Limit.run_random` reads whole sequences at random places of a mapped
-file. For checking files: `read_all` reads them and does nothing else.
+`Limit.run` reads in order, which no shuffled loader can do. For checking files: `read_all` reads them and does nothing else.
 """
 
 import ctypes
@@ -25,14 +24,6 @@ void limit(const uint16_t *tokens, int64_t batches, int64_t n, int64_t *ids, int
         __asm__ volatile("" : : "r"(ids), "r"(targets) : "memory");
     }
 }
-void limit_random(const uint16_t *tokens, const int64_t *starts, int64_t batches, int64_t rows, int64_t length,
-                  int64_t *ids, int64_t *targets) {
-    for (int64_t b = 0; b < batches; b++) {
-        for (int64_t r = 0; r < rows; r++)
-            widen(tokens + starts[b * rows + r], length, ids + r * length, targets + r * length);
-        __asm__ volatile("" : : "r"(ids), "r"(targets) : "memory");
-    }
-}
 """
 
 
@@ -50,19 +41,12 @@ class Limit:
             subprocess.run(command, check=True)
             loaded = ctypes.CDLL(str(library))
         pointer, number = ctypes.c_void_p, ctypes.c_int64
-        self._limit, self._random = loaded.limit, loaded.limit_random
+        self._limit = loaded.limit
         self._limit.argtypes = [pointer, number, number, pointer, pointer]
-        self._random.argtypes = [pointer, pointer, number, number, number, pointer, pointer]
 
     def run(self, tokens: np.ndarray, batches: int, ids: np.ndarray, targets: np.ndarray) -> None:
         """Widen `batches` batches of `ids.size` tokens in order. `tokens` has one more token than that."""
         self._limit(tokens.ctypes.data, batches, ids.size, ids.ctypes.data, targets.ctypes.data)
-
-    def run_random(self, tokens: np.ndarray, starts: np.ndarray, ids: np.ndarray, targets: np.ndarray) -> None:
-        """Widen `len(starts)` batches. starts: int64[batches, rows], where each row of ids.size / rows tokens starts."""
-        batches, rows = starts.shape
-        args = (tokens.ctypes.data, starts.ctypes.data, batches, rows, ids.size // rows)
-        self._random(*args, ids.ctypes.data, targets.ctypes.data)
 
 
 def read_all(folder: Path) -> None:

@@ -242,7 +242,7 @@ def test_a_cut_cache_file_is_an_error_not_zeros(run: Callable, local: Plan, tmp_
 def test_a_claim_of_a_process_that_hangs_delays_but_does_not_stop(
     run: Callable, local: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror, "_PATIENCE", 0.2)
+    monkeypatch.setattr(mirror, "PATIENCE", 0.2)
     plan = run("mirror")
     other = files_of(run("mirror")).mirror
     assert other is not None

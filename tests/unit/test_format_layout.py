@@ -22,6 +22,7 @@ from tokenstore.format.layout import (
     shard_name,
     token_dtype,
 )
+from tokenstore.tokenizer import no_tokenizer
 
 # ---- layout
 
@@ -67,6 +68,11 @@ def test_a_plain_name_is_accepted(name: str) -> None:
 def test_a_name_that_could_leave_the_directory_is_not_plain(name: str) -> None:
     """FMT-6: no separator, no leading dot, only ASCII, not too long, no line end at the end."""
     assert not is_plain_name(name)
+
+
+def test_the_largest_vocabulary_is_that_of_stores_without_a_tokenizer() -> None:
+    """FMT-5: the tokenizers, a layer beside the format, repeat the limit."""
+    assert no_tokenizer._MAX_VOCAB == MAX_VOCAB
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from tokenstore.store.remote.client import Client
 from tokenstore.store.remote.location import Location
 from tokenstore.store.remote.upload import CLAIM_NAME, upload_store
 
-WRITES = ["PUT", "GET", "HEAD", "DELETE", "POST"]
 Made = Callable[..., Path]
 
 

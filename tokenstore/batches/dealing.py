@@ -87,7 +87,7 @@ class Dealer:
             self._layouts[key] = dealt
         return self._layouts[key]
 
-    def _mine(self, place: Place, rank: int, world_size: int, layout: _Layout) -> tuple[int, np.ndarray]:
+    def _mine(self, place: Place, rank: int, layout: _Layout) -> tuple[int, np.ndarray]:
         """The group of a rank, and the places int64[B] of its rows of a microbatch among those of the group."""
         _, first, size = place[:3]
         group, rank_inside = divmod(rank, layout.ranks)
@@ -102,9 +102,7 @@ class Dealer:
         layout = self._layout(step, size, world_size, nodes)
         if layout is None:
             return np.arange(first, first + size)
-        mine: np.ndarray = self.dealt(step, layout.groups, layout.is_balanced).numbers[
-            self._mine(place, rank, world_size, layout)
-        ]
+        mine: np.ndarray = self.dealt(step, layout.groups, layout.is_balanced).numbers[self._mine(place, rank, layout)]
         return mine
 
     def locate_places(self, places: Sequence[Place], rank: int, world_size: int, nodes: int = 1) -> np.ndarray:
@@ -116,7 +114,7 @@ class Dealer:
             if layout is None:
                 parts.append(self._sampler.locate_places([place]))
             else:
-                mine = self._mine(place, rank, world_size, layout)
+                mine = self._mine(place, rank, layout)
                 parts.append(self.dealt(step, layout.groups, layout.is_balanced).rows[mine])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 

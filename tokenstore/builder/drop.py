@@ -21,7 +21,6 @@ from tokenstore.store.work import exclusive_work
 from tokenstore.store.writing import new_folder, own_folder, remove, remove_tree
 
 _BLOCK = 1 << 16
-_MOST_ID_LINE = 1 << 17
 
 
 @dataclass(frozen=True)

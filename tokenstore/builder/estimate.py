@@ -200,11 +200,9 @@ class Estimator:
                 share = max(done, 1e-9)
                 break
         windows += [window] if window.num_records and number % stride == 0 else []
-        return self._of_windows(piece, windows, num_records, size, share)
+        return self._of_windows(windows, num_records, size, share)
 
-    def _of_windows(
-        self, piece: _Piece, windows: Sequence[_Window], num_records: int, size: int, share: float
-    ) -> _Found:
+    def _of_windows(self, windows: Sequence[_Window], num_records: int, size: int, share: float) -> _Found:
         """Scale the values of windows up to `num_records` and `size` characters, which are `share` of the piece."""
         for window in windows:
             self._encode(window)

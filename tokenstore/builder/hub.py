@@ -12,11 +12,11 @@ from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.reading.inputs import COMPRESSIONS, known_formats
 from tokenstore.builder.result import Note
 from tokenstore.errors import ConfigError, require
+from tokenstore.format.layout import SIDE_NAMES
 from tokenstore.paths import is_file
 
 SCHEME = "hf://"
 TOKENIZER_FILES = ("tokenizer.json", "tekken.json", "tokenizer.model")  # the first that a repository has
-_SIDE_FILES = ("tokenizer_config.json", "generation_config.json", "chat_template.jinja")
 _NAME = r"(?P<name>[\w.-]+/[\w.-]+?)(?:@(?P<revision>[\w./-]*[\w-]))?"
 _DATASET = re.compile(rf"hf://datasets/{_NAME}(?:/(?P<path>[^@]+))?", re.ASCII)
 _MODEL = re.compile(rf"hf://(?!datasets/){_NAME}/?", re.ASCII)
@@ -39,7 +39,7 @@ def local_tokenizer(spec: str, note: Note = lambda text: None) -> str:
     found = _MODEL.fullmatch(spec)
     if found is None:
         raise ConfigError(f"tokenizer: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION, found {spec!r}")
-    folder = _fetch(spec, "model", found["name"], found["revision"], [*TOKENIZER_FILES, *_SIDE_FILES], note)
+    folder = _fetch(spec, "model", found["name"], found["revision"], [*TOKENIZER_FILES, *SIDE_NAMES], note)
     for name in TOKENIZER_FILES:
         if is_file(folder / name):
             return str(folder / name)

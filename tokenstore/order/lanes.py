@@ -7,9 +7,9 @@ use, and the sequences of a step come from different blocks.
 Names, with their letters in ORD-20:
 
     `Lanes`                           N, s and W of a source, in canonical form; `Lanes.shape` is what kernels take
-    `lane_window`, `lane_number`      number i of an epoch -> window, and back; `lane_windows`, `lane_numbers`: many
+    `lane_windows`, `lane_numbers`    numbers i of an epoch -> windows, and back
     `line_place`, `place_number`      number i -> place x on the line, and back
-    `owner_lane`                      number i -> its lane; `owner_lanes`: many. The same in every epoch
+    `owner_lane`                      number i -> its lane, the same in every epoch; `owner_lanes`: many
     `block_of`, `block_size`          window -> block b; windows of a block
 
 The lane of a number is not the stretch j that it is read from, but (j f) mod W: f spreads any few successive numbers
@@ -145,24 +145,6 @@ def _number(window: Integer, shape: np.ndarray, short: Integer, block_key: np.ui
     place = unpermute(block, shape[NUM_BLOCKS], block_key)
     full = place * shape[BLOCK] + inside
     return place_number(full - (shape[BLOCK] - shape[LAST_SIZE]) if place > short else full, shape)
-
-
-@inline_kernel
-def lane_window(number: Integer, shape: np.ndarray, block_key: np.uint64, place_key: np.uint64) -> Integer:
-    """The window of number `number` of an epoch.
-
-    Args:
-        number: in range(N); not checked.
-        shape: `Lanes.shape`.
-        block_key, place_key: the block key and the place key of the epoch (ORD-1).
-    """
-    return _window(number, shape, short_place(block_key, shape), block_key, place_key)
-
-
-@inline_kernel
-def lane_number(window: Integer, shape: np.ndarray, block_key: np.uint64, place_key: np.uint64) -> Integer:
-    """The inverse of `lane_window`."""
-    return _number(window, shape, short_place(block_key, shape), block_key, place_key)
 
 
 @kernel

@@ -72,6 +72,9 @@ def is_integer(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+COUNT = integer(1, MOST)
+
+
 def decimal(low: str, high: str | None = None, places: int | None = None) -> Check:
     """A number in low..high, also as a string, with at most so many decimal places. The result is a Decimal.
 

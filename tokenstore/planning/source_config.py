@@ -7,14 +7,13 @@ from fractions import Fraction
 from typing import Annotated, Any, ClassVar, TypedDict, Unpack
 
 from tokenstore.planning.checks import (
-    MOST,
+    COUNT,
     Checked,
     Mistakes,
     Take,
     decimal,
     dict_of,
     expected,
-    integer,
     is_list,
     list_of,
     optional,
@@ -24,7 +23,6 @@ from tokenstore.planning.checks import (
 )
 from tokenstore.planning.locality import LocalityConfig, LocalityFields
 
-_COUNT = integer(1, MOST)
 # Decimal, not float: a weight of 0.6 in YAML means 6/10, and shares are computed from exactly that (ORD-3).
 WEIGHT, _REPEAT = decimal("0"), decimal("0.0001", "100", places=4)
 _LOSS_WEIGHT = decimal("0", "1000000", places=6)
@@ -72,8 +70,8 @@ class DocumentRange(Checked):
     """
 
     what: ClassVar[str] = "documents"
-    min_tokens: Annotated[int, _COUNT] = 1
-    max_tokens: Annotated[int | None, optional(_COUNT)] = None
+    min_tokens: Annotated[int, COUNT] = 1
+    max_tokens: Annotated[int | None, optional(COUNT)] = None
 
     def __init__(self, /, **fields: Unpack[DocumentFields]):
         super().__init__(**fields)
@@ -104,10 +102,10 @@ class SourceConfig(Checked):
 
     what: ClassVar[str] = "source"
     path: Annotated[str | None, optional(text)] = None
-    version: Annotated[int | None, optional(_COUNT)] = None
+    version: Annotated[int | None, optional(COUNT)] = None
     pool: Annotated[tuple[str, ...] | dict[str, Decimal] | None, optional(_check_pool)] = None
     weight: Annotated[Decimal | None, optional(WEIGHT)] = None
-    max_epochs: Annotated[int | None, optional(_COUNT)] = None
+    max_epochs: Annotated[int | None, optional(COUNT)] = None
     documents: Annotated[DocumentRange | None, optional(DocumentRange.check)] = None
     take: Annotated[Take | None, optional(part_of)] = None
     fraction: Annotated[Fraction | None, optional(proper_fraction)] = None

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Annotated, ClassVar, Required, TypedDict, Unpack
 
-from tokenstore.planning.checks import MOST, Checked, dict_of, integer, optional
+from tokenstore.planning.checks import COUNT, Checked, dict_of, integer, optional
 from tokenstore.planning.source_config import WEIGHT, Number
 
 MOST_ROWS = 1 << 24  # sequences per step: arrays of this size are allocated
-_COUNT, ROWS = integer(1, MOST), integer(1, MOST_ROWS)
+ROWS = integer(1, MOST_ROWS)
 
 
 class RampFields(TypedDict):
@@ -41,7 +41,7 @@ class BatchRamp(Checked):
 
     what: ClassVar[str] = "batch_ramp"
     to: Annotated[int, ROWS]
-    steps: Annotated[int, _COUNT]
+    steps: Annotated[int, COUNT]
     multiple_of: Annotated[int, ROWS]
 
     def __init__(self, /, **fields: Unpack[RampFields]):
@@ -61,7 +61,7 @@ class StageConfig(Checked):
     """
 
     what: ClassVar[str] = "stage"
-    from_step: Annotated[int, _COUNT]
+    from_step: Annotated[int, COUNT]
     weights: Annotated[dict[str, Decimal] | None, optional(dict_of(WEIGHT))] = None
     global_batch_size: Annotated[int | None, optional(ROWS)] = None
     batch_ramp: Annotated[BatchRamp | None, optional(BatchRamp.check)] = None

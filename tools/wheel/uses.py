@@ -94,7 +94,7 @@ def chat() -> None:
 def remote() -> None:
     """A store on a server on this machine: the same batches as from the folder, and the command line."""
     built(tokenizer="bytes")
-    plan = {"sequence_length": 16, "global_batch_size": 4, "packing": "concat"}
+    plan: dict[str, Any] = {"sequence_length": 16, "global_batch_size": 4, "packing": "concat"}
     command = [sys.executable, "-m", "tests.support.servers.range_server", str(Path.cwd())]
     with subprocess.Popen(command, cwd=CLONE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdin is not None

@@ -6,8 +6,6 @@ from pathlib import Path
 import tokenstore
 from tokenstore.foreign import AdoptOptions, AdoptResult, adopt_store, verify_adopted
 
-Adopt = Callable[..., AdoptResult]
-
 
 def adopt(
     output: Path, *inputs: object, note: Callable[[str], None] = lambda text: None, **options: object

@@ -17,12 +17,11 @@ from tokenstore.store.files import renew_after_fork
 from tokenstore.store.remote.block_files import BlockFiles
 from tokenstore.store.remote.client import Wanted
 from tokenstore.store.remote.group import BLOCK_THREADS, Group
-from tokenstore.store.remote.mirror import MirrorWarning
+from tokenstore.store.remote.mirror import PATIENCE, MirrorWarning
 from tokenstore.store.remote.mirror_file import UnusableMirror
 from tokenstore.store.workers import workers
 
 PART_BYTES = 4 << 20  # of one request
-_PATIENCE = 30.0  # seconds to leave a block to a process that has claimed it. The claim of a dead process ends at once
 _LOOK_EVERY = 0.02  # seconds
 Fetch = Callable[[int, int, int, Wanted], np.ndarray]
 Part = tuple[int, int, np.ndarray]  # file, first byte, uint8[n] to fill
@@ -129,7 +128,7 @@ class BlockCache:
         try:
             if self._is_wanted(key) and not self.is_present(block):
                 with self._files.claimed(key) as is_mine:
-                    if not is_mine and monotonic() - since < _PATIENCE:
+                    if not is_mine and monotonic() - since < PATIENCE:
                         return False
                     if not self.is_present(block):
                         pieces = [self._fetch_range(each, lambda: self._is_wanted(key)) for each in block.ranges]

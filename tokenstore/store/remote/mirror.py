@@ -19,9 +19,7 @@ from tokenstore.store.remote.mirror_file import MirrorFile, UnusableMirror
 from tokenstore.store.remote.mirrors import MirrorFolder
 from tokenstore.store.workers import workers
 
-_PATIENCE = (
-    30.0  # seconds to wait for a block that another process has claimed. The claim of a dead process ends at once
-)
+PATIENCE = 30.0  # seconds to leave a block to a process that has claimed it. The claim of a dead process ends at once
 _LOOK_EVERY = 0.01  # seconds
 Fetch = Callable[[int, int, int, Wanted], np.ndarray]
 
@@ -159,7 +157,7 @@ class Mirror:
     def _fill(self, number: int, block: int) -> None:
         file = self.file(number)
         with file.claimed(block) as is_mine:
-            end = monotonic() + (0 if is_mine else _PATIENCE)
+            end = monotonic() + (0 if is_mine else PATIENCE)
             while not file.marks[block] and monotonic() < end and self._is_wanted(number, block):
                 sleep(_LOOK_EVERY)
             if file.marks[block]:
