@@ -168,3 +168,10 @@ def test_a_usage_error_is_one_whole_line(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     assert done.stderr.endswith(", ... Run `tokenstore --help`.\n")
     assert done.stderr.count("\n") == 1
+
+
+def test_arguments_too_many_are_named() -> None:
+    """Not as tokens: those are what `trace --tokens` lists."""
+    done = run_here("trace", "plan.yaml", "--step", "0", "--tokens", "12")
+    assert done.returncode == 2
+    assert done.stderr == "error: Arguments that the command does not take: 12. Run `tokenstore trace --help`.\n"

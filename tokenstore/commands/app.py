@@ -128,7 +128,12 @@ def run(application: cyclopts.App, arguments: list[str] | None = None) -> int:
 
 
 def _usage(error: cyclopts.CycloptsError) -> str:
-    """What is wrong with a command line. Cyclopts says of an argument that is missing that it requires an argument."""
+    """What is wrong with a command line.
+
+    Cyclopts says of an argument that is missing that it requires an argument, and calls arguments too many unused tokens.
+    """
+    if isinstance(error, cyclopts.UnusedCliTokensError) and error.unused_tokens:
+        return f"Arguments that the command does not take: {' '.join(error.unused_tokens)}."
     if not isinstance(error, cyclopts.MissingArgumentError) or error.argument is None:
         return str(error)
     option = error.keyword or next((token.keyword for token in error.argument.tokens if token.keyword), None)
