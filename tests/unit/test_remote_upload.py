@@ -163,3 +163,22 @@ def test_a_real_server_takes_a_store(moto: Client, store: Path, other: Path, tmp
         (copy / name).write_bytes(data)
     assert tokenstore.verify(copy) == []
     assert contents(copy) == contents(store)
+
+
+def test_equal_tokens_do_not_make_equal_stores(range_server: RangeServer, client: Client, tmp_path: Path) -> None:
+    """Stores with other ids have the same digest. An upload of one does not continue that of the other."""
+    for name in ("one", "two"):
+        with tokenstore.StoreWriter(tmp_path / name, "bytes", ids=True) as writer:
+            for i in range(3):
+                writer.write("text", id=f"{name} {i}")
+    one, two = tmp_path / "one", tmp_path / "two"
+    range_server.fail("forbidden", times=None, method="PUT", key="manifest")
+    with pytest.raises(RemoteError):
+        upload_store(one, client)
+    range_server.faults.clear()
+    with pytest.raises(StoreBusyError, match="another store is being uploaded"):
+        upload_store(two, client)
+    assert upload_store(two, client, overwrite=True)
+    assert there(range_server) == contents(two)
+    assert upload_store(one, client, overwrite=True)
+    assert there(range_server) == contents(one)

@@ -5,9 +5,11 @@
     manifest.json               the commit: a request that fails if there is such an object
 
 An upload that ends early leaves the claim and some objects, but no store. The same upload continues it: objects of the same size
-under a claim of the same digest were written by it. Another store is refused, so that two builds cannot mix their objects.
+under a claim of the same manifest were written by it. Another store is refused, so that two builds cannot mix their objects. The
+digest would not be enough: stores with equal tokens may have other ids, for example.
 """
 
+import hashlib
 import json
 from collections.abc import Callable
 from functools import partial
@@ -56,7 +58,9 @@ def upload_store(
         )
     with open_store(folder) as store:
         digest = store.digest
-    if (there := _digest_there(client)) == digest:
+    manifest = (folder / MANIFEST_NAME).read_bytes()
+    there, data = _digest_there(client)
+    if there == digest and (data == manifest or not overwrite):
         _remove_claim(client, digest)
         return False
     if there is not None:
@@ -65,7 +69,7 @@ def upload_store(
                 f"output: {client.location.url} holds another store (digest {there[:16]}...); use --overwrite or another output"
             )
         client.delete(MANIFEST_NAME)
-    resumes = _claim(client, digest, overwrite)
+    resumes = _claim(client, digest, manifest, overwrite)
     names = sorted(path.name for path in folder.iterdir() if path.name != MANIFEST_NAME)
     sizes = {name: regular_size(folder / name) for name in names}
     known = client.list() if resumes else {}
@@ -76,7 +80,7 @@ def upload_store(
         done += num_bytes
         progress(done, total)
     _check_sizes(client, client.list(), sizes)
-    _commit(client, (folder / MANIFEST_NAME).read_bytes(), digest)
+    _commit(client, manifest, digest)
     _remove_claim(client, digest)
     return True
 
@@ -85,12 +89,12 @@ def _report(progress: Progress, done: int, total: int, more: int) -> None:
     progress(done + more, total)
 
 
-def _digest_there(client: Client) -> str | None:
-    """The digest of the store at the place of `client`; None if there is none."""
+def _digest_there(client: Client) -> tuple[str | None, bytes]:
+    """The digest and the manifest of the store at the place of `client`; None and nothing if there is none."""
     data = _small_object(client, MANIFEST_NAME, _MOST_MANIFEST)
     if data is None:
-        return None
-    return decode_manifest(data, client.location.object_url(MANIFEST_NAME)).digest
+        return None, b""
+    return decode_manifest(data, client.location.object_url(MANIFEST_NAME)).digest, data
 
 
 def _small_object(client: Client, name: str, most: int) -> bytes | None:
@@ -106,9 +110,10 @@ def _small_object(client: Client, name: str, most: int) -> bytes | None:
     return client.get(name, 0, found.num_bytes, found).data.tobytes()
 
 
-def _claim(client: Client, digest: str, overwrite: bool) -> bool:
+def _claim(client: Client, digest: str, manifest: bytes, overwrite: bool) -> bool:
     """Write the claim; whether this continues an earlier upload of the same store."""
-    claim = json.dumps({"format": "tokenstore-upload", "format_version": 1, "digest": digest}).encode()
+    fields = {"digest": digest, "manifest": hashlib.sha256(manifest).hexdigest()}
+    claim = json.dumps({"format": "tokenstore-upload", "format_version": 1, **fields}).encode()
     if client.put_new(CLAIM_NAME, claim):
         strangers = {*client.list()} - {CLAIM_NAME}
         if strangers and not overwrite:
@@ -172,7 +177,7 @@ def _check_sizes(client: Client, found: dict[str, ObjectInfo], sizes: dict[str, 
 def _commit(client: Client, manifest: bytes, digest: str) -> None:
     if client.put_new(MANIFEST_NAME, manifest):
         return
-    there = _digest_there(client)
+    there, _ = _digest_there(client)
     if there != digest:
         raise StoreBusyError(
             f"output: another process has committed another store at {client.location.url}"
@@ -182,7 +187,8 @@ def _commit(client: Client, manifest: bytes, digest: str) -> None:
 
 def end_upload(client: Client) -> None:
     """Remove the claim of the store that is complete at the place of `client`: its upload was killed before it did so."""
-    if digest := _digest_there(client):
+    digest, _ = _digest_there(client)
+    if digest:
         _remove_claim(client, digest)
 
 
