@@ -74,6 +74,27 @@ def test_mirrors_that_nobody_uses_make_room_the_oldest_first(tmp_path: Path) -> 
     assert choose_transport(options(tmp_path, 500_000), folder(tmp_path, "d"), 300_000, "s3://b") == "spans"
 
 
+@pytest.mark.parametrize("digit", "ab")
+def test_files_that_another_process_removes_meanwhile_do_not_matter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digit: str
+) -> None:
+    """A rank may drop blocks while another one starts, in its own folder or in that of another store."""
+    block = folder(tmp_path, digit) / "0-9.block"
+    block.parent.mkdir(parents=True)
+    real, listed = mirrors._own_files, list[Path]()
+
+    def own_files(path: Path) -> list[Path]:
+        block.write_bytes(bytes(5000))
+        found = real(path)
+        block.unlink()
+        listed.extend(found)
+        return found
+
+    monkeypatch.setattr(mirrors, "_own_files", own_files)
+    assert mirrors.make_room(options(tmp_path, 10_000), folder(tmp_path, "a"), 9000) == ("", 9000)
+    assert listed
+
+
 def test_a_mirror_in_use_counts_as_a_whole(tmp_path: Path) -> None:
     """Although nothing of it is there yet: two stores that fill at the same time stay within the limit."""
     used = mirrors.MirrorFolder(folder(tmp_path, "a"))

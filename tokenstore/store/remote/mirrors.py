@@ -17,7 +17,7 @@ from pathlib import Path
 from time import sleep
 
 from tokenstore.errors import ConfigError, counted
-from tokenstore.paths import is_folder, is_there
+from tokenstore.paths import is_folder
 from tokenstore.store.files import free_bytes
 from tokenstore.store.remote.mirror_file import UnusableMirror
 from tokenstore.store.remote.options import ResolvedOptions
@@ -198,12 +198,19 @@ def _folders(root: Path) -> Iterator[Path]:
 
 
 def _own_files(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if _FILE.fullmatch(path.name)]
+    """The files of a mirror; none if it was removed."""
+    with contextlib.suppress(FileNotFoundError):
+        return [path for path in folder.iterdir() if _FILE.fullmatch(path.name)]
+    return []
 
 
 def _allocated(folder: Path) -> int:
-    """Bytes of disk that a mirror takes now."""
-    return sum(512 * os.lstat(path).st_blocks for path in _own_files(folder)) if is_folder(folder) else 0
+    """Bytes of disk that a mirror takes now. Other processes may be removing files of it."""
+    total = 0
+    for path in _own_files(folder) if is_folder(folder) else ():
+        with contextlib.suppress(FileNotFoundError):
+            total += 512 * os.lstat(path).st_blocks
+    return total
 
 
 def _needed(folder: Path) -> int:
@@ -225,8 +232,10 @@ def _is_used(folder: Path) -> bool:
 
 
 def _last_use(folder: Path) -> float:
-    mark = folder / _IN_USE
-    return os.lstat(mark).st_mtime if is_there(mark) else 0.0
+    try:
+        return os.lstat(folder / _IN_USE).st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _remove_unused(folder: Path) -> bool:
