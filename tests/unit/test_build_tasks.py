@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -72,6 +73,24 @@ def test_a_task_that_is_repeated_makes_nothing_again(tmp_path: Path, corpus: Pat
     build_store(mine, complete=True)
     assert build_task(mine, Task(1, 2)).was_there
     assert left_behind(tmp_path / "store") == ["rejects.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("identity", "touched", "edited"), [("time", True, True), ("size", False, False), ("content", False, True)]
+)
+def test_the_identity_of_inputs_decides_what_is_made_again(
+    tmp_path: Path, small_units: Callable[[int], None], identity: str, touched: bool, edited: bool
+) -> None:
+    """After inputs got another time, and after one got other bytes of the same size."""
+    small_units(64)
+    file = tmp_path / "in.jsonl"
+    file.write_text('{"text": "one two three"}\n' * 20)
+    mine = options_of(file, tmp_path / "store", input_identity=identity)
+    assert build_task(mine, Task(0, 1)).num_made > 0
+    os.utime(file, (10**9, 10**9))
+    assert (build_task(mine, Task(0, 1)).num_made > 0) == touched
+    file.write_text(file.read_text().replace("two", "six"))
+    assert (build_task(mine, Task(0, 1)).num_made > 0) == edited
 
 
 def test_a_finish_names_the_missing_units_and_their_tasks(tmp_path: Path, corpus: Path) -> None:
