@@ -64,6 +64,18 @@ def test_every_error_has_a_section() -> None:
     assert [each.__name__ for each in kinds if f"\n## {each.__name__}\n" not in page] == []
 
 
+def test_every_category_of_a_warning_is_listed() -> None:
+    page = (REFERENCE / "errors.md").read_text()
+    package = ROOT / "tokenstore"
+    found = [
+        f"{'.'.join(path.relative_to(ROOT).with_suffix('').parts)}.{name}"
+        for path in package.rglob("*.py")
+        for name in re.findall(r"^class (\w+)\(\w*Warning\)", path.read_text(), re.MULTILINE)
+    ]
+    assert found
+    assert [name for name in found if f"`{name}`" not in page] == []
+
+
 def test_every_page_leads_on() -> None:
     """The page says what to read next."""
     pages = [page for page in (ROOT / "docs").rglob("*.md") if page.name != "index.md"]
