@@ -1,6 +1,7 @@
 """A mapped file that is cut while a run reads it: an error that names it; every other SIGBUS does what it always does."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -29,11 +30,18 @@ class NeverDue:
         return False
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Several pages a file, of all kinds."""
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with files of all kinds, of several pages each. No test changes it."""
     documents = random_masked(1, [1 + number % 40 for number in range(9000)])
-    path = write_masked(tmp_path / "s", documents, shard_bytes=200_000, length_index=True, at_once=1000)
+    folder = tmp_path_factory.mktemp("cut")
+    return write_masked(folder / "s", documents, shard_bytes=200_000, length_index=True, at_once=1000)
+
+
+@pytest.fixture
+def path(sound: Path, tmp_path: Path) -> Path:
+    """A copy of it, whose files can be written."""
+    path = shutil.copytree(sound, tmp_path / "s")
     for file in path.iterdir():
         file.chmod(0o644)
     return path

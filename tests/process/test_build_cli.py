@@ -30,7 +30,7 @@ from tests.support.stores.building import contents, counts
 
 BUILDERS = {"tools": [sys.executable, "-m", "tools.build_store"], "tokenstore": [*MAIN, "build"]}
 VERIFIERS = {"tools": [sys.executable, "-m", "tools.verify_store"], "tokenstore": [*MAIN, "verify"]}
-BUILD, VERIFY = BUILDERS["tools"], VERIFIERS["tokenstore"]
+BUILD = BUILDERS["tools"]
 # Unknown to users: lines of progress at once, instead of every ten seconds.
 EAGER = [sys.executable, "-c", "import tokenstore.commands.progress_bar as p; p._LINE_SECONDS = 0; from tokenstore.commands.entry import main; main()", "build"]  # fmt: skip
 
@@ -72,7 +72,7 @@ def test_a_build_exits_0_and_prints_the_store(jsonl: Callable[..., Path], tmp_pa
 def test_verify_exits_0_for_a_sound_store_and_4_for_a_damaged_one(make_store: Callable[..., Path], entry: str) -> None:
     """P9: damage is reported with file and position, and by the exit code; --json has the same."""
     path = make_store("store", [[1, 2, 3]] * 100)
-    done = run(*VERIFIERS[entry], path)
+    done = run_here("verify", path)
     assert (done.returncode, done.stderr) == (0, "")
     assert "no damage found" in done.stdout
     shard = path / "tokens-00000.bin"
@@ -83,7 +83,7 @@ def test_verify_exits_0_for_a_sound_store_and_4_for_a_damaged_one(make_store: Ca
     done = run(*VERIFIERS[entry], path)
     assert done.returncode == 4
     assert re.search(r"tokens-00000\.bin: bytes 0\.\.600: expected checksum \w+, found \w+\n.*1 finding", done.stdout)
-    done = run(*VERIFIERS[entry], path, "--json")
+    done = run_here("verify", path, "--json")
     assert done.returncode == 4
     (finding,) = json.loads(done.stdout)["findings"]
     assert finding["file"] == "tokens-00000.bin"
@@ -193,17 +193,19 @@ def test_json_is_one_object_on_standard_output(jsonl: Callable[..., Path], tmp_p
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("invoke", "command"),
     [
-        pytest.param(BUILDERS["tokenstore"], id="build"),
-        pytest.param(VERIFY, id="verify"),
-        pytest.param(BUILD, id="tools.build_store", marks=pytest.mark.deep),
-        pytest.param(VERIFIERS["tools"], id="tools.verify_store", marks=pytest.mark.deep),
+        pytest.param(run_here, ["build"], id="build"),
+        pytest.param(run_here, ["verify"], id="verify"),
+        *[
+            pytest.param(run, command, id=f"process-{number}", marks=pytest.mark.deep)
+            for number, command in enumerate([*BUILDERS.values(), *VERIFIERS.values()])
+        ],
     ],
 )
-def test_help_shows_examples_and_every_option(command: list[str]) -> None:
+def test_help_shows_examples_and_every_option(invoke: Callable, command: list[str]) -> None:
     """--help exits 0, shows commands to copy, and explains the options."""
-    done = run(*command, "--help")
+    done = invoke(*command, "--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert re.search(r"Examples?:", done.stdout)
     assert re.search(r"^\s*tokenstore (build \S+ --output|verify stores)", done.stdout, re.MULTILINE)

@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import tokenstore.order
 TESTS = Path(__file__).parents[1]
 
 
+@cache
 def cited() -> set[str]:
     """The clauses in the docstrings of all tests, with ranges such as ORD-12..15 and lists such as FMT-1, 2 expanded."""
     found: set[str] = set()

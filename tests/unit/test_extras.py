@@ -47,9 +47,11 @@ def test_all_is_every_extra_for_users() -> None:
 
 
 def test_training_imports_no_library_of_an_extra(make_store) -> None:
-    """`import tokenstore`, a plan and a first batch: the install of a reader needs only `dependencies`."""
+    """`import tokenstore`, a plan and a first batch: the install of a reader needs only `dependencies`. A program without
+    a trainer neither needs nor imports one.
+    """
     path = make_store("s", [[1, 2], [3, 4, 5]], length_index=True)
-    use = f"import sys, tokenstore; next(tokenstore.TokenLoader(tokenstore.Plan.of({str(path)!r}, 2, 1)))"
+    use = f"import sys, tokenstore, tokenstore.trainers; next(tokenstore.TokenLoader(tokenstore.Plan.of({str(path)!r}, 2, 1)))"
     out = subprocess.run(
         [sys.executable, "-c", f"{use}; print(*sys.modules)"], capture_output=True, text=True, check=True
     )
@@ -60,6 +62,10 @@ def test_training_imports_no_library_of_an_extra(make_store) -> None:
         "jinja2",
         "huggingface_hub",
         "transformers",
+        "lightning",
+        "accelerate",
+        "torchdata",
+        "grain",
         "awkward",
         "obstore",
         "ray",

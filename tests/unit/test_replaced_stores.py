@@ -253,10 +253,17 @@ def rows_until_refused(batches: Callable[[int], list], steps: int) -> tuple[list
     return given, ""
 
 
+# By default each way runs with each packing, and stops at one of the three places; the others are long tests
+RUNS = [
+    pytest.param(packing, how, before, marks=[pytest.mark.deep] * ((i + j + k) % 3 > 0))
+    for i, packing in enumerate(("concat", "best_fit"))
+    for j, how in enumerate(HOWS)
+    for k, before in enumerate((0, 1, 3))
+]
+
+
 @pytest.mark.filterwarnings("ignore:.*epochs")
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("packing", ["concat", "best_fit"])
-@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize(("packing", "how", "before"), RUNS)
 def test_a_run_gives_the_tokens_of_the_store_it_began_with(
     path: Path, other: Path, packing: str, how: Callable, before: int
 ) -> None:

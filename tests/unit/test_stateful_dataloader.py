@@ -62,7 +62,9 @@ def expected(plan: Plan) -> list[list[list[int]]]:
     return ids(TokenLoader(plan, rank=1, world_size=2, microbatch_size=2))
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
+@pytest.mark.parametrize(
+    "workers", [0, pytest.param(1, marks=pytest.mark.deep), 2, pytest.param(3, marks=pytest.mark.deep)]
+)
 def test_runs_resume_exactly(plan: Plan, expected: list, workers: int) -> None:
     """P1: stopped inside a step, resumed, stopped and resumed again: every microbatch once, in order."""
     seen, state = [], {}
@@ -123,7 +125,7 @@ def test_resuming_reads_no_earlier_batch(plan: Plan, expected: list, caplog: pyt
     assert "fast-forward" not in caplog.text
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 3), (3, 2)])
+@pytest.mark.parametrize(("before", "after"), [(1, 2), pytest.param(2, 3, marks=pytest.mark.deep), (3, 2)])
 def test_another_number_of_workers_is_refused(plan: Plan, before: int, after: int) -> None:
     """P10: each worker has its own state. The message has the right number, and what accepts any number."""
     loader = loader_of(plan, before)
