@@ -25,6 +25,7 @@ from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, canonica
 from tokenstore.format.manifest_file import encode_manifest
 from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.document_files import Columns, DocumentFiles, Documents
+from tokenstore.store.merging import check_document_files, forged_values
 from tokenstore.store.metadata import encode_metadata
 from tokenstore.store.output import Output, copy_parts, read_checked
 from tokenstore.store.reader import Store
@@ -61,13 +62,15 @@ class Dropper:
             OSError: the disk is full.
         """
         with self._held:
+            check_document_files(self.base)
             token = document = 0
             for number in range(len(self.base.shards())):
                 if (entry := self._shard(number)) is not None:
                     self._shards.append(replace(entry, first_token=token, first_document=document))
                     token, document = token + entry.num_tokens, document + entry.num_documents
-            for documents in self._of():
-                self._documents.append(documents)
+            with forged_values(self.base):
+                for documents in self._of():
+                    self._documents.append(documents)
             self._files |= self._documents.close()
             if self._blocks is not None:
                 self._files[self._blocks.path.name] = self._blocks.close()

@@ -10,7 +10,19 @@ import numpy as np
 
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.format.input_lines import InputRow, encode_row
-from tokenstore.format.layout import BLOCK_CHECKSUMS_NAME, INPUTS_NAME, mask_name, mask_of, shard_name
+from tokenstore.format.layout import (
+    BLOCK_CHECKSUMS_NAME,
+    BOUNDARIES_NAME,
+    CONTENT_HASHES_NAME,
+    DOCUMENT_INPUTS_NAME,
+    IDS_NAME,
+    INPUTS_NAME,
+    METADATA_NAME,
+    ORIGINS_NAME,
+    mask_name,
+    mask_of,
+    shard_name,
+)
 from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.document_files import Columns, DocumentFiles, Documents
@@ -23,6 +35,15 @@ from tokenstore.store.writing import link_file
 
 _BLOCK = 1 << 16  # documents at once
 _ONES = np.full(1 << 20, 255, np.uint8)
+_READ_AGAIN = (
+    BLOCK_CHECKSUMS_NAME,
+    BOUNDARIES_NAME,
+    CONTENT_HASHES_NAME,
+    DOCUMENT_INPUTS_NAME,
+    IDS_NAME,
+    METADATA_NAME,
+    ORIGINS_NAME,
+)
 
 
 def merged_columns(stores: Sequence[Store]) -> Columns:
@@ -68,6 +89,7 @@ class Merger:
             CorruptionError: a file of the store is damaged.
             OSError: the disk is full.
         """
+        check_document_files(store)
         token, document = self._documents.num_tokens, self._documents.num_documents
         for number, shard in enumerate(store.shards()):
             index = len(self.shards)
@@ -85,8 +107,9 @@ class Merger:
             )
         first_input = len(self.inputs)
         self.inputs += _input_lines(store)
-        for documents in self._of(store, first_input):
-            self._documents.append(documents)
+        with forged_values(store):
+            for documents in self._of(store, first_input):
+                self._documents.append(documents)
 
     def _add_blocks(self, checksums: np.ndarray | None) -> None:
         if self._blocks is not None and checksums is not None:
@@ -171,6 +194,27 @@ class Merger:
 
     def __exit__(self, *error: object) -> None:
         self._held.close()
+
+
+def check_document_files(store: Store) -> None:
+    """Read the files that are written again for another store, with an entry per document or block, and compare their checksums.
+
+    Raises:
+        CorruptionError: one is damaged; damage must not get a new, matching checksum.
+    """
+    for name in _READ_AGAIN:
+        if store.has_file(name):
+            entry = store.entry(name)
+            copy_parts(store.file(name), entry, [(None, entry.num_bytes)])
+
+
+@contextlib.contextmanager
+def forged_values(store: Store) -> Iterator[None]:
+    """CorruptionError if values of a store are refused by the writer of another one."""
+    try:
+        yield
+    except ValueError as error:
+        raise CorruptionError(f"{error} ({store.path}); run `tokenstore verify`, and build the store again") from error
 
 
 def _ids(store: Store, first: int, stop: int) -> list[str]:
