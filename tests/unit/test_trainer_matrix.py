@@ -1,9 +1,13 @@
 """The page of the matrix, and how its cells are decided."""
 
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch.distributed as dist
 
+from tokenstore.examples.trainers import common
 from tools.trainer_matrix import page
 from tools.trainer_matrix.__main__ import summary_line
 from tools.trainer_matrix.page import HEADER, PAGE, keep, kept, table
@@ -56,3 +60,16 @@ def test_rows_that_were_not_run_do_not_replace_kept_ones(tmp_path: Path, monkeyp
 )
 def test_a_row_with_one_wrong_run_is_summarized_as_failed(cells: list[str], line: str) -> None:
     assert summary_line(["JAX", "1.2", *cells], 12.3) == line
+
+
+def test_an_example_ends_its_process_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is left to the end of the process can abort it, after everything was trained."""
+    monkeypatch.setattr(common, "Plan", str)
+    monkeypatch.setattr(sys, "argv", ["example", str(tmp_path), str(tmp_path / "run")])
+    monkeypatch.chdir(tmp_path)
+
+    def train(options: Any) -> None:
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+    common.main(None, train)
+    assert not dist.is_initialized()

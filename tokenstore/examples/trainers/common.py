@@ -61,6 +61,8 @@ def main(description: str | None, train: Callable[[Options], None]) -> None:
     os.chdir(given.data)
     plans = Plan("plan.yaml"), Plan("evaluation.yaml")
     train(Options(*plans, given.run, given.microbatch, given.workers, given.inside, given.ranks))
+    if dist.is_initialized():  # its threads can abort a process that ends before them
+        dist.destroy_process_group()
 
 
 class Tiny(nn.Module):
