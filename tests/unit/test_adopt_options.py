@@ -60,7 +60,7 @@ def test_inputs_that_name_nothing_or_too_much_are_refused(tmp_path: Path) -> Non
         with pytest.raises(ConfigError, match=match):
             adopt(tmp_path / "s", *(tmp_path / name for name in names), **options)
 
-    refused("does not exist, also not as nothing, nothing.bin, nothing.ds, nothing.npy", "nothing")
+    refused("does not exist, also not as nothing.bin, nothing.ds, nothing.npy", "nothing")
     refused(r"x.bin is named more than once", "x", "x.idx")
     refused("expected files of one format, found dolma, megatron", "x", "y.npy")
     refused("some files have an index and others have none", "y.npy", "z.npy")

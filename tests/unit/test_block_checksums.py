@@ -176,5 +176,5 @@ def test_index_adds_both_files(make_store: Callable[..., Path]) -> None:
     path = make_store("s", DOCUMENTS)
     assert "block" not in ok("index", path, "--no-block-checksums").split(";", 1)[1]
     out = ok("index", path)
-    assert "length index already exists; block checksums written in" in out
+    assert "length index there already; block checksums written in" in out
     assert '"written": false, "block_checksums_written": false' in ok("index", path, "--json")

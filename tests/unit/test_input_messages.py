@@ -86,6 +86,7 @@ def test_the_message_for_a_missing_field_lists_existing_ones(tmp_path: Path) -> 
     (tmp_path / "a.jsonl").write_bytes(b'{"content": "a", "meta": {"url": "u"}}\n')
     build = ("build", tmp_path / "a.jsonl", "-o", tmp_path / "s", "--tokenizer", "bytes")
     assert "no field 'text'; the record has 'content', 'meta' (" in run_here(*build).stderr
+    assert "); name the field of the text with --text-field, or allow more" in run_here(*build).stderr
     assert "no field 'meta.text'; 'meta' has 'url' (" in run_here(*build, "--text-field", "meta.text").stderr
     assert "'content' has no fields, it is str (" in run_here(*build, "--text-field", "content.text").stderr
     (tmp_path / "a.jsonl").write_text("{" + ", ".join(f'"{"x" * 99}{i}": 1' for i in range(2000)) + "}")

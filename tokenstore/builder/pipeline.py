@@ -341,8 +341,11 @@ def fill(
 
 def _fail_bad(job: Job, tally: Tally) -> None:
     path, first = publish_rejects(job.work, job.rejects), tally.first_bad
+    options = job.options
+    lacks_text = options.records == "text" and first["reason"].startswith(f"no field {options.text_field!r};")
+    advice = "name the field of the text with --text-field" if lacks_text else "fix them"
     raise BadRecordsError(
-        f"bad records: {tally.num_bad} so far, and {job.options.max_bad} are allowed; the first is record {first['record']}"
-        f" of {first['file']}: {first['reason']} (all found so far are listed in {path}); fix them or the options"
-        " that read them, such as --text-field, or allow more with --max-bad. No store was written; finished work is kept, and the same command resumes"
+        f"bad records: {tally.num_bad} so far, and {options.max_bad} are allowed; the first is record {first['record']}"
+        f" of {first['file']}: {first['reason']} (all found so far are listed in {path}); {advice}, or allow"
+        " more with --max-bad. No store was written; finished work is kept, and the same command resumes"
     ) from None

@@ -192,9 +192,10 @@ def _show(console: Console, amendment: "PlanAmendment", warned: list[str], outpu
     rows += [
         ("skipped steps", *(listed([span(*each) for each in ranges], 4) or "none" for ranges in amendment.skip_steps))
     ]
-    heading(console, "The plan")
     changed = [(Text(name, "bold"), before, after) for name, before, after in rows if before != after]
-    table(console, changed or [("no change", "", "")], "", "before", "after", right=(1, 2))
+    if changed:
+        heading(console, "Steps and batches")
+        table(console, changed, "", "before", "after", right=(1, 2))
     heading(console, f"The mixture from step {step:,} on")
     cells = (
         (

@@ -74,7 +74,7 @@ def index(
 
 
 def _outcome(written: bool, seconds: float) -> str:
-    return f"written in {seconds:.1f} s" if written else "already exists"
+    return f"written in {seconds:.1f} s" if written else "there already"
 
 
 def _show(shown: Meter, done: int, total: int) -> None:

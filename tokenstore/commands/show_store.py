@@ -88,7 +88,9 @@ def _facts(summary: StoreSummary) -> Iterator[tuple[str, str]]:
         yield "inputs", f"{summary.num_inputs:,}" if summary.num_inputs > 1 else clip(summary.inputs[0].file, 300)
     if options := _options(manifest.options):
         yield "built with", options
-    if counts := {name: count for name, count in manifest.counts.items() if count and name != "documents"}:
+    if counts := {
+        name: count for name, count in manifest.counts.items() if count and name not in ("documents", "input files")
+    }:
         yield "counts", ", ".join(f"{clip(name, 60)} {count:,}" for name, count in sorted(counts.items()))
     yield "digest", clip(summary.digest, 64)
     yield "checked", "the manifest and the file sizes; to check everything: tokenstore verify"

@@ -125,7 +125,9 @@ def _of_prefix(path: Path, endings: Iterable[str]) -> Path:
     for choice in choices:
         if is_file(choice):
             return choice
-    raise ConfigError(f"input: {path} does not exist, also not as {', '.join(each.name for each in choices)}")
+    raise ConfigError(
+        f"input: {path} does not exist, also not as {', '.join(each.name for each in choices if each != path)}"
+    )
 
 
 def _detect(path: Path) -> str:

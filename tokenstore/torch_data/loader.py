@@ -255,7 +255,9 @@ class TokenLoader(Iterator[BatchT], Generic[BatchT]):
         """
         total = self._process_split.now().num_microbatches()
         if total is None:
-            raise TypeError("loader: an endless plan has no length; set num_steps in the plan")
+            raise TypeError(
+                "loader: an endless plan has no length; set num_steps in the plan, or use TokenDataset in a DataLoader"
+            )
         return total
 
     @property

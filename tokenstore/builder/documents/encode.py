@@ -182,7 +182,7 @@ def special_ids(tokenizer: Tokenizer, options: BuildOptions) -> tuple[int | None
         listed = ", ".join(map(repr, tokenizer.special_tokens[:20])) or "none"
         raise ConfigError(
             f"eos: the tokenizer does not name its end-of-text token; name it with --eos (special tokens: {listed})"
-            " or use --no-eos"
+            " or use --no-eos; in Python, eos_token= or eos=False"
         )
     if options.document_start != "none" and start is None:
         raise ConfigError(
