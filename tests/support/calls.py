@@ -157,6 +157,8 @@ def _bins(
     groups: np.ndarray,
     leaves: np.ndarray,
     starts: np.ndarray,
+    near: np.ndarray,
+    shift: int,
     lengths: np.ndarray,
     slots: np.ndarray,
 ) -> np.ndarray:
@@ -164,14 +166,15 @@ def _bins(
     for j in range(numbers.size):
         if used > room:
             break
-        used += packed.slots_of_bin(numbers[j], groups, leaves, starts, lengths[used:], slots[used:])
+        leaf = packed.leaf_of(numbers[j], starts, *packed.leaves_near(numbers[j], near, shift))
+        used += packed.slots_of_bin(numbers[j], leaf, groups, leaves, lengths[used:], slots[used:])
         ends[j] = used
     return ends
 
 
-def _parts(packing: Packing) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _parts(packing: Packing) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
     made = packing_bins(packing)
-    return made.nodes, made.leaves, made.starts
+    return made.nodes, made.leaves, made.starts, made.near, made.shift
 
 
 def bins_of(
@@ -207,6 +210,8 @@ def _packed_rows(
     groups: np.ndarray,
     leaves: np.ndarray,
     starts: np.ndarray,
+    near: np.ndarray,
+    shift: int,
     counts: np.ndarray,
     class_starts: np.ndarray,
     entries: np.ndarray,
@@ -218,7 +223,8 @@ def _packed_rows(
     used = 0
     for i in numbers:
         at = permutation.permute(i, num_sequences, counted_key(bases[0], epoch)) if shuffle else i
-        count = packed.slots_of_bin(at, groups, leaves, starts, rooms, slots)
+        leaf = packed.leaf_of(at, starts, *packed.leaves_near(at, near, shift))
+        count = packed.slots_of_bin(at, leaf, groups, leaves, rooms, slots)
         if shuffle:
             packed.shuffle_slots(counted_key(bases[1], epoch * num_sequences + i), count, rooms, slots)
             for j in range(count):

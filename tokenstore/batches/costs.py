@@ -22,7 +22,7 @@ from tokenstore.batches.block import (
     work_of,
 )
 from tokenstore.batches.concat_spans import TOKEN, document_of, find_starts
-from tokenstore.batches.packed_spans import ROW_BIN, ROW_PACKING, find_bins
+from tokenstore.batches.packed_spans import ROW_BIN, ROW_PACKING, find_bins, leaves_of_row
 from tokenstore.batches.packings import BIN_STARTS, LEAVES, NUM_LEAVES
 from tokenstore.batches.spans import boundaries_of
 from tokenstore.batches.tables import BAD_BOUNDARY, FIRST_FILE, NUM_DOCUMENTS, NUM_TOKENS, OK, STORE
@@ -43,7 +43,8 @@ def _packed_squares(block: np.ndarray, rows: np.ndarray, out: np.ndarray) -> boo
             packing = packings[work[ROW_PACKING, r]]
             leaves = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES], 3))
             bins = carray(int64_at(packing[BIN_STARTS]), (packing[NUM_LEAVES] + 1,))
-            out[r] = leaves[leaf_of(work[ROW_BIN, r], bins, packing[NUM_LEAVES]), 2]
+            first, count = leaves_of_row(block, r)
+            out[r] = leaves[leaf_of(work[ROW_BIN, r], bins, first, count), 2]
     return True
 
 

@@ -35,11 +35,14 @@ from tokenstore.batches.packings import (
     EPOCH,
     LEAVES,
     MEMBERS,
+    NEAR,
     NODES,
     NUM_ENTRIES,
     NUM_LEAVES,
+    NUM_NEAR,
     NUM_NODES,
     PACKING_CLOCK,
+    SHIFT,
     SOURCE,
 )
 from tokenstore.batches.shuffled import KEYS, NUMBERS, SIZES, shuffle_numbers
@@ -66,19 +69,20 @@ from tokenstore.batches.tables import (
     Q,
 )
 from tokenstore.format.layout import MOST_SHORT_NUMBERS
-from tokenstore.intrinsics import int64_at, prefetch, uint32_at
+from tokenstore.intrinsics import int32_at, int64_at, prefetch, uint32_at
 from tokenstore.jit import inline_kernel
 from tokenstore.order.classes import COPY, MEMBER, PIECE, SLOT, entry_of
 from tokenstore.order.keys import counted_key
-from tokenstore.order.packed import permute_each, shuffle_slots, slots_of_bin
+from tokenstore.order.packed import leaves_near, permute_each, shuffle_slots, slots_of_bin
 from tokenstore.order.repeats import position_of
 from tokenstore.order.slices import slice_position
 
 # Rows of the int64 scratch. The first five have one column per piece: ROOM, its length class in tokens; PLACE, its
 # slot, then its place in the length index, then its document; NUMBER, its number in the document; PIECE_STORE, its
 # store; PIECES_PER_COPY, the number of full pieces that its document copy has room for. The others have one column per
-# row: its packing, its bin, and what `_read_bins` has reached
+# row: its packing, its bin, the leaf of its bin, and how far `_find_leaves` or `_read_bins` has got
 ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_PER_COPY, ROW_PACKING, ROW_BIN, ROW_LEAF, ROW_LEFT = range(9)
+ROW_NODE = ROW_LEFT
 
 
 @inline_kernel
@@ -118,40 +122,55 @@ def find_bins(block: np.ndarray, rows: np.ndarray) -> bool:
 
 
 @inline_kernel
-def _read_bins(block: np.ndarray, rows: np.ndarray) -> None:
-    """Read all that `slots_of_bin` will read, so that it finds it in the cache.
+def leaves_of_row(block: np.ndarray, r: int) -> tuple[int, int]:
+    """`leaves_near` of the bin of row r, after `find_bins`."""
+    packing, number = packings_of(block)[work_of(block)[ROW_PACKING, r]], work_of(block)[ROW_BIN, r]
+    near = carray(int32_at(packing[NEAR]), (packing[NUM_NEAR],))
+    return leaves_near(number, near, packing[SHIFT])
 
-    That is a binary search and then a walk through a tree, in tables of some MB. Each read depends on the one before it.
-    Here all rows take a step in turn, so that their waits overlap. It takes a quarter of the time.
-    """
+
+@inline_kernel
+def _find_leaves(block: np.ndarray, rows: np.ndarray) -> None:
+    """Write the leaf of each row's bin to ROW_LEAF. It is `leaf_of`, but all rows take a step in turn; see `_read_bins`."""
     packings, work = packings_of(block), work_of(block)
     for r in range(rows.shape[0]):
-        work[ROW_LEAF, r] = 0
-        work[ROW_LEFT, r] = packings[work[ROW_PACKING, r], NUM_LEAVES] if rows[r, 0] >= 0 else 0
+        work[ROW_LEAF, r], work[ROW_LEFT, r] = leaves_of_row(block, r) if rows[r, 0] >= 0 else (0, 0)
     is_searching = True
     while is_searching:
         is_searching = False
         for r in range(rows.shape[0]):
             left = work[ROW_LEFT, r]
-            if left > 1:  # a step of `leaf_of`
+            if left > 1:
                 packing, half = packings[work[ROW_PACKING, r]], left >> 1
                 starts = carray(int64_at(packing[BIN_STARTS]), (packing[NUM_LEAVES] + 1,))
                 work[ROW_LEAF, r] += half if starts[work[ROW_LEAF, r] + half] <= work[ROW_BIN, r] else 0
                 work[ROW_LEFT, r] = left - half
                 is_searching |= left - half > 1
+
+
+@inline_kernel
+def _read_bins(block: np.ndarray, rows: np.ndarray) -> None:
+    """Find the leaves of all bins, and read all that `slots_of_bin` will read, so that it finds it in the cache.
+
+    That is a walk through a tree of some MB, where each read depends on the one before it. Here all rows take a step in
+    turn, so that their waits overlap. It takes a quarter of the time.
+    """
+    _find_leaves(block, rows)
+    packings, work = packings_of(block), work_of(block)
     for r in range(rows.shape[0]):
+        work[ROW_NODE, r] = 0
         if rows[r, 0] >= 0:
             packing = packings[work[ROW_PACKING, r]]
-            work[ROW_LEAF, r] = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES], 3))[work[ROW_LEAF, r], 0]
+            work[ROW_NODE, r] = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES], 3))[work[ROW_LEAF, r], 0]
     is_walking = True
     while is_walking:
         is_walking = False
         for r in range(rows.shape[0]):
-            node = work[ROW_LEAF, r]
+            node = work[ROW_NODE, r]
             if node > 0:
                 packing = packings[work[ROW_PACKING, r]]
-                work[ROW_LEAF, r] = carray(int64_at(packing[NODES]), (packing[NUM_NODES], 4))[node, 0]
-                is_walking |= work[ROW_LEAF, r] > 0
+                work[ROW_NODE, r] = carray(int64_at(packing[NODES]), (packing[NUM_NODES], 4))[node, 0]
+                is_walking |= work[ROW_NODE, r] > 0
 
 
 @inline_kernel
@@ -174,8 +193,8 @@ def _find_slots(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> int:
         packing = packings[work[ROW_PACKING, r]]
         nodes = carray(int64_at(packing[NODES]), (packing[NUM_NODES], 4))
         leaves = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES], 3))
-        bins = carray(int64_at(packing[BIN_STARTS]), (packing[NUM_LEAVES] + 1,))
-        more = slots_of_bin(work[ROW_BIN, r], nodes, leaves, bins, work[ROOM, count:], work[PLACE, count:])
+        leaf = work[ROW_LEAF, r]
+        more = slots_of_bin(work[ROW_BIN, r], leaf, nodes, leaves, work[ROOM, count:], work[PLACE, count:])
         if block[SHUFFLE]:
             source = sources[rows[r, 0]]
             counts = carray(int64_at(packing[COUNTS]), (block[SEQUENCE_LENGTH] + 1,))
@@ -211,7 +230,9 @@ def _find_places(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> boo
             packing = packings[work[ROW_PACKING, r]]
             class_starts = carray(int64_at(packing[CLASS_STARTS]), (length + 2,))
             first, stop = class_starts[work[ROOM, j]], class_starts[work[ROOM, j] + 1]
+            prefetch(packing[ENTRIES] + 32 * first)  # most classes have a few entries
             prefetch(packing[ENTRIES] + 32 * (first + ((stop - first) >> 1)))
+            prefetch(packing[ENTRIES] + 32 * stop - 1)
     for r in range(rows.shape[0]):
         if starts[r] == starts[r + 1]:
             continue

@@ -13,7 +13,7 @@ from tokenstore.order.keys import base_key
 from tokenstore.order.packing import Bins, Packing, bins_of, pack, pack_singles
 
 # Columns of `packings`: source and epoch, the call that used it last, then addresses and sizes of the arrays of `Bins`
-# (BIN_STARTS is `Bins.starts`) and of `LengthClasses` (CLASS_STARTS is `LengthClasses.starts`). MEMBERS: number of the
+# (BIN_STARTS is `Bins.starts`; NEAR, SHIFT and NUM_NEAR are `Bins.near`, `shift`, and the number of entries) and of `LengthClasses` (CLASS_STARTS is `LengthClasses.starts`). MEMBERS: number of the
 # store of each member
 (
     SOURCE,
@@ -24,13 +24,16 @@ from tokenstore.order.packing import Bins, Packing, bins_of, pack, pack_singles
     LEAVES,
     NUM_LEAVES,
     BIN_STARTS,
+    NEAR,
+    NUM_NEAR,
+    SHIFT,
     COUNTS,
     CLASS_STARTS,
     ENTRIES,
     NUM_ENTRIES,
     MEMBERS,
-) = range(13)
-PACKING_COLUMNS = 13
+) = range(16)
+PACKING_COLUMNS = 16
 _KEPT = 2  # packings per source: the current epoch and the next one
 
 
@@ -73,7 +76,8 @@ class Packings:
         self.table[row] = (
             *(number, epoch, clock),
             *(made.nodes.ctypes.data, len(made.nodes), made.leaves.ctypes.data, len(made.leaves)),
-            *(made.starts.ctypes.data, classes.counts.ctypes.data, classes.starts.ctypes.data),
+            *(made.starts.ctypes.data, made.near.ctypes.data, len(made.near), made.shift),
+            *(classes.counts.ctypes.data, classes.starts.ctypes.data),
             *(classes.entries.ctypes.data, len(classes.entries), self._members[number].ctypes.data),
         )
 

@@ -1,7 +1,7 @@
 """The result of the planner: which tokens the rows of a microbatch consist of, before any token is read."""
 
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,19 +9,23 @@ from tokenstore.batches.coming import Coming
 from tokenstore.batches.spans import CONTINUES, LENGTH, MEMORY
 
 
-@dataclass(frozen=True)
-class PlanResult:
+class PlanResult(NamedTuple):
     """The result of one call of the planner.
 
     Attributes:
         rows: int64[n, 2], source and sequence number.
         starts: int64[n + 1], index of each row's first span, and the number of spans.
         spans: int64[starts[n], SPAN_COLUMNS].
+        starts_at, spans_at: addresses of `starts` and `spans`.
+        clock: number of the call. Maps that the spans use may have been released since then.
     """
 
     rows: np.ndarray
     starts: np.ndarray
     spans: np.ndarray
+    starts_at: int
+    spans_at: int
+    clock: int
 
 
 class PlannedRows:
@@ -29,18 +33,18 @@ class PlannedRows:
 
     Attributes:
         num_rows: number of rows.
-        starts_at: address of the first row's entry of `starts`. It is kept because numpy takes 1 us to compute an
-            address.
-        spans_at: address of `spans`.
-        clock: number of the call that planned it. Maps that its spans use may have been released since then.
+        starts_at: address of the first row's entry of `starts`.
+        spans_at: address of `spans`, those of all microbatches of the call.
+        clock: see `PlanResult`.
         coming: what must arrive from a URL before it is copied; None if nothing must.
     """
 
     __slots__ = ("_first", "_plan", "clock", "coming", "num_rows", "spans_at", "starts_at")
 
-    def __init__(self, plan: PlanResult, first: int, num_rows: int, starts_at: int, spans_at: int, clock: int):
+    def __init__(self, plan: PlanResult, first: int, num_rows: int):
         self._plan, self._first, self.num_rows = plan, first, num_rows
-        self.starts_at, self.spans_at, self.clock = starts_at, spans_at, clock
+        _, _, _, starts_at, self.spans_at, self.clock = plan
+        self.starts_at = starts_at + 8 * first
         self.coming: Coming | None = None
 
     @property

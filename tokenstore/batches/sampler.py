@@ -15,7 +15,18 @@ from typing import Any, NoReturn
 import numpy as np
 
 from tokenstore.batches import block as words
-from tokenstore.batches.block import KEY_ROWS, REPORT, WORK_ROWS
+from tokenstore.batches.block import (
+    KEY_ROWS,
+    NEXT_ROWS,
+    NEXT_SPANS,
+    NEXT_STARTS,
+    NUM_ROWS,
+    REPORT,
+    SPANS,
+    STARTS,
+    WORK_ROWS,
+)
+from tokenstore.batches.coming import Coming
 from tokenstore.batches.costs import row_squares
 from tokenstore.batches.gather import IGNORE, gather
 from tokenstore.batches.packings import Packings
@@ -143,7 +154,7 @@ class Sampler:
             stop = first + 1
             while stop < len(places) and places[stop][0] in self._steps:
                 stop += 1
-            parts.append(self._segments.locate([place[:3] for place in places[first:stop]]))
+            parts.append(self._segments.locate(places[first:stop]))
             first = stop
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
@@ -185,22 +196,22 @@ class Sampler:
         if len(rows) > self._room:
             self._make_scratch(len(rows))
         self._run_planner(plan_spans, np.ascontiguousarray(rows))
-        plan = PlanResult(rows, *self._copy_of_spans(len(rows)))
-        # numpy takes a microsecond to compute an address
-        starts_at, first, planned = plan.starts.ctypes.data, 0, []
-        spans_at = starts_at + plan.starts.nbytes
+        result, first, planned = self._result(rows), 0, []
         for size in [len(rows)] if sizes is None else sizes:
-            planned.append(PlannedRows(plan, first, size, starts_at + 8 * first, spans_at, self._clock))
+            planned.append(PlannedRows(result, first, size))
             first += size
         return planned
 
-    def _copy_of_spans(self, num_rows: int) -> tuple[np.ndarray, np.ndarray]:
-        """Copies of `starts` and `spans` of the last call, one directly after the other in memory."""
-        num_spans = int(self._starts[num_rows])
-        copied = np.empty(num_rows + 1 + num_spans * SPAN_COLUMNS, np.int64)
-        starts, spans = copied[: num_rows + 1], copied[num_rows + 1 :].reshape(num_spans, SPAN_COLUMNS)
-        starts[:], spans[:] = self._starts[: num_rows + 1], self._spans[:num_spans]
-        return starts, spans
+    def _result(self, rows: np.ndarray) -> PlanResult:
+        """The result of the last call: `starts` and `spans` are copied, one directly after the other in memory."""
+        num_starts = len(rows) + 1
+        num_spans = self._starts.data[len(rows)]  # numpy takes four times as long
+        copied = np.empty(num_starts + num_spans * SPAN_COLUMNS, np.int64)
+        copied[:num_starts] = self._starts[:num_starts]
+        spans = copied[num_starts:].reshape(num_spans, SPAN_COLUMNS)
+        spans[:] = self._spans[:num_spans]
+        starts_at = copied.ctypes.data  # numpy takes 0.8 us for an address
+        return PlanResult(rows, copied[:num_starts], spans, starts_at, starts_at + 8 * num_starts, self._clock)
 
     def _make_scratch(self, num_rows: int) -> None:
         """Allocate for this many rows, in the worst case with a document per token. Only what is used takes memory."""
@@ -293,20 +304,22 @@ class Sampler:
         while True:
             if planned.clock <= self._tables.lost:  # its maps may be released
                 (planned,) = self.plan(planned.rows)
-            if self.remote is not None and planned.coming is not None and not self.remote.wait(planned.coming):
+            if planned.coming is not None and not self._arrived(planned.coming):
                 (planned,) = self.plan(planned.rows)  # the cache is full or was removed
                 continue
-            block[words.NUM_ROWS] = planned.num_rows
-            block[words.STARTS], block[words.SPANS] = planned.starts_at, planned.spans_at
-            if coming is None:
-                block[words.NEXT_ROWS] = 0
-            else:
-                block[words.NEXT_ROWS] = coming.num_rows
-                block[words.NEXT_STARTS], block[words.NEXT_SPANS] = coming.starts_at, coming.spans_at
+            block[NUM_ROWS], block[STARTS], block[SPANS] = planned.num_rows, planned.starts_at, planned.spans_at
+            block[NEXT_ROWS] = 0
+            if coming is not None:
+                block[NEXT_ROWS] = coming.num_rows
+                block[NEXT_STARTS], block[NEXT_SPANS] = coming.starts_at, coming.spans_at
             gather(self._address)
             if block[REPORT] == OK and not self._guard.has_replaced():
                 return
             self._is_done(planned.rows)
+
+    def _arrived(self, coming: Coming) -> bool:
+        """Wait for rows at URLs. False if they must be requested again."""
+        return self.remote is None or self.remote.wait(coming)
 
     def fill(self, rows: np.ndarray, ids: np.ndarray, targets: np.ndarray) -> None:
         """Fill `ids` and `targets`, int64[B, L] each, with the tokens and targets of B located rows."""

@@ -8,9 +8,16 @@ from tokenstore.order.permutation import SMALL, SWAP_ROUNDS, permute, swap_round
 
 
 @inline_kernel
-def leaf_of(number: int, starts: np.ndarray, num_leaves: int) -> int:
-    """The last leaf that starts at or before bin `number`: the one that contains it."""
-    low, left = 0, num_leaves
+def leaves_near(number: int, near: np.ndarray, shift: int) -> tuple[int, int]:
+    """(first, count) of the few leaves among which `leaf_of` finds that of bin `number`. `near`, `shift`: see `packing.Bins`."""
+    low = near[number >> shift]
+    return low, near[(number >> shift) + 1] + 1 - low
+
+
+@inline_kernel
+def leaf_of(number: int, starts: np.ndarray, first: int, count: int) -> int:
+    """The last of `count` leaves from `first` on that starts at or before bin `number`: the one that contains it."""
+    low, left = first, count
     while left > 1:  # no branch that depends on the data: a misprediction costs more than a step
         half = left >> 1
         low += half if starts[low + half] <= number else 0
@@ -20,7 +27,7 @@ def leaf_of(number: int, starts: np.ndarray, num_leaves: int) -> int:
 
 @inline_kernel
 def slots_of_bin(
-    number: int, nodes: np.ndarray, leaves: np.ndarray, starts: np.ndarray, lengths: np.ndarray, slots: np.ndarray
+    number: int, leaf: int, nodes: np.ndarray, leaves: np.ndarray, lengths: np.ndarray, slots: np.ndarray
 ) -> int:
     """Write the slots of bin `number`, and return how many there are (at most L).
 
@@ -29,10 +36,10 @@ def slots_of_bin(
 
     Args:
         number: of the bin.
-        nodes, leaves, starts: int64 arrays, see `packing.Bins`.
+        leaf: its leaf, see `leaf_of`.
+        nodes, leaves: int64 arrays, see `packing.Bins`.
         lengths, slots: int64[L] or longer, output: class and slot.
     """
-    leaf = leaf_of(number, starts, leaves.shape[0])
     node, place = leaves[leaf, 0], number + leaves[leaf, 1]
     count = 0
     while node > 0:

@@ -66,11 +66,16 @@ class Bins:
         leaves: int64[m, 3], the groups in which bins end, what to add to the number of a bin to get its place in the
             group, and the sum of the squares of the rooms in such a bin (ORD-19).
         starts: int64[m + 1], number of the first bin of each leaf, and the number of bins.
+        near: int32[k + 1], the leaf that contains bin i << shift, for each i; at the end, the last leaf. It has about as many
+            entries as there are leaves, so the leaf of a bin is found in a step or two.
+        shift: see `near`.
     """
 
     nodes: np.ndarray
     leaves: np.ndarray
     starts: np.ndarray
+    near: np.ndarray
+    shift: int
 
 
 def bins_of(packing: Packing) -> Bins:
@@ -81,7 +86,16 @@ def bins_of(packing: Packing) -> Bins:
     squares = np.empty(len(nodes), np.int64)
     squares_of_groups(nodes, squares)
     columns = [leaves, groups[leaves, TAKEN] - packing.starts[:-1], squares[leaves]]
-    return Bins(nodes, np.stack(columns, axis=1), packing.starts)
+    return Bins(nodes, np.stack(columns, axis=1), packing.starts, *_near(packing.starts))
+
+
+def _near(starts: np.ndarray) -> tuple[np.ndarray, int]:
+    """`Bins.near` and `Bins.shift`."""
+    num_leaves, num_bins = len(starts) - 1, int(starts[-1])
+    shift = max(num_bins // max(num_leaves, 1), 1).bit_length() - 1
+    first_bins = np.arange(0, num_bins, 1 << shift)
+    leaves = np.searchsorted(starts[:-1], first_bins, side="right") - 1
+    return np.append(leaves, num_leaves - 1).astype(np.int32), shift
 
 
 def num_best_fit(classes: LengthClasses) -> int:

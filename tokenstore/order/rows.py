@@ -1,6 +1,7 @@
 """Locates rows (ORD-5, ORD-6): from a row of a step to a source and the number of a sequence in that source."""
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from numba import carray
@@ -70,14 +71,15 @@ class SegmentTables:
     def locate(self, places: Sequence[tuple[int, ...]]) -> np.ndarray:
         """Locate rows.
 
-        places: (step, first row, number of rows) of each range of rows.
+        places: (step, first row, number of rows, ...) of each range of rows, all of the same length.
 
         Returns: int64[n, 2], source and sequence number of all rows, one range after the other. Source -1 is a row of
         padding, at or after the end of the run.
         """
-        num_rows = sum(place[2] for place in places)
+        numbers = np.fromiter(chain.from_iterable(places), np.int64, len(places) * len(places[0]))
+        num_rows = sum([place[2] for place in places])  # a list is faster than a generator
         rows, keys = np.empty((num_rows, 2), np.int64), np.empty((3, num_rows), np.uint64)
-        locate_rows(self.block, np.array(places, np.int64), keys, rows)
+        locate_rows(self.block, numbers.reshape(len(places), -1), keys, rows)
         return rows
 
 
@@ -105,7 +107,7 @@ def locate_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray, out: np
 
     Args:
         block: int64[BLOCK_SIZE].
-        places: int64[n, 3], first step, first row and number of rows of each range.
+        places: int64[n, 3 or more], step, first row and number of rows of each range.
         keys: uint64[3, rows], scratch.
         out: int64[rows, 2], output: source and sequence number.
     """

@@ -1,48 +1,76 @@
 """Fields of a batch that Python computes: a few values per row, piece or source, and weights. `formats` describes them."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
+from tokenstore.batches.planned import PlannedRows
+from tokenstore.batches.sampler import Sampler
 from tokenstore.batches.spans import LENGTH, SPAN_STORE
+from tokenstore.order.sequence_ids import SequenceIds
 
 
-@dataclass(slots=True)  # not frozen: that takes 3 us more per batch
 class Rows:
-    """What is known about a microbatch besides its tokens.
-
-    `sources` and `borders` are views of memory that is used again, so fields are copies of them.
+    """What is known about a microbatch besides its tokens. One object serves all microbatches of a BatchMaker.
 
     Attributes:
-        sources: int64[B], the source of each row.
-        borders: int32[n + 1], where pieces and padding start in the concatenated rows, and B * L. With alignment only
-            pieces: padding belongs to the piece before it.
-        piece_tokens: int32[n], with alignment, the tokens of each piece without its padding. Otherwise None.
-        longest: tokens in the longest piece; padding counts as a piece.
         length: L.
-        costs: computes int64[B], the cost of each row.
-        max_documents: see the module. None: no fixed size.
-        ids: computes int64[B], the global number of each row.
-        spans: makes the spans of each row, int64[n, SPAN_COLUMNS].
-        loss_mask: float32[B, L], whether each token has a target; empty if no field is in MASKED.
-        loss_weights: float32[S], the loss weight of each source with a path, by name.
         align: pieces begin at multiples of it.
+        max_documents: see `formats`. None: no fixed size.
+        loss_weights: float32[S], the loss weight of each source with a path, by name.
+        planned: the rows of the current microbatch, which the sampler copied last.
+        loss_mask: float32[B, L], whether each token has a target; set if a field is in MASKED.
     """
 
-    sources: np.ndarray
-    borders: np.ndarray
-    piece_tokens: np.ndarray | None
-    longest: int
-    length: int
-    costs: Callable[[], np.ndarray]
-    max_documents: int | None
-    ids: Callable[[], np.ndarray]
-    spans: Callable[[], list[np.ndarray]]
+    planned: PlannedRows
     loss_mask: np.ndarray
-    loss_weights: np.ndarray
-    align: int
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        length: int,
+        align: int,
+        max_documents: int | None,
+        loss_weights: np.ndarray,
+        sequence_ids: SequenceIds,
+    ):
+        self._sampler, self._sequence_ids = sampler, sequence_ids
+        self.length, self.align, self.max_documents, self.loss_weights = length, align, max_documents, loss_weights
+
+    @property
+    def sources(self) -> np.ndarray:
+        """int64[B], the source of each row. A view."""
+        return self.planned.rows[:, 0]
+
+    @property
+    def borders(self) -> np.ndarray:
+        """int32[n + 1], where pieces and padding start in the concatenated rows, and B * L. With alignment only pieces:
+        padding belongs to the piece before it. A view of memory that the next microbatch uses again.
+        """
+        return self._sampler.borders
+
+    @property
+    def piece_tokens(self) -> np.ndarray | None:
+        """int32[n], with alignment, the tokens of each piece without its padding, as a view. Otherwise None."""
+        return self._sampler.piece_tokens
+
+    @property
+    def longest(self) -> int:
+        """Tokens in the longest piece; padding counts as a piece."""
+        return self._sampler.longest
+
+    def costs(self) -> np.ndarray:
+        """int64[B], the cost of each row."""
+        return self._sampler.costs(self.planned.rows)
+
+    def ids(self) -> np.ndarray:
+        """int64[B], the global number of each row."""
+        return self._sequence_ids.of(self.planned.rows)
+
+    def spans(self) -> list[np.ndarray]:
+        """The spans of each row, int64[n, SPAN_COLUMNS]."""
+        return self.planned.row_spans()
 
 
 Derived = Callable[[Rows], np.ndarray | int]  # computes a field with a few values per row or piece

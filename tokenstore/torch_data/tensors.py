@@ -5,7 +5,7 @@ twice, they train the wrong thing with a plausible loss. `format="hf"` has the `
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -48,7 +48,7 @@ class Batch(TypedDict):
     targets: torch.Tensor
 
 
-_empty_like = torch.empty_like
+_empty_like, _from_numpy, _address = torch.empty_like, torch.from_numpy, torch.Tensor.data_ptr
 Locate = Callable[[Sequence[Place]], np.ndarray]  # source and sequence number of each row of some places
 BatchT = TypeVar("BatchT", covariant=True)  # Batch, or the type of a batch in another format or with other fields
 
@@ -79,7 +79,7 @@ class BatchMaker:
         self._format, self._length = contents.format, plan.config.sequence_length
         made = {name: self._format.fields[name] for name in contents.fields}
         self._fields = tuple(made)
-        self._written = {
+        written = {
             name: replace(field, dtype=contents.dtype) if field.word == words.IDS else field
             for name, field in made.items()
             if isinstance(field, Written)
@@ -87,26 +87,27 @@ class BatchMaker:
         self._derived: dict[str, Derived] = {
             name: field for name, field in made.items() if not isinstance(field, Written)
         }
-        self._made = [*self._written.values()]  # the arrays that the kernel fills
-        if any(make in MASKED for make in self._derived.values()) and words.LOSS_MASK not in self._made_words:
-            self._made.append(Written(words.LOSS_MASK, dtype=torch.float32))
-        if words.TARGETS not in self._made_words and {words.LOSS_MASK, words.LABEL_MASK} & set(self._made_words):
-            self._made.append(Written(words.TARGETS))  # masks are computed from targets, even if the batch has none
-        self._words = self._made_words
         is_masked = any(make in MASKED for make in self._derived.values())
-        self._mask_at = self._words.index(words.LOSS_MASK) if is_masked else None
-        self._no_mask = np.empty((0, self._length), np.float32)
-        self._sequence_ids = SequenceIds(
-            plan.schedule, tuple(plan.num_sequences), plan.config.seed, plan.config.shuffle
+        self._arrays = _with_inputs(written, is_masked)
+        self._words = [field.word for field in self._arrays.values()]
+        self._mask = (
+            next(name for name, field in self._arrays.items() if field.word == words.LOSS_MASK) if is_masked else ""
         )
+        self._is_whole = self._fields == (*self._arrays, *self._derived)
         weights = {member.name: member.loss_weight for source in plan.sources for member in source.members}
-        self._align = plan.config.align or 1
-        self._loss_weights = np.array([weights.get(name, 1) for name in plan.stores], np.float32)
-        long_rows = any(field.layout == "long_rows" for field in self._written.values())
+        self._rows = Rows(
+            self.sampler,
+            self._length,
+            plan.config.align or 1,
+            contents.max_documents,
+            np.array([weights.get(name, 1) for name in plan.stores], np.float32),
+            SequenceIds(plan.schedule, tuple(plan.num_sequences), plan.config.seed, plan.config.shuffle),
+        )
+        long_rows = any(field.layout == "long_rows" for field in written.values())
         self.sampler.set_format(contents.ignored, self._format.flat, contents.dtype.itemsize, int(long_rows))
-        self._pin_memory, self._max_documents = pin_memory, contents.max_documents
-        self._templates: dict[int, list[torch.Tensor]] = {}
-        self._ring: deque[dict[int, list[torch.Tensor]]] = deque({} for _ in range(ring))
+        self._pin_memory = pin_memory
+        self._templates: dict[int, dict[str, torch.Tensor]] = {}
+        self._ring: deque[dict[int, dict[str, torch.Tensor]]] = deque({} for _ in range(ring))
 
     def make(self, step: int, first_row: int, num_rows: int) -> Any:
         """The batch of rows [first_row, first_row + num_rows) of `step`."""
@@ -136,9 +137,10 @@ class BatchMaker:
         self._open_blocks()
         while True:
             reach = bursts.reach()  # `readahead` during a burst, otherwise 0
-            self._plan_ahead(ahead, waiting, reach)
-            if not waiting:
-                return
+            if len(waiting) < 2 or reach or self.sampler.remote is not None:
+                self._plan_ahead(ahead, waiting, reach)
+                if not waiting:
+                    return
             if reach:
                 if self._local_lanes is not None:
                     self._local_lanes.move_to(waiting[0][0][0])
@@ -168,62 +170,45 @@ class BatchMaker:
 
     def _make(self, planned: PlannedRows, coming: PlannedRows | None) -> Any:
         """The batch of planned rows. The tokens of the next batch, `coming`, are prefetched meanwhile."""
-        tensors = self._memory(planned.num_rows)
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        self.sampler.copy(planned, coming, zip(self._words, addresses, strict=True))
-        batch: dict[str, Any] = dict(zip(self._written, tensors, strict=False))
-        if self._derived:
-            batch = self._with_derived(batch, planned, tensors)
+        batch: dict[str, Any] = self._memory(planned.num_rows)
+        self.sampler.copy(planned, coming, zip(self._words, map(_address, batch.values()), strict=True))
+        if not self._is_whole or self._derived:
+            batch = self._with_derived(batch, planned)
         return batch if self._format.pack is None else self._format.pack(batch)
 
-    @property
-    def _made_words(self) -> list[int]:
-        return [field.word for field in self._made]
-
-    def _with_derived(
-        self, written: dict[str, Any], planned: PlannedRows, tensors: Sequence[torch.Tensor]
-    ) -> dict[str, Any]:
-        """The fields of a batch: those the kernel wrote, and those that are computed. `tensors` has the arrays of `_made`."""
-        sampler, located, mask = self.sampler, planned.rows, self._no_mask
-        if self._mask_at is not None:
-            mask = tensors[self._mask_at].numpy().reshape(-1, self._length)
-        rows = Rows(
-            located[:, 0],
-            sampler.borders,
-            sampler.piece_tokens,
-            sampler.longest,
-            self._length,
-            partial(sampler.costs, located),
-            self._max_documents,
-            ids=partial(self._sequence_ids.of, located),
-            spans=planned.row_spans,
-            loss_mask=mask,
-            loss_weights=self._loss_weights,
-            align=self._align,
-        )
+    def _with_derived(self, written: dict[str, Any], planned: PlannedRows) -> dict[str, Any]:
+        """All fields of a batch, of which `written` has those that the kernel wrote, and what others are computed from."""
+        rows = self._rows
+        rows.planned = planned
+        if self._mask:
+            rows.loss_mask = written[self._mask].numpy().reshape(-1, self._length)
         for name, make in self._derived.items():
             written[name] = self._own(make(rows))
-        return {name: written[name] for name in self._fields}
+        return written if self._is_whole else {name: written[name] for name in self._fields}
 
-    def _memory(self, num_rows: int) -> list[torch.Tensor]:
-        """A tensor to fill for each word: new, or from the ring."""
+    def _memory(self, num_rows: int) -> dict[str, torch.Tensor]:
+        """Arrays to fill, by name: new ones, or those of the ring."""
         if not self._ring:
-            return self._fresh(num_rows)
+            return self._new_arrays(num_rows)
         self._ring.rotate()
         if num_rows not in self._ring[0]:
-            self._ring[0][num_rows] = self._fresh(num_rows)
-        return self._ring[0][num_rows]
+            self._ring[0][num_rows] = self._new_arrays(num_rows)
+        return dict(self._ring[0][num_rows])
 
-    def _fresh(self, num_rows: int) -> list[torch.Tensor]:
-        """New tensors, like those of a template. `empty_like` takes half the time of `torch.empty` with a shape."""
+    def _new_arrays(self, num_rows: int) -> dict[str, torch.Tensor]:
+        """New arrays, like those of a template. `empty_like` takes half the time of `torch.empty` with a shape."""
         templates = self._templates.get(num_rows) or self._new_templates(num_rows)
         if self._pin_memory:
-            return [torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for each in templates]
-        return [_empty_like(each) for each in templates]
+            return {
+                name: torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for name, each in templates.items()
+            }
+        return {name: _empty_like(each) for name, each in templates.items()}
 
-    def _new_templates(self, num_rows: int) -> list[torch.Tensor]:
-        shapes = [(field.shape(num_rows, self._length), field.dtype) for field in self._made]
-        self._templates[num_rows] = [torch.empty(shape, dtype=dtype, device="cpu") for shape, dtype in shapes]
+    def _new_templates(self, num_rows: int) -> dict[str, torch.Tensor]:
+        self._templates[num_rows] = {
+            name: torch.empty(field.shape(num_rows, self._length), dtype=field.dtype, device="cpu")
+            for name, field in self._arrays.items()
+        }
         if any(make not in WITHOUT_BORDERS for make in self._derived.values()):
             self.sampler.want_borders(num_rows)
         return self._templates[num_rows]
@@ -232,10 +217,27 @@ class BatchMaker:
         """A derived field as a tensor, pinned if requested; an int stays an int."""
         if isinstance(value, int):
             return value
-        tensor = torch.from_numpy(value)
+        tensor = _from_numpy(value)
         if not self._pin_memory:
             return tensor
         return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+
+
+def _with_inputs(written: Mapping[str, Written], is_masked: bool) -> dict[str, Written]:
+    """The arrays that the kernel fills, by name: the fields that it writes, and arrays from which others are computed.
+
+    The latter have names that no field has.
+
+    is_masked: whether the loss mask is needed.
+    """
+    arrays = dict(written)
+    used = {field.word for field in written.values()}
+    if is_masked and words.LOSS_MASK not in used:
+        arrays["(loss mask)"] = Written(words.LOSS_MASK, dtype=torch.float32)
+    masks = {words.LOSS_MASK, words.LABEL_MASK} & {field.word for field in arrays.values()}
+    if masks and words.TARGETS not in used:
+        arrays["(targets)"] = Written(words.TARGETS)  # masks are computed from targets, even if the batch has none
+    return arrays
 
 
 class _Planning:
