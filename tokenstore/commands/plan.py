@@ -15,7 +15,7 @@ from tokenstore.commands.remote import loaded_plan
 from tokenstore.commands.screen import bar, colour, facts, heading, listed, screen, table, write_json
 from tokenstore.commands.show_locality import show_locality
 from tokenstore.commands.show_transport import show_transport
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, counted
 from tokenstore.order.rank_rows import check_nodes
 from tokenstore.text import clip, percentage, safe, span
 
@@ -269,9 +269,11 @@ def _show_ranks(console: Console, ranks: "PlanRanks", in_detail: bool) -> None:
     for batch in ranks.batches[:_MOST_BATCHES] if in_detail else ():
         steps = listed([f"{step:,}" for step in batch.from_steps], 8)
         size = f"a batch of {batch.global_batch_size:,} (from step {steps})"
-        if batch.microbatches_per_step is not None:
-            each = f"{batch.sequences_per_rank:,} sequences each, {batch.microbatches_per_step:,} microbatches per step"
-            console.print(f"{size} over {ranks.world_size:,} ranks: {each}", soft_wrap=True)
+        if batch.sequences_per_rank is not None and batch.microbatches_per_step is not None:
+            each = f"{counted(batch.sequences_per_rank, 'sequence')} each"
+            count = counted(batch.microbatches_per_step, "microbatch", "microbatches")
+            over = counted(ranks.world_size, "rank")
+            console.print(f"{size} over {over}: {each}, {count} per step", soft_wrap=True)
         else:
             sizes = f"{ranks.world_size:,} ranks x {ranks.microbatch_size or 1:,} sequences"
             console.print(Text.assemble(("warning: ", "bold yellow"), f"{size} does not divide by {sizes}"))
