@@ -165,12 +165,12 @@ class TestJson:
         assert (
             set(found)
             == {f.name for f in fields(plan_report.PlanReport)}
-            == {"title", "file", "plan", "ranks", "mixture", "stores", "samples", "config", "no_text"}
+            == {"title", "file", "plan", "ranks", "mixture", "locality", "stores", "samples", "config", "no_text"}
         )
         assert (
             set(found["stores"][0])
             == {f.name for f in fields(plan_report.StoreRow)}
-            == {"name", "path", "version", "digest", "slice", "locality", "num_tokens", "num_documents", "lengths"}
+            == {"name", "path", "version", "digest", "slice", "num_tokens", "num_documents", "lengths"}
         )
         assert set(found["samples"][0]) == {f.name for f in fields(plan_report.SampledStep)} == {"step", "rows"}
         assert set(found["mixture"][0]) == {"step", "sequences", "epochs", "shares", "token_shares", "weights"}
