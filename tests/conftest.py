@@ -40,10 +40,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # set by a shell after `&
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# There is a test process for each core: more threads of torch would only wait for each other, in busy loops
+# There are enough test processes for all cores: more threads of torch would only wait for each other, in busy loops
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 EOS = 0
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """A process more than there are cores, because some tests wait for servers, disks and processes."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_collection_finish() -> None:
