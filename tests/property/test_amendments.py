@@ -5,11 +5,12 @@ import warnings
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from tests.support.twins.packed_plans import Stores, Twin, cases, plan_of, quietly
 from tokenstore import Plan, PlanConfig, TokenLoader
+from tokenstore.errors import ConfigError
 
 
 @st.composite
@@ -72,10 +73,15 @@ def test_amended_plans_keep_their_past(stores: Stores, case: dict, data: st.Data
 
 
 def quietly_amended(plan: Plan, step: int, asked: dict) -> Plan:
-    """`plan.amended`, without warnings about repetition."""
+    """`plan.amended`, without warnings about repetition. An example is left out if a later ramp is refused after the new sizes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return plan.amended(step, **asked)
+        try:
+            return plan.amended(step, **asked)
+        except ConfigError as error:
+            if {"global_batch_size", "batch_ramp"} & set(asked) and "].batch_ramp: " in str(error):
+                reject()
+            raise
 
 
 @given(case=cases(most_steps=6), data=st.data())
