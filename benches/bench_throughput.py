@@ -5,8 +5,9 @@ The work is 8 x 2048 tokens as int64, shuffled, from 3 sources with weights .6, 
 tokens and targets in order. The peers are hand-written memmap loaders that make a whole batch at once, with the same fields.
 
 Each loader is a separate process, and all are measured in turn, so that a round sees the same machine. Figures are medians over
-rounds. Throughput is measured in processor time of all threads, which depends less on other work on the machine; waits are
-measured in elapsed time. With `--against COMMIT`, the loaders of that commit are measured in the same rounds.
+rounds. A turn is 600 batches, and begins with cold caches. Throughput is measured in processor time of all threads, which depends
+less on other work on the machine; waits are measured in elapsed time. With `--against COMMIT`, the loaders of that commit are
+measured in the same rounds.
 """
 
 import json
@@ -81,22 +82,27 @@ def run(folder: Path, smoke: bool, against: str | None = None) -> list[Row]:
             place.mkdir(exist_ok=True)
             asked[name, kind] = Contender(trees[name], kind, place, tokens)
             stack.callback(asked[name, kind].close)
-        times = _throughput(asked, batches, count)
+        times, in_a_row = _throughput(asked, batches, count)
         waits = {
             key: [1e6 * wait for wait in each.ask("wait", batches // 2, STEP_SECONDS)] for key, each in asked.items()
         }
-        rows = [row for name in trees for row in _rows(name, times, waits)]
+        rows = [row for name in trees for row in _rows(name, times, in_a_row, waits)]
         return rows + [_fault_row(name, asked[name, "ours: concat"], 300 if not smoke else 20, count) for name in trees]
 
 
-def _throughput(
-    asked: dict[tuple[str, str], Contender], batches: int, count: int
-) -> dict[tuple[str, str], list[float]]:
-    """Seconds per batch of the limit and of every loader, measured in turn."""
+Times = dict[tuple[str, str], list[float]]  # of each loader, seconds per batch or of each wait
+
+
+def _throughput(asked: dict[tuple[str, str], Contender], batches: int, count: int) -> tuple[Times, Times]:
+    """Seconds per batch of the limit and of every loader, measured in turn: at the beginning of each turn, and after it.
+
+    A turn begins with cold caches, as the other loaders ran in between.
+    """
     limit = Limit()
     source = np.random.default_rng(0).integers(0, VOCABULARY, batches * BATCH * LENGTH + 1).astype(np.uint16)
     ids, targets = np.empty((2, BATCH * LENGTH), np.int64)
-    times: dict[tuple[str, str], list[float]] = {key: [] for key in (("", "limit"), *asked)}
+    times: Times = {key: [] for key in (("", "limit"), *asked)}
+    in_a_row: Times = {key: [] for key in asked}
     for turn in range(count + 3):  # the first three rounds touch the pages of the stores
         for key, taken in times.items():
             if key == ("", "limit"):
@@ -105,18 +111,24 @@ def _throughput(
                 spent = time.process_time() - start
             else:
                 spent = float(asked[key].ask("take", batches))
+                if turn >= 3:
+                    in_a_row[key].append(float(asked[key].ask("take", batches)) / batches)
             if turn >= 3:
                 taken.append(spent / batches)
-    return times
+    return times, in_a_row
 
 
-def _rows(name: str, times: dict[tuple[str, str], list[float]], waits: dict[tuple[str, str], list[float]]) -> list[Row]:
+def _rows(name: str, times: Times, in_a_row: Times, waits: Times) -> list[Row]:
     """The rows of one tree."""
     suffix = f", {name}" if name else ""
     limit, rows = times["", "limit"], []
     for kind, reach in TARGETS.items():
         ours, hand = times[name, f"ours: {kind}"], times["", HANDS[kind]]
-        beside = f"{1e6 * median(ours):.1f} us a batch; {ratio(hand, ours)} times a hand-written loader of these fields"
+        later = in_a_row[name, f"ours: {kind}"]
+        beside = (
+            f"{1e6 * median(ours):.1f} us a batch; {ratio(hand, ours)} times a hand-written loader of these fields; after"
+            f" the first batches of a turn {1e6 * median(later):.1f} us, share {ratio(limit, later)}"
+        )
         rows.append(Row(f"warm throughput, {kind}, share of the limit{suffix}", ratio(limit, ours), reach, beside))
     masked = ratio(times[name, "ours: best_fit"], times[name, "ours: masked"])
     rows.append(Row(f"with loss masks, relative to without{suffix}", masked, "0.8", ""))
