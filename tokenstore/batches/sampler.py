@@ -205,7 +205,7 @@ class Sampler:
     def _result(self, rows: np.ndarray) -> PlanResult:
         """The result of the last call: `starts` and `spans` are copied, one directly after the other in memory."""
         num_starts = len(rows) + 1
-        num_spans = self._starts.data[len(rows)]  # numpy takes four times as long
+        num_spans = int(self._starts[len(rows)])
         copied = np.empty(num_starts + num_spans * SPAN_COLUMNS, np.int64)
         copied[:num_starts] = self._starts[:num_starts]
         spans = copied[num_starts:].reshape(num_spans, SPAN_COLUMNS)
