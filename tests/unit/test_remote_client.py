@@ -134,6 +134,15 @@ def test_a_range_past_the_end_is_an_error_not_fewer_bytes(server: RangeServer) -
         client_of(server).get("x.bin", len(DATA) - 1, len(DATA) + 1)
 
 
+def test_a_range_that_begins_past_the_end_is_an_error_that_gives_the_size(server: RangeServer) -> None:
+    """The server answers 416, which has no size."""
+    client = client_of(server)
+    with pytest.raises(CorruptionError, match=f"expected more bytes, found {len(DATA)} .bytes {len(DATA)}..9000 of s3"):
+        client.get("x.bin", len(DATA), 9000)
+    with pytest.raises(CorruptionError, match=f"expected 9000 bytes, as when .*, found {len(DATA)} bytes"):
+        client.get("x.bin", len(DATA), 9000, ObjectInfo(9000, None))
+
+
 @pytest.mark.parametrize("data", [DATA[::-1], DATA + b"."])
 def test_a_replaced_object_is_detected(server: RangeServer, data: bytes) -> None:
     client = client_of(server)

@@ -15,7 +15,7 @@ import numpy as np
 
 from tokenstore.errors import CorruptionError, RemoteError, TokenStoreError, counted
 from tokenstore.store.files import renew_after_fork
-from tokenstore.store.remote.failures import DENIED, GONE, PASSING, REPLACED, Failure, failure_of
+from tokenstore.store.remote.failures import DENIED, GONE, PASSING, REPLACED, SHORT, Failure, failure_of
 from tokenstore.store.remote.location import Location
 from tokenstore.store.remote.obstore_loading import leak, load_obstore
 from tokenstore.store.workers import wait_for_end
@@ -117,14 +117,16 @@ class Client:
         def attempt() -> Fetched:
             result = self._connected().get(name, options=options)
             info = ObjectInfo(result.meta["size"], result.meta["e_tag"])
-            self._check_pinned(place, info, pinned)
-            if info.num_bytes < stop:
-                self._refuse_short(place, info)
+            self._check_length(place, info, stop, pinned)
             if tuple(result.range) != (start, stop):
                 raise _CutAnswer
             return Fetched(_body(result, stop - start), info)
 
-        fetched = self._attempts(place, attempt, pinned, is_wanted=is_wanted)
+        try:
+            fetched = self._attempts(place, attempt, pinned, is_wanted=is_wanted)
+        except _RangeRefused as refused:
+            self._check_length(place, self.head(name), stop, pinned)
+            raise RemoteError(str(refused)) from None
         with self._lock:
             self.counters.bytes_fetched += stop - start
         return fetched
@@ -291,6 +293,8 @@ class Client:
             raise MissingObject(f"object storage: expected an object, found {failure.text} ({place}); {failure.advice}")
         if failure.kind == REPLACED:
             self._refuse_replaced(place, None if pinned is None else pinned.etag, failure.text)
+        if failure.kind == SHORT:  # the answer may not give the size
+            raise _RangeRefused(_cannot(what, failure))
         if failure.kind == DENIED and denied == 1:
             with self._lock:  # once more with credentials that are read again: they may have been renewed
                 self._store = None
@@ -298,25 +302,23 @@ class Client:
             self._refuse(what, failure)
 
     def _refuse(self, what: str, failure: Failure, tried: str = "") -> NoReturn:
-        raise RemoteError(f"object storage: cannot {what}: {failure.text}{tried}; {failure.advice}")
+        raise RemoteError(_cannot(what, failure, tried))
 
-    def _check_pinned(self, place: str, info: ObjectInfo, pinned: ObjectInfo | None) -> None:
-        if pinned is None:
-            return
-        if info.num_bytes != pinned.num_bytes:
+    def _check_length(self, place: str, info: ObjectInfo, stop: int, pinned: ObjectInfo | None) -> None:
+        """Raise CorruptionError unless an object is `pinned` and has `stop` bytes."""
+        if pinned is not None and info.num_bytes != pinned.num_bytes:
             self._refuse_replaced(place, f"{pinned.num_bytes} bytes", f"{info.num_bytes} bytes")
-        if None not in (info.etag, pinned.etag) and info.etag != pinned.etag:
+        if pinned is not None and None not in (info.etag, pinned.etag) and info.etag != pinned.etag:
             self._refuse_replaced(place, pinned.etag, str(info.etag))
+        if info.num_bytes < stop:
+            raise CorruptionError(
+                f"object: expected more bytes, found {info.num_bytes} ({place}); copy or build the store again"
+            )
 
     def _refuse_replaced(self, place: str, expected: str | None, found: str) -> NoReturn:
         raise CorruptionError(
             f"object: expected {expected}, as when the store was opened, found {found} ({place}); it was replaced while in"
             " use: restore the old object, or open the new store and restart the run"
-        )
-
-    def _refuse_short(self, place: str, info: ObjectInfo) -> NoReturn:
-        raise CorruptionError(
-            f"object: expected more bytes, found {info.num_bytes} ({place}); copy or build the store again"
         )
 
 
@@ -327,6 +329,14 @@ def _body(result: Any, num_bytes: int) -> np.ndarray:
     if len(data) != num_bytes or next(chunks, None) is not None:
         raise _CutAnswer
     return np.frombuffer(data, np.uint8)
+
+
+def _cannot(what: str, failure: Failure, tried: str = "") -> str:
+    return f"object storage: cannot {what}: {failure.text}{tried}; {failure.advice}"
+
+
+class _RangeRefused(Exception):
+    """The server refused the range, as it does when the object ends before it. Its text is that of the RemoteError."""
 
 
 class _CutAnswer(Exception):

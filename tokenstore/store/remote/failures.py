@@ -11,7 +11,8 @@ _STATUS = re.compile(r"status code: (\d{3})([A-Za-z -]{0,40})")
 _CODE = re.compile(r"<Code>([A-Za-z0-9.]{1,60})</Code>")
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "RequestExpired", "InvalidToken")
 _MAY_PASS = (408, 409, 425, 429)  # besides 5xx
-GONE, REPLACED, DENIED, REFUSED, PASSING = "gone", "replaced", "denied", "refused", "passing"
+GONE, REPLACED, SHORT = "gone", "replaced", "short"
+DENIED, REFUSED, PASSING = "denied", "refused", "passing"
 
 
 @dataclass(frozen=True)
@@ -19,8 +20,8 @@ class Failure:
     """Why a request failed.
 
     Attributes:
-        kind: GONE (no such object), REPLACED (its ETag has changed), DENIED (credentials), REFUSED (another attempt does not
-            help) or PASSING (it may).
+        kind: GONE (no such object), REPLACED (its ETag has changed), SHORT (it ends before the range), DENIED (credentials),
+            REFUSED (another attempt does not help) or PASSING (it may).
         text: what was found, for a message.
         advice: what to do.
     """
@@ -40,6 +41,8 @@ def failure_of(error: BaseException) -> Failure:
         return Failure(GONE, found or "no such object", "check the URL, and copy or build the store again")
     if name == "PreconditionError":
         return Failure(REPLACED, "another object", "")
+    if number == 416:
+        return Failure(SHORT, found, "check the URL and the endpoint in the environment")
     if (
         number in (401, 403)
         or (
