@@ -22,6 +22,11 @@ def mode_of(path: Path) -> int:
         raise
 
 
+def resolved(path: str | Path) -> Path:
+    """The absolute path without links, except for a link that leads to itself. Before Python 3.13, `Path.resolve` fails for that."""
+    return Path(os.path.realpath(path))
+
+
 def entries_of(folder: Path) -> list[tuple[str, bool, bool]]:
     """Name, whether it is a directory, and whether it is a link, for each entry of a directory, sorted by name.
 

@@ -8,9 +8,12 @@ import pytest
 import tokenizers
 
 import tokenstore
+from tests.support.foreign.adopting import adopt
 from tests.support.stores.forge import list_file, list_tokenizer
 from tests.support.stores.hostile_stores import check_message, make_fifo, make_small, refused
+from tokenstore.builder import BuildOptions, StoreWriter, build_store, merge
 from tokenstore.errors import ConfigError, CorruptionError
+from tokenstore.foreign import ExportOptions, export_store
 from tokenstore.store import open_store, verify, versions
 from tokenstore.tokenizer import load_tokenizer
 
@@ -137,3 +140,25 @@ def test_a_tokenizer_never_waits_for_a_pipe_or_reads_a_device(tmp_path: Path, na
     with pytest.raises(ConfigError, match=kind) as caught:
         load_tokenizer(str(tmp_path / "tokenizer.json"))
     assert name in str(caught.value)
+
+
+OUTPUTS: dict[str, Callable[[Path, Path], object]] = {
+    "build": lambda store, output: build_store(BuildOptions((str(store / "inputs.jsonl"),), output, "bytes")),
+    "adopt": lambda store, output: adopt(output, store / "tokens-00000.bin", format="nanogpt"),
+    "export": lambda store, output: export_store(ExportOptions(store, "dolma", output)),
+    "merge": lambda store, output: merge([store, f"{store}/../t"], output),
+    "writer": lambda store, output: StoreWriter(output, vocab_size=5),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_that_cannot_be_is_refused(tmp_path: Path, name: str) -> None:
+    """A link in a circle, and a name that is too long: a ConfigError instead of a RuntimeError or an OSError."""
+    path = make_small(tmp_path / "s")
+    (tmp_path / "round").symlink_to("round")
+    for output, found in (
+        ("round", "is a link that leads to itself"),
+        ("x" * 300, "cannot be examined .File name too"),
+    ):
+        with pytest.raises(ConfigError, match=f"output: .*{output} {found}"):
+            OUTPUTS[name](path, tmp_path / output)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.privileges import open_folder, unprivileged
-from tokenstore.paths import is_file, is_folder, is_there, mode_of
+from tokenstore.paths import is_file, is_folder, is_there, mode_of, resolved
 
 
 @pytest.fixture
@@ -48,6 +48,14 @@ def test_what_there_is_not(folder: Path, name: str) -> None:
     (folder / "round").symlink_to("round")
     path = folder / name
     assert (mode_of(path), is_there(path), is_file(path), is_folder(path)) == (0, False, False, False)
+
+
+def test_a_link_in_a_circle_is_not_resolved(folder: Path) -> None:
+    """Other links are; so is `..` after one."""
+    for name, target in (("round", "round"), ("up", "/")):
+        (folder / name).symlink_to(target)
+    assert resolved(folder / "round") == folder / "round"
+    assert resolved(folder / "up" / ".." / "x") == Path("/x")
 
 
 @pytest.mark.parametrize("question", [is_there, is_file, is_folder])

@@ -28,7 +28,7 @@ from tokenstore.builder.stores import Place, Writers
 from tokenstore.errors import BuildError, ConfigError, counted
 from tokenstore.format.layout import CONTENT_HASHES_NAME, INPUTS_NAME, MANIFEST_NAME
 from tokenstore.format.manifest import Manifest
-from tokenstore.paths import is_folder, is_there
+from tokenstore.paths import is_folder, is_there, resolved
 from tokenstore.store.document_files import Columns
 from tokenstore.store.find_manifest import versions
 from tokenstore.store.input_list import checked_rows
@@ -100,7 +100,7 @@ def append_store(
         >>> append_store("stores/web", ["data/2024-06/*.jsonl.zst"], workers=8).new_documents
     """
     refuse_url(path, "append")
-    path = Path(path).resolve()
+    path = resolved(path)
     folders = _folders(path)
     with resumable(path), contextlib.ExitStack() as stack:
         work = stack.enter_context(exclusive_work(path))

@@ -10,7 +10,7 @@ import numpy as np
 from tokenstore.errors import BuildError, ConfigError, counted
 from tokenstore.format.layout import MANIFEST_NAME, is_store_name
 from tokenstore.outside import open_file
-from tokenstore.paths import is_folder, is_there
+from tokenstore.paths import is_folder, is_there, resolved
 from tokenstore.store.dropping import Dropper
 from tokenstore.store.find_manifest import read_manifest, versions
 from tokenstore.store.length_index import write_length_index
@@ -83,7 +83,7 @@ def drop(path: str | Path, ids: Iterable[str], purge: bool = False) -> tuple[lis
         >>> results[0].version, results[0].affected_versions
     """
     refuse_url(path, "drop")
-    path = Path(path).resolve()
+    path = resolved(path)
     wanted = {each.encode("utf-8", "surrogatepass") for each in ids}
     folders, found, results = _stores(path), set[bytes](), []
     try:

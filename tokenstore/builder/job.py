@@ -11,11 +11,9 @@ from tokenstore.builder.hub import with_local_files
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.reading.inputs import InputFile, Inputs, find_inputs
 from tokenstore.builder.recipe import open_tokenizer, recipe_of, with_mask_field
-from tokenstore.builder.replacing import NO_STORE
 from tokenstore.builder.result import Note
-from tokenstore.errors import ConfigError, counted
+from tokenstore.errors import counted
 from tokenstore.format.manifest import TokenizerEntry
-from tokenstore.paths import is_file, mode_of
 from tokenstore.store.work import Work
 from tokenstore.tokenizer import Tokenizer
 
@@ -53,27 +51,6 @@ class Job:
     def rejects(self) -> Path:
         """Where the bad records will be listed, if any."""
         return self.work.rejects(self.version)
-
-
-def resolved_output(options: BuildOptions) -> Path:
-    """The output as an absolute path without links. ConfigError if it is a file."""
-    output = output_path(options)
-    if is_file(output):
-        raise ConfigError(NO_STORE.format(output))
-    # Links in the path are the user's choice. They are resolved once, here: the work folder is next to the store itself
-    return output.resolve() if output.is_symlink() else output.parent.resolve() / output.name
-
-
-def output_path(options: BuildOptions) -> Path:
-    """The output as an absolute path; ConfigError if it cannot be examined, for example without permission."""
-    output = Path(options.output).absolute()
-    try:
-        mode_of(output)
-    except OSError as error:
-        raise ConfigError(
-            f"output: {output} cannot be examined ({error.strerror}); check the path and its permissions"
-        ) from error
-    return output
 
 
 def prepare(

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from tokenstore.builder.disk import disk_errors
-from tokenstore.builder.replacing import check_replaceable, commit, is_free
+from tokenstore.builder.replacing import check_replaceable, commit, is_free, resolved_output
 from tokenstore.builder.result import BuildResult, Note, result_of
 from tokenstore.errors import ConfigError
 from tokenstore.format.layout import MANIFEST_NAME, MASK_PREFIX, version_of
 from tokenstore.format.manifest import Manifest
 from tokenstore.format.manifest_file import encode_manifest
+from tokenstore.paths import resolved
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.merging import Merger, check_alike, merged_columns
 from tokenstore.store.reader import Store, open_store
@@ -53,13 +54,12 @@ def merge(
     """
     for path in (*stores, output):
         refuse_url(path, "merge")
-    paths = [Path(store).resolve() for store in stores]
+    paths = [resolved(store) for store in stores]
     if len(paths) < 2 or len({*paths}) != len(paths):
         raise ConfigError(
             f"merge: expected two or more stores, each once, found {', '.join(map(str, stores)) or 'none'}"
         )
-    target = Path(output).absolute()
-    target = target.resolve() if target.is_symlink() else target.parent.resolve() / target.name
+    target = resolved_output(output)
     with disk_errors(target, _ADVICE), contextlib.ExitStack() as stack:
         opened = [stack.enter_context(open_store(path)) for path in paths]
         check_alike(opened)

@@ -32,7 +32,7 @@ from tokenstore.builder.finished import check_same, finished, result_at_output
 from tokenstore.builder.group_build import GroupBuild
 from tokenstore.builder.groups import owners_of
 from tokenstore.builder.hub import with_local_files
-from tokenstore.builder.job import Job, prepare, resolved_output
+from tokenstore.builder.job import Job, prepare
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import part_key
 from tokenstore.builder.reading.checksums import KnownChecksums
@@ -45,7 +45,7 @@ from tokenstore.builder.recipe import (
 )
 from tokenstore.builder.remote_output import is_there as is_complete
 from tokenstore.builder.remote_output import location_of, result_at, send, tidy_scratch, urls_of, with_scratch
-from tokenstore.builder.replacing import check_replaceable, commit
+from tokenstore.builder.replacing import check_replaceable, commit, resolved_output
 from tokenstore.builder.result import BuildResult, Note, Progress
 from tokenstore.builder.resume import (
     REJECTS_PART,
@@ -122,7 +122,7 @@ def _build_at(
     scratch, stores = with_scratch(options, place), places_of(options, None)
     names = [each.split for each in stores]
     if not options.overwrite and STANDARD_INPUT not in options.inputs and is_complete(place, names):
-        output = resolved_output(scratch)
+        output = resolved_output(scratch.output)
         check_same(prepare(scratch, output, None, note), stores, urls_of(place, names))
         with resumable(output):
             tidy_scratch(output, place, names)
@@ -135,7 +135,7 @@ def _build_at(
 def _build_here(
     options: BuildOptions, progress: Progress, note: Note, complete: bool, records: _Records
 ) -> BuildResult:
-    output = resolved_output(options)
+    output = resolved_output(options.output)
     is_spooled = STANDARD_INPUT in options.inputs
     if is_spooled:
         special_ids(

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from tokenstore.builder.documents.convert import DocumentReader
 from tokenstore.builder.documents.encode import has_masks
 from tokenstore.builder.estimate import Estimate, Estimator
-from tokenstore.builder.job import output_path, prepare
+from tokenstore.builder.job import prepare
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import part_bytes
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.reading.units import cut_units
 from tokenstore.builder.remote_output import location_of, with_scratch
+from tokenstore.builder.replacing import resolved_output
 from tokenstore.errors import BadRecordsError
 from tokenstore.format.layout import boundaries_bytes, length_index_numbers_bytes, mask_bytes, token_dtype
 from tokenstore.paths import is_folder
@@ -69,7 +70,7 @@ def preview_build(options: BuildOptions) -> BuildPreview:
     """
     if place := location_of(options):
         options = with_scratch(options, place)
-    output = output_path(options)
+    output = resolved_output(options.output)
     job = prepare(options, output, None, lambda text: None)
     options, files, tokenizer = job.options, job.files, job.tokenizer
     reader = DocumentReader(options, tokenizer)

@@ -8,13 +8,32 @@ from tokenstore.builder.result import Note
 from tokenstore.builder.resume import tidy
 from tokenstore.errors import ConfigError, counted
 from tokenstore.format.layout import MANIFEST_NAME, TEMPORARY_SUFFIX, is_store_name, manifest_version
-from tokenstore.paths import is_folder, is_there
+from tokenstore.paths import is_file, is_folder, is_there, resolved
 from tokenstore.store.find_manifest import raw_manifest
 from tokenstore.store.work import Work
 from tokenstore.store.writing import commit_directory, move_directory, remove_tree
 
 NO_STORE = "output: {} exists and is not a token store; choose another path"
 _MOST_SHOWN = 5
+
+
+def resolved_output(path: str | Path) -> Path:
+    """The output as an absolute path without links. They are resolved once, here: the work folder is next to the store itself.
+
+    Raises:
+        ConfigError: it is a file, or a link that leads to itself, or cannot be examined, for example without permission.
+    """
+    output = resolved(path)
+    try:
+        if is_file(output):
+            raise ConfigError(NO_STORE.format(output))
+    except OSError as error:
+        raise ConfigError(
+            f"output: {output} cannot be examined ({error.strerror}); check the path and its permissions"
+        ) from error
+    if output.is_symlink():
+        raise ConfigError(f"output: {output} is a link that leads to itself; remove it, or choose another path")
+    return output
 
 
 def is_free(output: Path) -> bool:

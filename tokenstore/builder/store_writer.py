@@ -20,11 +20,11 @@ from tokenstore.builder.hub import local_tokenizer
 from tokenstore.builder.options import BuildOptions, DocumentStart, Engine, SpecialText, check_names
 from tokenstore.builder.reading.records import Bad
 from tokenstore.builder.recipe import manifest_fields, open_tokenizer, recipe_of, side_files
-from tokenstore.builder.replacing import NO_STORE, check_replaceable, commit, is_free
+from tokenstore.builder.replacing import check_replaceable, commit, is_free, resolved_output
 from tokenstore.builder.result import BuildResult, result_of
 from tokenstore.errors import BuildError, ConfigError
 from tokenstore.format.input_lines import InputRow, encode_row
-from tokenstore.paths import is_folder, is_there
+from tokenstore.paths import is_there
 from tokenstore.store.document_files import Columns
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.remote.location import refuse_url
@@ -112,8 +112,7 @@ class StoreWriter:
         if (tokenizer is None) == (vocab_size is None):
             raise ConfigError("writer: expected a tokenizer or a vocab_size, and not both")
         refuse_url(path, "writer")
-        output = Path(path).absolute()
-        self.path = output.resolve() if output.is_symlink() else output.parent.resolve() / output.name
+        self.path = resolved_output(path)
         self._options = BuildOptions(
             inputs=(INPUT_NAME,),
             output=self.path,
@@ -177,12 +176,7 @@ class StoreWriter:
         if self._options.overwrite:
             check_replaceable(self.path)
         elif not is_free(self.path):
-            what = "exists" if is_folder(self.path) else NO_STORE.format(self.path).removeprefix("output: ")
-            raise ConfigError(
-                f"output: {self.path} exists already; use overwrite=True, or another path"
-                if what == "exists"
-                else f"output: {what}"
-            )
+            raise ConfigError(f"output: {self.path} exists already; use overwrite=True, or another path")
         elif is_there(work.building / "recipe.json"):
             raise ConfigError(
                 f"output: {work.building} holds an unfinished build; finish it with the same command, or use overwrite=True"

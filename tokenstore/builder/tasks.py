@@ -14,12 +14,13 @@ from pathlib import Path
 from tokenstore.builder.disk import resumable
 from tokenstore.builder.executors.processes import run_units
 from tokenstore.builder.finished import finished
-from tokenstore.builder.job import Job, prepare, resolved_output
+from tokenstore.builder.job import Job, prepare
 from tokenstore.builder.options import BuildOptions
 from tokenstore.builder.part import Part
 from tokenstore.builder.pipeline import group_build, open_work, schedule_of
 from tokenstore.builder.reading.units import Unit, cut_units
 from tokenstore.builder.remote_output import location_of, with_scratch
+from tokenstore.builder.replacing import resolved_output
 from tokenstore.builder.result import Note, Progress
 from tokenstore.builder.resume import note_task, tidy
 from tokenstore.builder.schedule import Task
@@ -84,7 +85,7 @@ def build_task(
                 " with --scratch"
             )
         options = with_scratch(options, place)
-    output = resolved_output(options)
+    output = resolved_output(options.output)
     job = prepare(options, output, None, note)
     with resumable(output):
         was_there = TaskResult(output, str(task), 0, 0, 0, 0, 0, was_there=True)

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tokenstore.paths import resolved
+
 
 @dataclass(frozen=True)
 class PlanUse:
@@ -21,10 +23,10 @@ def uses_of(plans: Sequence[Path], store: Path) -> list[PlanUse]:
     from tokenstore.planning.config import PlanConfig  # numba comes with planning
 
     found = []
-    place = store.resolve()
+    place = resolved(store)
     for plan in plans:
         for name, source in PlanConfig.load(plan).sources.items():  # members of pools are sources with a path too
-            path = None if source.path is None else Path(source.path).resolve()
+            path = None if source.path is None else resolved(source.path)
             if path is not None and (path == place or place in path.parents):
                 found.append(PlanUse(plan, name, source.version))
     return found

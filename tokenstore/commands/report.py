@@ -10,7 +10,7 @@ from cyclopts import Group, Parameter
 from tokenstore.commands.remote import loaded_plan, remote_options
 from tokenstore.commands.screen import screen, write_json
 from tokenstore.errors import BuildError, ConfigError
-from tokenstore.paths import is_folder, is_there, mode_of
+from tokenstore.paths import is_folder, is_there, mode_of, resolved
 from tokenstore.report.page import BEGINS
 from tokenstore.store import open_store
 from tokenstore.store.remote import Location, is_url
@@ -113,7 +113,7 @@ def report(
 def _name(path: str, of_store: bool) -> str:
     if is_url(path):
         return Location.of(path).name
-    return Path(path).resolve().name if of_store else Path(path).stem
+    return resolved(path).name if of_store else Path(path).stem
 
 
 def _is_store(path: str) -> bool:
@@ -189,7 +189,7 @@ def _is_report(output: Path) -> bool:
 def _write(output: Path, text: bytes) -> None:
     try:
         write_atomically(
-            output.parent.resolve() / output.name, text
+            resolved(output.parent) / output.name, text
         )  # links in the path that the user named are followed
     except OSError as error:
         raise BuildError(f"output: cannot write {output}: {error.strerror or error}; choose another output") from error

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tokenstore.builder.replacing import NO_STORE, check_replaceable, commit, is_free
+from tokenstore.builder.replacing import check_replaceable, commit, is_free, resolved_output
 from tokenstore.builder.resume import tidy
 from tokenstore.errors import BuildError, ConfigError
 from tokenstore.foreign.adoption import Adopting, Adoption, Note, Progress, check_space
 from tokenstore.foreign.notes import copies, findings
 from tokenstore.foreign.options import AdoptOptions
 from tokenstore.foreign.prepare import Job, prepare
-from tokenstore.paths import is_file, is_there
+from tokenstore.paths import is_there
 from tokenstore.store.work import exclusive_work
 from tokenstore.store.writing import make_folders, remove_tree
 
@@ -74,10 +74,7 @@ def adopt_store(
         >>> options = AdoptOptions(("corpus_text_document",), Path("stores/web"), vocab_size=50_257)
         >>> adopt_store(options).num_documents
     """
-    output = Path(options.output)
-    if is_file(output):
-        raise ConfigError(NO_STORE.format(output))
-    output = output.resolve() if output.is_symlink() else output.parent.resolve() / output.name
+    output = resolved_output(options.output)
     if options.overwrite:
         check_replaceable(output)
     elif not is_free(output):

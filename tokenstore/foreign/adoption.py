@@ -22,6 +22,7 @@ from tokenstore.format.input_lines import InputRow, encode_row
 from tokenstore.format.layout import ADOPTED_NAME, FOREIGN_PREFIX, INPUTS_NAME, MANIFEST_NAME
 from tokenstore.format.manifest import Manifest, TokenizerEntry
 from tokenstore.format.manifest_file import encode_manifest
+from tokenstore.paths import resolved
 from tokenstore.store.files import free_bytes
 from tokenstore.store.length_index import write_length_index
 from tokenstore.store.output import Output
@@ -110,7 +111,7 @@ class Adoption:
         file, shard, before = source.file, writer.next_shard, writer.num_documents
         scan = Scan(self._job.cutter(source), self._job.ids, self._tally, file.path)
         writer.start()
-        is_linked = not source.reason and link_file(file.path.resolve(), shard)
+        is_linked = not source.reason and link_file(resolved(file.path), shard)
         if is_linked:
             writer.add_linked(file, scan, self._count)
         else:
@@ -160,7 +161,7 @@ class Adoption:
         for path in source.file.index:
             ending = next(each for each in self._job.format.index_endings if path.name.endswith(each))
             name = f"{FOREIGN_PREFIX}{number:05d}{ending}"
-            if not self._job.options.copy and link_file(path.resolve(), self._folder / name):
+            if not self._job.options.copy and link_file(resolved(path), self._folder / name):
                 writer.files[name] = entry_of(self._folder / name)
             else:
                 with Output(self._folder / name) as out:

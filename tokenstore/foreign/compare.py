@@ -112,4 +112,8 @@ def _documents(store: Store, format: Format, file: AdoptedFile, shard: ShardEntr
         paths.append(path)
     if not paths:
         raise CorruptionError(f"adopted: expected an index file for {shard.file}, found none ({store.path})")
-    return format.documents(tuple(paths), most_documents(shard.num_tokens))
+    for block in format.documents(tuple(paths), most_documents(shard.num_tokens)):
+        if (block.lengths > shard.num_tokens).any():  # so that sums of lengths do not overflow
+            rule = f"documents of at most {shard.num_tokens} tokens"
+            raise CorruptionError(f"adopted: expected {rule}, found {block.lengths.max()} ({paths[0]})")
+        yield block._replace(ids=None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tokenstore.builder.replacing import commit, is_free
+from tokenstore.builder.replacing import commit, is_free, resolved_output
 from tokenstore.builder.resume import tidy
 from tokenstore.errors import BuildError, ConfigError, counted
 from tokenstore.foreign import datatrove, dolma, llmc, megatron
@@ -14,7 +14,7 @@ from tokenstore.foreign.export_checks import check_export, starts_with_eos
 from tokenstore.foreign.formats import FORMATS
 from tokenstore.foreign.options import ExportOptions
 from tokenstore.foreign.parts import Part, parts_of
-from tokenstore.paths import entries_of
+from tokenstore.paths import entries_of, resolved
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.work import exclusive_work
 from tokenstore.store.writing import create, link_file, make_folders, remove_tree, sync
@@ -66,8 +66,7 @@ def export_store(
     Example:
         >>> export_store(ExportOptions(Path("stores/web"), "megatron", Path("export"))).files
     """
-    output = Path(options.output)
-    output = output.parent.resolve() / output.name
+    output = resolved_output(options.output)
     if not is_free(output):
         raise ConfigError(f"output: {output} exists and is not empty; choose another folder")
     with open_store(options.store, version=options.version, allow_links=options.allow_links) as store:
@@ -162,7 +161,7 @@ class _Export:
             return False
 
     def _source(self, part: Part) -> Path:
-        return part.path(part.shards.start).resolve()
+        return resolved(part.path(part.shards.start))
 
     def _tokens(self, part: Part) -> Iterable[np.ndarray]:
         if self._options.to != "llmc":

@@ -10,7 +10,7 @@ from tokenstore.errors import ConfigError
 from tokenstore.foreign import datatrove, dolma, headerless, llmc, megatron
 from tokenstore.foreign.reading import Documents, TokenFile
 from tokenstore.format.layout import MANIFEST_NAME
-from tokenstore.paths import entries_of, is_file, is_folder
+from tokenstore.paths import entries_of, is_file, is_folder, resolved
 
 AUTO = "auto"
 
@@ -73,7 +73,7 @@ def find_token_files(arguments: Sequence[str], name: str) -> tuple[Format, list[
             raise ConfigError(f"input: {argument} cannot be read ({error.strerror}); check its permissions") from error
     if not paths:
         raise ConfigError("input: expected token files, found none; name at least one")
-    if repeated := [path for path, count in Counter(path.resolve() for path in paths).items() if count > 1]:
+    if repeated := [path for path, count in Counter(map(resolved, paths)).items() if count > 1]:
         raise ConfigError(f"input: {repeated[0]} is named more than once; name every file once")
     if name != AUTO:
         return FORMATS[name], paths

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, get_args
 
 from tokenstore.errors import ConfigError
 from tokenstore.store.remote.location import refuse_url
@@ -55,7 +55,14 @@ class AdoptOptions:
             refuse_url(path, "adopt")
         object.__setattr__(self, "output", Path(self.output))
         object.__setattr__(self, "inputs", tuple(map(str, self.inputs)))
-        wrong = []
+        wrong = _wrong_choices(self, {"cut": CutName, "eos_at": Place, "dtype": DtypeName})
+        wrong += [
+            f"{name}: expected an integer, found {value!r}"
+            for name, value in (("vocab_size", self.vocab_size), ("eos_id", self.eos_id))
+            if value is not None and type(value) is not int
+        ]
+        if wrong:
+            raise ConfigError("; ".join(wrong))
         if self.tokenizer in (None, "none") and self.vocab_size is None:
             wrong.append(
                 "tokenizer: the files do not name it; give --tokenizer FILE, or --vocab-size N if it is not known"
@@ -70,6 +77,15 @@ class AdoptOptions:
             wrong.append("eos_at: a cut by index and end-of-text token needs the token at the end; omit --eos-at")
         if wrong:
             raise ConfigError("; ".join(wrong))
+
+
+def _wrong_choices(options: object, choices: dict[str, Any]) -> list[str]:
+    """What to say about optional fields that have a value other than their choices."""
+    return [
+        f"{name}: expected one of {', '.join(get_args(allowed))}, found {value!r}"
+        for name, allowed in choices.items()
+        if (value := getattr(options, name)) is not None and value not in get_args(allowed)
+    ]
 
 
 To = Literal["megatron", "datatrove", "dolma", "nanogpt", "llmc"]

@@ -10,6 +10,7 @@ import xxhash
 from tokenstore.format.block_checksums import checksummed_files
 from tokenstore.format.layout import BLOCK_CHECKSUMS_NAME
 from tokenstore.format.manifest import FileEntry, ShardEntry
+from tokenstore.paths import resolved
 from tokenstore.store.added_files import add_file, lock_to_add
 from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.files import check_checksum, read_blocks
@@ -39,7 +40,7 @@ def add_block_checksums(
         TokenStoreError: there is no store, or it cannot be written.
     """
     refuse_url(path, "index")
-    path = Path(path).resolve()  # the lock is next to the store, not next to a link to it
+    path = resolved(path)  # the lock is next to the store, not next to a link to it
     with open_store(path, version=version) as store:  # first, so that an error leaves no work folder
         if store.has_block_checksums:
             return False

@@ -23,6 +23,7 @@ from tokenstore.format.layout import (
 )
 from tokenstore.format.manifest import FileEntry, Manifest, ShardEntry, canonical_json
 from tokenstore.format.manifest_file import encode_manifest
+from tokenstore.paths import resolved
 from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.document_files import Columns, DocumentFiles, Documents
 from tokenstore.store.merging import check_document_files, forged_values
@@ -138,7 +139,7 @@ class Dropper:
 
     def _link(self, number: int, name: str) -> None:
         source, entry = self.base.file_of(number)
-        if not link_file(source.resolve(), self.folder / name):
+        if not link_file(resolved(source), self.folder / name):
             with Output(self.folder / name) as output:
                 copy_parts(source, entry, [(output, entry.num_bytes)])
                 output.close()

@@ -19,6 +19,7 @@ from tokenstore.format.layout import (
     length_index_numbers_bytes,
 )
 from tokenstore.format.manifest import FileEntry
+from tokenstore.paths import resolved
 from tokenstore.store.added_files import add_file, lock_to_add
 from tokenstore.store.reader import Store, open_store
 from tokenstore.store.remote.location import refuse_url
@@ -50,7 +51,7 @@ def add_length_index(
         TokenStoreError: there is no store, or it cannot be written.
     """
     refuse_url(path, "index")
-    path = Path(path).resolve()  # the lock is next to the store, not next to a link to it
+    path = resolved(path)  # the lock is next to the store, not next to a link to it
     with open_store(path, version=version) as store:  # first, so that an error leaves no work folder
         if store.has_length_index:
             return False

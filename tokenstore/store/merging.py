@@ -24,6 +24,7 @@ from tokenstore.format.layout import (
     shard_name,
 )
 from tokenstore.format.manifest import FileEntry, ShardEntry
+from tokenstore.paths import resolved
 from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.document_files import Columns, DocumentFiles, Documents
 from tokenstore.store.files import identity_of
@@ -118,7 +119,7 @@ class Merger:
     def _take(self, store: Store, number: int, name: str) -> None:
         """Link a file of a store, or copy it from another file system."""
         source, entry = store.file_of(number)
-        if not link_file(source.resolve(), self.folder / name):
+        if not link_file(resolved(source), self.folder / name):
             if not self._has_copied:
                 self._note(f"{store.path} cannot be linked from here: its files are copied")
             self._has_copied = True

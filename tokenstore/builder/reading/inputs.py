@@ -12,7 +12,7 @@ from urllib.parse import unquote
 from tokenstore.builder.reading.remote_inputs import InputPath, RemotePath, is_remote, objects_of, open_input, stat_of
 from tokenstore.errors import ConfigError, TokenStoreError
 from tokenstore.outside import MAX_RECIPE_BYTES, read_file
-from tokenstore.paths import entries_of, is_file, is_folder, is_there
+from tokenstore.paths import entries_of, is_file, is_folder, is_there, resolved
 from tokenstore.store.remote.client import ObjectInfo
 
 TABLES = (".parquet", ".arrow")  # compressed internally, so never with an ending of COMPRESSIONS
@@ -222,7 +222,7 @@ def _fault(path: Path, formats: dict[str, str], known: str) -> str:
 
 def _absolute(path: Path) -> Path:
     """One spelling per file, independent of the working directory. Links are not resolved, so a file keeps its name."""
-    return path.parent.resolve() / path.name if ".." in path.parts else path.absolute()
+    return resolved(path.parent) / path.name if ".." in path.parts else path.absolute()
 
 
 def _below(path: Path, folders: Sequence[Path]) -> bool:
