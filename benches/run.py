@@ -5,6 +5,7 @@
 
 import argparse
 import json
+import os
 import platform
 import sys
 import tempfile
@@ -60,6 +61,8 @@ def main() -> int:
         "--against", metavar="COMMIT", help="throughput: also measure the loaders of this commit, in the same rounds"
     )
     arguments = parser.parse_args()
+    # An installed package has bytecode; without it, a process first compiles all modules
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     console = Console(markup=False)
     console.print(machine())
     status = 0

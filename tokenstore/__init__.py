@@ -8,6 +8,7 @@
         ...                                    # {"input_ids": int64[64, 2048], "targets": int64[64, 2048]}
 
 Layers. Each imports only lower ones; `tests/unit/test_layers.py` checks that.
+    collector    -1  no search for garbage while many objects are made
     errors, paths 0  the exceptions of the package; what is at a path
     outside       0  reading untrusted files: how they are opened, and their size limits
     text          0  untrusted text and numbers, made safe to show
@@ -32,6 +33,8 @@ The names below are imported on first use, so `import tokenstore` imports neithe
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from tokenstore.collector import paused_collector
 
 __version__ = "0.1.0"
 
@@ -103,7 +106,8 @@ if TYPE_CHECKING:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'tokenstore' has no attribute {name!r}")
-    value = getattr(import_module(f"tokenstore.{_HOMES[name]}"), name)
+    with paused_collector():
+        value = getattr(import_module(f"tokenstore.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -23,6 +23,8 @@ from numba.core import entrypoints, sigutils
 from numba.core.ccallback import CFunc
 from numba.core.runtime import rtsys
 
+from tokenstore.collector import paused_collector
+
 _config: Any = config  # its attributes are made from the environment
 _KERNEL_FOLDERS = ("order", "batches")
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -75,7 +77,7 @@ def _loaded_alone(compiled: Any) -> Any:
 
     @wraps(compile_for)
     def compile_alone(*arguments: Any, **keywords: Any) -> Any:
-        with _without_extensions():
+        with _without_extensions(), paused_collector():
             return compile_for(*arguments, **keywords)
 
     compiled._compile_for_args = compile_alone
@@ -123,7 +125,7 @@ def callback(function: Callable[..., Any], signature: Any) -> Any:
     with suppress(RuntimeError):  # no directory numba could write to
         compiled.enable_caching()
         _adapt_cache(compiled._cache)
-    with _without_extensions():
+    with _without_extensions(), paused_collector():
         compiled.compile()
     return compiled
 

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2] / "tokenstore"
 ALL = sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
 MODULES = [name for name in ALL if not name.startswith("examples/")]  # examples are programs that use the package
 LAYERS = {
+    "collector": -1,
     "errors": 0,
     "jit": 0,
     "intrinsics": 0,

@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 
 from tokenstore.batches.packings import Packings
 from tokenstore.batches.sampler import Order
+from tokenstore.collector import paused_collector
 from tokenstore.errors import ConfigError, CorruptionError
 from tokenstore.planning.amend import Changes, amended_config
 from tokenstore.planning.config import PlanConfig
@@ -56,6 +57,7 @@ class Plan(StepRows):
         (8, 2048)
     """
 
+    @paused_collector()
     def __init__(
         self,
         config: PlanConfig | str | Path,

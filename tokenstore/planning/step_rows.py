@@ -14,6 +14,7 @@ from tokenstore.batches.open_blocks import open_blocks
 from tokenstore.batches.packings import Packings
 from tokenstore.batches.sampler import Order, Place, Sampler
 from tokenstore.batches.tables import Tables
+from tokenstore.collector import paused_collector
 from tokenstore.order.rank_rows import check_split, first_row
 from tokenstore.planning.pieces import Piece, SequenceInfo, piece_of
 from tokenstore.planning.timeline import Timeline
@@ -51,6 +52,7 @@ class StepRows(Timeline):
     def _dealer(self) -> Dealer:
         return self._made()[1]
 
+    @paused_collector()
     def sampler(self) -> Sampler:
         """A new Sampler over this plan, for use by one thread."""
         tables = Tables(self.stores, self.sources, self.config.seed)
