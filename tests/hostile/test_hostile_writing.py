@@ -221,6 +221,7 @@ def test_a_recipe_that_is_a_link_is_not_read(tmp_path: Path, victim: Path, sourc
 
 PARTS = {
     "summary.json": [b"[]", b"{}", b"[" * 5000, b'{"sizes": 5}', b"\xff", b'{"slices": [[1]]}'],
+    "tokens": [b"\1"],  # ids of the vocabulary
     "rows": [b"\xff"],
     "bad": [b"[\n"],
 }

@@ -20,6 +20,7 @@ from tokenstore.builder.documents.collect import Batch, UnitBatches
 from tokenstore.builder.documents.convert import DocumentReader
 from tokenstore.builder.documents.encode import Encoded, encode_documents
 from tokenstore.builder.part import FILES, ROW, SUMMARY, Part, load_part
+from tokenstore.builder.reading.checksums import new_hasher
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.reading.units import Unit
 from tokenstore.builder.split import HASH_WORDS
@@ -121,8 +122,8 @@ def _write_files(
     with contextlib.ExitStack() as stack:
         if checks:
             stack.enter_context(checks.aside())
-        out = {name: stack.enter_context(create(folder / name)) for name in FILES}
-        batches = UnitBatches(unit, files, reader, out["bad"], _check_unchanged)
+        out = {name: HashedFile(stack.enter_context(create(folder / name))) for name in FILES}
+        batches = UnitBatches(unit, files, reader, out["bad"].write, _check_unchanged)
         for batch in batches:
             if batch.starts_source:
                 getattr(tokenizer, "start_source", lambda: None)()
@@ -134,18 +135,37 @@ def _write_files(
             report(batch.num_bytes, encoded.lengths.size, encoded.tokens.size)
         if checks:
             checks.start()
-        sizes = tuple(file.tell() for file in out.values())
-        for file, size in zip(out.values(), sizes, strict=True):
-            if size:  # a part whose empty file is lost with the power does not count, and is made again
-                sync(file)
+        for each in out.values():
+            if each.num_bytes:  # a part whose empty file is lost with the power does not count, and is made again
+                sync(each.file)
         if checks:
             checks.settle()
     slices = batches.summaries()
     num_documents = sum(part.num_documents for part in slices)
-    return Part(folder, num_documents, num_tokens, sizes, slices, tuple(partitions), note)
+    sizes = tuple(each.num_bytes for each in out.values())
+    checksums = tuple(each.hasher.hexdigest() for each in out.values())
+    return Part(folder, num_documents, num_tokens, sizes, checksums, slices, tuple(partitions), note)
 
 
-def _write(out: Mapping[str, BinaryIO], encoded: Encoded, batch: Batch, partitions: dict[str, int]) -> None:
+class HashedFile:
+    """A file of a part that is being written.
+
+    Attributes:
+        file: the open file.
+        num_bytes, hasher: of what was written so far.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self.file, self.num_bytes, self.hasher = file, 0, new_hasher()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Append `data`."""
+        self.file.write(data)
+        self.hasher.update(data)
+        self.num_bytes += memoryview(data).nbytes
+
+
+def _write(out: Mapping[str, HashedFile], encoded: Encoded, batch: Batch, partitions: dict[str, int]) -> None:
     """Append a batch to a part's files.
 
     Not with `ndarray.tofile`: on a full disk it can lose the last few kilobytes without an error.

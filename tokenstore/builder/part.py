@@ -5,11 +5,12 @@ A part is a folder named by its key, a hash of everything that decides the part'
     tokens, mask, names     of all documents, one after the other
     rows                    ROW[n], one per document
     bad                     the bad records, one JSON list per line
-    summary.json            the key, counts, and the size of each file above
+    summary.json            the key, counts, and the size and checksum of each file above
 
 A part is written in a private folder and renamed into place when all its files are synced (making.py). So nobody can see half a
 part, also if two processes make the same one, or if a process that was believed dead goes on writing. A part with another key,
-or with a file of another size, does not count. So parts are reused or discarded without reading their tokens.
+or with a file of another size, does not count. So parts are reused or discarded without reading their tokens. Checksums are compared
+when a part is read, so damage in a part is an error, and never a wrong token in the store.
 """
 
 import contextlib
@@ -21,14 +22,14 @@ from dataclasses import dataclass, replace
 from itertools import compress
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, BinaryIO, NoReturn, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 import numpy as np
 
 from tokenstore.builder.documents.collect import SliceSummary
 from tokenstore.builder.documents.encode import has_masks
 from tokenstore.builder.options import BuildOptions, InputIdentity
-from tokenstore.builder.reading.checksums import block_hashes, checksum_of_blocks, hashes_bytes
+from tokenstore.builder.reading.checksums import block_hashes, checksum_of_blocks, hashes_bytes, new_hasher
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.reading.units import Slice, Unit, slice_bytes
 from tokenstore.builder.split import HASH_WORDS, is_partition_name
@@ -39,6 +40,7 @@ from tokenstore.store.files import read_bytes
 FILES = ("tokens", "mask", "names", "metadata", "rows", "bad")
 SUMMARY = "summary.json"
 _BLOCK_DOCUMENTS, _BLOCK_TOKENS = 1 << 16, 1 << 22  # parts are read in blocks that exceed neither
+_BLOCK_BYTES = 1 << 20  # of the other files
 # A document in a part: tokens, record number within its slice, slice within the unit, bytes of its id and of its metadata, hash
 # of its content, which of the part's partitions
 ROW = np.dtype(
@@ -99,7 +101,7 @@ class Part:
     Attributes:
         folder: where its files are.
         num_documents, num_tokens: of all its slices.
-        sizes: bytes of each file, in the order of `FILES`.
+        sizes, checksums: bytes of each file, and their checksum, in the order of `FILES`.
         slices: a summary per slice of the unit that was read.
         partitions: the names of the partitions of its documents, in the order of their first documents.
         note: why the part was tokenized a second time; "" if it was not.
@@ -109,6 +111,7 @@ class Part:
     num_documents: int
     num_tokens: int
     sizes: tuple[int, ...]
+    checksums: tuple[str, ...]
     slices: tuple[SliceSummary, ...]
     partitions: tuple[str, ...] = ()
     note: str = ""
@@ -128,59 +131,57 @@ class Part:
             tokens, mask, names, metadata = (
                 stack.enter_context(self._open(name)) for name in ("tokens", "mask", "names", "metadata")
             )
+            hashers = {"tokens": new_hasher(), "mask": new_hasher()}
+
+            def read(file: BinaryIO, name: str, kind: np.dtype, count: int) -> np.ndarray:
+                found = np.fromfile(file, kind, count)
+                hashers[name].update(found.data)
+                return found
+
             with_masks = self.sizes[FILES.index("mask")] > 0
             for block in (block for rows in self.rows() for block in _cut(rows)):
                 count = int(block["length"].sum())
                 yield Block(
                     block,
-                    self._read(tokens, dtype, count),
-                    self._read(mask, np.dtype(np.bool_), count) if with_masks else None,
+                    read(tokens, "tokens", dtype, count),
+                    read(mask, "mask", np.dtype(np.bool_), count) if with_masks else None,
                     [names.read(size).decode() if size else "" for size in block["name_bytes"].tolist()],
                     [metadata.read(size) for size in block["metadata_bytes"].tolist()],
                 )
-
-    def _read(self, file: BinaryIO, dtype: np.dtype, count: int) -> np.ndarray:
-        found = np.fromfile(file, dtype, count)
-        if found.size != count:
-            self._damaged(Path(file.name).name)
-        return found
+            for name, hasher in hashers.items():
+                self._check(name, hasher.hexdigest())
 
     def rows(self) -> Iterator[np.ndarray]:
-        """The rows of all documents in order, in blocks of ROW[n]; raises CorruptionError for impossible values."""
+        """The rows of all documents in order, in blocks of ROW[n]. CorruptionError if they were changed."""
         with self._open("rows") as rows:
             while (block := np.fromfile(rows, ROW, _BLOCK_DOCUMENTS)).size:
-                least = min(
-                    block["length"].min() - 1,
-                    *(block[name].min() for name in ("name_bytes", "metadata_bytes", "slice", "partition")),
-                )
-                if (
-                    least < 0
-                    or block["slice"].max() >= len(self.slices)
-                    or block["partition"].max() >= len(self.partitions)
-                ):
-                    self._damaged("rows")
                 yield block
 
     def bad(self) -> Iterator[tuple[int, int, str, str]]:
         """(slice, record number in it, reason, start of the record) of every bad record, in order."""
         with self._open("bad") as lines:
-            try:
-                for place, number, reason, start in map(json.loads, lines):
-                    if not (0 <= place < len(self.slices) and isinstance(number, int)):
-                        raise ValueError
-                    yield place, number, reason, start
-            except (ValueError, TypeError, RecursionError):
-                self._damaged("bad")
+            yield from map(json.loads, lines)
 
     def _open(self, name: str) -> BinaryIO:
-        return _retried(lambda: open(self.folder / name, "rb"))
+        """Open a file. All but tokens and mask, which are large, are read once for their checksum before anything is taken from them."""
+        with contextlib.ExitStack() as opened:
+            file = _retried(lambda: opened.enter_context(open(self.folder / name, "rb")))
+            if name not in ("tokens", "mask"):
+                hasher = new_hasher()
+                while data := file.read(_BLOCK_BYTES):
+                    hasher.update(data)
+                self._check(name, hasher.hexdigest())
+                file.seek(0)
+            opened.pop_all()
+            return file
 
-    def _damaged(self, name: str) -> NoReturn:
-        """Raise the error for contents that do not fit the summary: something else wrote to the file after the build did."""
-        raise CorruptionError(
-            f"part: {self.folder / name} was changed after the build wrote it; remove {self.folder.parent.parent} and run"
-            " the same command again"
-        )
+    def _check(self, name: str, checksum: str) -> None:
+        """CorruptionError if something else wrote to a file after the build did."""
+        if checksum != self.checksums[FILES.index(name)]:
+            raise CorruptionError(
+                f"part: {self.folder / name} was changed after the build wrote it; remove {self.folder} and run the tasks"
+                " or the build again, which make this part again"
+            )
 
 
 def _retried(read: Callable[[], _Found]) -> _Found:
@@ -253,8 +254,8 @@ def _load(folder: Path, key: str, most: int, names: Sequence[str]) -> Part | Non
     try:
         summary = json.loads(_retried(lambda: read_bytes(folder / SUMMARY, most)))
         found = [_retried((folder / name).lstat) for name in names]
-        sizes = tuple(summary.pop("sizes"))
-        if summary.pop("key", None) != key or len(sizes) != len(FILES):
+        sizes, checksums = tuple(summary.pop("sizes")), tuple(summary.pop("checksums"))
+        if summary.pop("key", None) != key or not len(sizes) == len(checksums) == len(FILES):
             return None
         if [each.st_size for each in found] != [sizes[FILES.index(name)] for name in names]:
             return None
@@ -262,7 +263,7 @@ def _load(folder: Path, key: str, most: int, names: Sequence[str]) -> Part | Non
         partitions = tuple(summary.pop("partitions"))
         if not all(name == "" or is_partition_name(name) for name in partitions):
             return None
-        part = Part(folder, slices=slices, sizes=sizes, partitions=partitions, **summary)
+        part = Part(folder, slices=slices, sizes=sizes, checksums=checksums, partitions=partitions, **summary)
     except (TokenStoreError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     return part if all(S_ISREG(each.st_mode) for each in found) else None

@@ -8,7 +8,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import BinaryIO
 
 import numpy as np
 
@@ -72,7 +71,7 @@ class UnitBatches:
         unit: the slices to read.
         files: their inputs, by number.
         reader: makes documents of records.
-        bad_out: bad records are written here as JSON lines: slice, record number in it, reason, start of the record.
+        write_bad: called with every bad record as a JSON line: slice, record number in it, reason, start of the record.
         check: called with every input whose slice was read to its end.
     """
 
@@ -81,10 +80,10 @@ class UnitBatches:
         unit: Unit,
         files: Mapping[int, InputFile],
         reader: DocumentReader,
-        bad_out: BinaryIO,
+        write_bad: Callable[[bytes], object],
         check: Callable[[InputFile], None],
     ):
-        self.unit, self.files, self.reader, self.bad_out, self.check = unit, files, reader, bad_out, check
+        self.unit, self.files, self.reader, self.write_bad, self.check = unit, files, reader, write_bad, check
         self.num_bad = 0
         self._batch = Batch(unit[0].start == 0)
         self._lines: list[int] = []
@@ -148,7 +147,7 @@ class UnitBatches:
     def _write_bad(self, place: int, number: int, bad: Bad) -> None:
         self.num_bad += 1
         self._bad[place] += 1
-        self.bad_out.write(json.dumps([place, number, bad.reason, bad.start]).encode() + b"\n")
+        self.write_bad(json.dumps([place, number, bad.reason, bad.start]).encode() + b"\n")
 
     def count(self, batch: Batch, encoded: Encoded) -> None:
         """Count the documents of an encoded batch by slice: kept, or dropped for a reason."""

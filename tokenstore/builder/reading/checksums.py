@@ -28,6 +28,11 @@ _PIECE = 1 << 20
 Stamp = list[int]  # size in bytes, inode, modification time and inode change time in nanoseconds
 
 
+def new_hasher() -> Any:
+    """A hasher of the kind that all checksums here are made with: xxh3-128."""
+    return xxhash.xxh3_128()
+
+
 def block_hashes(path: InputPath, start: int, stop: int) -> bytes:
     """The checksums, 16 bytes each, of the blocks of a file that begin in bytes [start, stop)."""
     found = []
