@@ -27,7 +27,7 @@ from tokenstore.builder.split import HASH_WORDS
 from tokenstore.builder.stores import check_partitions
 from tokenstore.errors import BuildError
 from tokenstore.store.private import private_folder, publish
-from tokenstore.store.writing import create, remove_tree, sync, write_atomically
+from tokenstore.store.writing import create, remove_tree, start_writing_back, sync, write_atomically
 from tokenstore.tokenizer import EngineMismatch, Tokenizer, reference_of
 from tokenstore.tokenizer.checks import Checks
 
@@ -180,7 +180,9 @@ def _write(out: Mapping[str, HashedFile], encoded: Encoded, batch: Batch, partit
     rows["metadata_bytes"] = [len(document.metadata) for document in kept]
     rows["partition"] = [partitions.setdefault(document.partition, len(partitions)) for document in kept]
     rows["content"] = np.array([document.content for document in kept], np.uint64).reshape(-1, HASH_WORDS)
+    start = out["tokens"].num_bytes
     out["tokens"].write(encoded.tokens.data)
+    start_writing_back(out["tokens"].file, start)
     out["rows"].write(rows.data)
     out["names"].write(b"".join(names))
     out["metadata"].write(b"".join(document.metadata for document in kept))

@@ -35,7 +35,7 @@ from tokenstore.builder.reading.units import Slice, Unit, slice_bytes
 from tokenstore.builder.split import HASH_WORDS, is_partition_name
 from tokenstore.errors import CorruptionError, TokenStoreError
 from tokenstore.format.manifest import canonical_json
-from tokenstore.store.files import read_bytes
+from tokenstore.store.files import free_cached, read_bytes
 
 FILES = ("tokens", "mask", "names", "metadata", "rows", "bad")
 SUMMARY = "summary.json"
@@ -150,6 +150,7 @@ class Part:
                 )
             for name, hasher in hashers.items():
                 self._check(name, hasher.hexdigest())
+            free_cached(tokens)  # no build reads them again, and the memory serves the next part
 
     def rows(self) -> Iterator[np.ndarray]:
         """The rows of all documents in order, in blocks of ROW[n]. CorruptionError if they were changed."""

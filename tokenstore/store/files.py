@@ -172,6 +172,12 @@ def read_ahead(path: Path, ranges: Iterable[tuple[int, int]], allow_links: Path 
             os.posix_fadvise(file.fileno(), start, stop - start, os.POSIX_FADV_WILLNEED)
 
 
+def free_cached(file: BinaryIO) -> None:
+    """Let the system use the memory that holds the contents of a file, already synced, for others. It is advice and cannot fail."""
+    with contextlib.suppress(OSError):
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
 def memory_bytes() -> int:
     """Bytes of memory of this machine."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -11,9 +11,11 @@ import xxhash
 from tokenstore.format.manifest import FileEntry, ShardEntry
 from tokenstore.store.block_hasher import BlockHasher
 from tokenstore.store.files import check_checksum, check_size, read_bytes
-from tokenstore.store.writing import append_file, create, make_read_only, remove, sync
+from tokenstore.store.writing import append_file, create, make_read_only, remove, start_writing_back, sync
 
 _BLOCK = 1 << 22
+_PIECE = 1 << 20  # bytes written at once. For a longer call the system takes large blocks of memory, which can be slow
+_WRITTEN_BACK = 1 << 23  # bytes after which the system starts to write them to the disk
 
 
 class Output:
@@ -25,13 +27,17 @@ class Output:
         self.blocks = blocks
         self._file: BinaryIO = create(path, buffering=buffer_bytes)  # closed by close()
         self._checksum = xxhash.xxh3_128()
-        self._num_bytes = 0
+        self._num_bytes = self._written_back = 0
 
     def write(self, array: np.ndarray | bytes) -> None:
         """Append the bytes of `array`."""
         data = array if isinstance(array, bytes) else np.ascontiguousarray(array).data.cast("B")
         self._update(data)
-        self._file.write(data)
+        for first in range(0, len(data), _PIECE):
+            self._file.write(data[first : first + _PIECE])
+        if self._num_bytes - self._written_back >= _WRITTEN_BACK:
+            start_writing_back(self._file, self._written_back)
+            self._written_back = self._num_bytes
 
     def append(self, source: Path) -> None:
         """Append the contents of a file."""
