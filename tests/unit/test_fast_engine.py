@@ -96,6 +96,20 @@ def test_spans_equal_the_reference(
     assert all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(here, there, strict=True))
 
 
+@pytest.mark.parametrize("kind", ["huggingface", "tiktoken", "sentencepiece"])
+def test_an_end_token_is_added_to_every_text(load: Callable[..., fast.FastTokenizer], kind: str) -> None:
+    """In place of the separator between joined texts, also after empty texts; not if a text goes to the reference."""
+    tokenizer = load(kind)
+    texts = ["", *TEXTS, "", ""]
+    found = tokenizer.encode_batch_with_end(texts, 5)
+    assert (found is not None) == (kind != "sentencepiece")
+    if found is not None:
+        ids, lengths = tokenizer.encode_batch(texts)
+        assert found[1].tolist() == (lengths + 1).tolist()
+        assert found[0].tolist() == np.insert(ids, np.cumsum(lengths), 5).tolist()
+    assert tokenizer.encode_batch_with_end([*texts, *NEW], 5) is None
+
+
 def test_spans_are_computed_without_the_reference(
     load: Callable[..., fast.FastTokenizer], monkeypatch: pytest.MonkeyPatch
 ) -> None:

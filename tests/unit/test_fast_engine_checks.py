@@ -28,8 +28,8 @@ class Lying:
     def __init__(self, file: FastFile, answer: Callable[..., tuple[np.ndarray, np.ndarray]]):
         self.file, self.answer = file, answer
 
-    def encode(self, engine: Any, texts: list[str]) -> tuple[np.ndarray, np.ndarray]:
-        ids, offsets = self.file.encode(engine, texts)
+    def encode(self, engine: Any, texts: list[str], end: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        ids, offsets = self.file.encode(engine, texts, end)
         return self.answer(texts, ids.copy(), offsets.copy())
 
 
@@ -163,3 +163,35 @@ def test_more_of_a_new_source_is_checked(tokenizer_file: Path, monkeypatch: pyte
         tokenizer.encode_batch(texts)
     total = sum(map(len, texts))
     assert [many > total // 10 for many in checked] == [True, False, False, True, False, False]
+
+
+def test_of_familiar_text_fewer_batches_are_checked(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After many characters of a kind in a source; another kind is checked in every batch all the same."""
+    monkeypatch.setattr(fast, "_FAMILIAR_CHARS", 1000)
+    tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
+    checked: list[str] = []
+    monkeypatch.setattr(tokenizer.checks, "_compare", lambda texts, found: checked.append("".join(texts)))
+    for number in range(64):
+        tokenizer.encode_batch(["plain words of English"] * 50 + ["слово"])
+        if number == 33:
+            tokenizer.start_source()
+    assert sum("plain" in texts for texts in checked) == 64 // fast._PAUSE + 1
+    assert sum("слово" in texts for texts in checked) == 64
+
+
+def test_a_wrong_token_is_found_in_familiar_text(
+    lie: Callable[..., fast.FastTokenizer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within the batches of one pause, with the end-of-text token already after each text."""
+    monkeypatch.setattr(fast, "_FAMILIAR_CHARS", 0)
+    right = True
+
+    def answer(texts: list[str], ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return ids if right else np.where(ids == 600, ids, ids ^ 1), offsets
+
+    tokenizer = lie(answer)
+    tokenizer._file.separator = tokenizer._file.file.separator
+    tokenizer.encode_batch_with_end(["some text"] * 9, 600)
+    right = False
+    with pytest.raises(EngineMismatch, match="differently from token 0"):
+        [tokenizer.encode_batch_with_end(["some text"] * 9, 600) for _ in range(fast._PAUSE)]

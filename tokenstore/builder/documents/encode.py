@@ -1,6 +1,6 @@
 """Documents -> tokens: encodes them, adds special tokens, computes loss masks, drops documents by length."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from tokenstore.errors import BuildError, ConfigError
 from tokenstore.format.layout import token_dtype
 from tokenstore.tokenizer import Tokenizer
 
+_WithEnd = Callable[[Sequence[str], int], tuple[np.ndarray, np.ndarray] | None]
 REASONS = ("empty", "short", "long")
 KEPT = len(REASONS)  # a value of `Encoded.why`: an index into REASONS, or KEPT
 
@@ -41,18 +42,20 @@ def encode_documents(documents: Sequence[Document], tokenizer: Tokenizer, option
         BuildError: a token is outside the vocabulary, as the tokenizer's engine and vocabulary disagree.
         ConfigError: the tokenizer lacks a special token that `options` ask for.
     """
-    ids, lengths, mask = _raw(documents, tokenizer, options)
+    special = special_ids(tokenizer, options)
+    ids, lengths, mask, has_end = _raw(documents, tokenizer, options, special[1])
     if ids.size and int(ids.max()) >= tokenizer.vocab_size:
         raise BuildError(
             f"token id: expected token ids below {tokenizer.vocab_size}, found {ids.max()}; the tokenizer's vocabulary and engine disagree"
         )
-    why = _too_short_or_long(lengths, options)
+    why = _too_short_or_long(lengths - has_end, options)
     kept = why == KEPT
     if not kept.all():
         tokens_kept = np.repeat(kept, lengths)
         ids, lengths = ids[tokens_kept], lengths[kept]
         mask = None if mask is None else mask[tokens_kept]
-    special = special_ids(tokenizer, options)
+    if has_end:
+        special = special[0], None
     if options.records == "chat" and special[1] is not None:
         ids, lengths, mask = _without_blanks_after(special[1], ids, lengths, mask, tokenizer)
     may_be_there = options.records != "text" or options.add_special_tokens  # the special tokens, in the documents
@@ -75,17 +78,21 @@ def _too_short_or_long(lengths: np.ndarray, options: BuildOptions) -> np.ndarray
 
 
 def _raw(
-    documents: Sequence[Document], tokenizer: Tokenizer, options: BuildOptions
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """(token ids, lengths int64[n], mask) of all documents, one after the other, before special tokens are added."""
+    documents: Sequence[Document], tokenizer: Tokenizer, options: BuildOptions, end: int | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray | None, bool]:
+    """(token ids, lengths int64[n], mask, whether each ends with `end`) of all documents, without other special tokens."""
     if options.records == "text":
-        return *tokenizer.encode_batch([document.text for document in documents]), None
+        texts = [document.text for document in documents]
+        with_end: _WithEnd | None = getattr(tokenizer, "encode_batch_with_end", None)  # of the fast engine
+        if with_end and end is not None and (found := with_end(texts, end)) is not None:
+            return *found, None, True
+        return *tokenizer.encode_batch(texts), None, False
     if options.records == "chat":
-        return _of_conversations(documents, tokenizer)
+        return *_of_conversations(documents, tokenizer), False
     lengths = np.fromiter((len(document.token_ids) for document in documents), np.int64, len(documents))
     ids = np.concatenate([np.zeros(0, np.int64), *(document.token_ids for document in documents)])
     masks = [document.mask for document in documents if document.mask is not None]
-    return ids.astype(np.uint32), lengths, np.concatenate(masks) if masks else None
+    return ids.astype(np.uint32), lengths, np.concatenate(masks) if masks else None, False
 
 
 def _of_conversations(documents: Sequence[Document], tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
