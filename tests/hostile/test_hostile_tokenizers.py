@@ -71,6 +71,11 @@ REFUSED: dict[str, dict[str, Any] | str] = {
     "ranks twice": ranks(
         ".", ranks={**BYTES, **{base64.b64encode(f"{i:9}".encode()).decode(): 300 for i in range(9999)}}
     ),
+    "special tokens without end": ranks(".", special_tokens={f"<{i}>": 256 + i for i in range(1 + (1 << 16))}),
+    "a huge number of special tokens": {
+        "config": {"pattern": ".", "default_vocab_size": 1 << 20, "default_num_special_tokens": (1 << 20) - 256},
+        "vocab": [{"rank": i, "token_bytes": token} for token, i in BYTES.items()],
+    },
     "sentencepiece": "\n" + "x" * 1000,
 }
 

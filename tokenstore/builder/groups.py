@@ -25,7 +25,7 @@ from tokenstore.builder.part import FILES, Part
 from tokenstore.builder.reading.inputs import InputFile
 from tokenstore.builder.schedule import PART_NAME, Schedule, Task
 from tokenstore.builder.stores import Place, Writers
-from tokenstore.errors import CorruptionError
+from tokenstore.errors import BuildError, CorruptionError
 from tokenstore.format.input_lines import InputRow, encode_row
 from tokenstore.format.layout import token_dtype
 from tokenstore.format.manifest import canonical_json
@@ -138,6 +138,9 @@ def _publish(private: Path, group: Group) -> None:
         if publish(private, group.folder) or load_counts(group) is not None:
             return
         remove_tree(group.folder)
+    raise BuildError(
+        f"group: {group.folder} is changed again and again by another process; end it and run the same command again"
+    )
 
 
 def _write_stores(

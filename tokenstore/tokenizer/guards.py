@@ -60,7 +60,7 @@ def encodes(method: Callable[[_Self, _Texts], _Made]) -> Callable[[_Self, _Texts
                 raise
             text = texts if isinstance(texts, str) else _first_refused(method, self, texts)
             raise BuildError(
-                f"tokenizer: {self.engine} cannot encode the text {text[:_EXCERPT]!a}: {reason(error)} ({self.file});"
+                f"tokenizer: {self.engine} cannot encode the text {text[:_EXCERPT]!a}: {reason(error)} ({self.file or self.kind});"
                 " remove that text, or use another tokenizer"
             ) from error
 

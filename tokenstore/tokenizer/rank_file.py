@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenstore.errors import ConfigError
 from tokenstore.tokenizer.patterns import PATTERNS
-from tokenstore.tokenizer.request import MOST_IDS, Request
+from tokenstore.tokenizer.request import MOST_IDS, MOST_SPECIAL, Request
 from tokenstore.tokenizer.tekken import looks_like_tekken, parse_tekken
 
 SAVED_START = b'{"kind":"tiktoken",'
@@ -110,6 +110,8 @@ def _check(file: RankFile) -> None:
     ids = [*file.ranks.values(), *file.special_tokens.values()]
     if not isinstance(file.pattern, str) or not all(type(i) is int and 0 <= i < MOST_IDS for i in ids):
         raise ValueError("a rank that is not an id")
+    if len(file.special_tokens) > MOST_SPECIAL:
+        raise ValueError(f"{len(file.special_tokens)} special tokens; at most {MOST_SPECIAL} are allowed")
     if len(set(ids)) != len(ids):
         twice = min(i for i, number in Counter(ids).items() if number > 1)
         raise ConfigError(f"special tokens: expected every id once, found {twice} twice; choose another id")

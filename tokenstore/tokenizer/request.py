@@ -10,6 +10,9 @@ from tokenstore.outside import ANYWHERE
 PLAIN, SPECIAL = "plain", "special"
 # A hundred times the largest vocabulary. A file may name any id, and a table of this many takes 128 MB.
 MOST_IDS = 1 << 24
+# Real files have a thousand. tiktoken makes a regular expression of all their names, with 5 KB of memory for each; and of a
+# tekken.json only their number is needed.
+MOST_SPECIAL = 1 << 16
 
 # Usual names of the end-of-text token; most files do not say which token it is.
 _EOS_NAMES = ("<|endoftext|>", "<|end_of_text|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>", "<|eos|>", "[EOS]")

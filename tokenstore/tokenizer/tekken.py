@@ -11,7 +11,7 @@ import base64
 import json
 from typing import Any
 
-from tokenstore.tokenizer.request import MOST_IDS
+from tokenstore.tokenizer.request import MOST_IDS, MOST_SPECIAL
 
 _FIRST_SPECIAL = (
     "<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]", "[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]",
@@ -34,8 +34,8 @@ def parse_tekken(data: bytes) -> tuple[str, dict[bytes, int], dict[str, int]]:
     value: Any = json.loads(data)
     config = value["config"]
     first, size = config["default_num_special_tokens"], config["default_vocab_size"]
-    if type(first) is not int or type(size) is not int or not 0 <= first < size <= MOST_IDS:
-        raise ValueError(f"{size} ids, {first} of them special")
+    if type(first) is not int or type(size) is not int or not 0 <= first < size <= MOST_IDS or first > MOST_SPECIAL:
+        raise ValueError(f"{size} ids, {first} of them special; at most {MOST_SPECIAL} special ones are allowed")
     vocab = value["vocab"]
     if not isinstance(vocab, list) or len(vocab) < size - first:
         raise ValueError(f"fewer than {size - first} tokens")

@@ -110,7 +110,9 @@ class Template:
         except ImportError as error:
             raise _missing(error) from error
         except Exception as error:  # a template is a program: it can fail in any way
-            raise ValueError(f"the template fails: {' '.join(str(error).split())[:300]}") from error
+            raise ValueError(
+                f"the template fails: {' '.join(str(error).split())[:300] or type(error).__name__}"
+            ) from error
         return texts[0], [(start, stop) for start, stop in found[0]] if marks else []
 
 
