@@ -8,7 +8,7 @@ import yaml
 
 from tests.support.trainers.microbatches import LENGTH, microbatches, same, small_store
 from tokenstore import Plan
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.trainers.litgpt import TokenData
 
 
@@ -45,6 +45,15 @@ def test_a_batch_that_was_fetched_and_not_used_is_no_part_of_the_position(data: 
     resumed = data.train_dataloader()
     resumed.load_state_dict(loader.state_dict())
     assert same([each[:, 0:LENGTH] for each in resumed], microbatches(plan, range(2, 7), size=4))
+
+
+def test_a_forged_position_is_refused(data: TokenData) -> None:
+    """The number of updates must be that of the plan's state."""
+    loader = data.train_dataloader()
+    loader.load_state_dict({})
+    for state in (None, {"plan": data.plan.state(2)}, {"plan": data.plan.state(2), "updates": 3}):
+        with pytest.raises(StateMismatchError):
+            loader.load_state_dict(state)
 
 
 def test_evaluation_begins_at_the_start_each_time(data: TokenData, plan: Plan) -> None:

@@ -61,6 +61,13 @@ def test_a_state_continues_and_that_of_another_run_is_refused(plan: Plan, make_s
         other.load_state_dict(first.state_dict())
 
 
+def test_a_forged_position_is_refused(plan: Plan) -> None:
+    """The number of batches must be that of the plan's state."""
+    loader = loader_of(plan)
+    with pytest.raises(StateMismatchError, match="expected as batches_processed a number of updates"):
+        loader.load_state_dict({**loader.state_dict(), "batches_processed": 3})
+
+
 def test_stages_of_several_sizes_are_refused(make_store: Any) -> None:
     stages = [{"from_step": 2, "global_batch_size": 4}]
     plan = Plan.of(small_store(make_store), LENGTH, 8, num_steps=4, packing="concat", stages=stages)

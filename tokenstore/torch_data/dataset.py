@@ -255,6 +255,12 @@ class Microbatches(Iterator[BatchT], Generic[BatchT]):
                 f"state version: expected {_VERSION}, found {short(state['state_version'])}; use the version of tokenstore"
                 " that saved the state"
             )
+        for name in ("worker", "num_workers", "microbatch_rows"):
+            if type(state[name]) is not int and (name != "microbatch_rows" or state[name] is not None):
+                raise StateMismatchError(
+                    f"state: expected an integer as {name}, found {short(state[name])}; the state is damaged, load another"
+                    " checkpoint"
+                )
         if (state["worker"], state["num_workers"]) != (self._worker, self._num_workers):
             raise StateMismatchError(
                 f"num_workers: the state was saved with {short(state['num_workers'])}, found {self._num_workers};"

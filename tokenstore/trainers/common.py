@@ -5,12 +5,14 @@ not trained completely, however many of its microbatches, or of later ones, had 
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Unpack
 
 import torch
 
-from tokenstore.errors import ConfigError
+from tokenstore.errors import ConfigError, StateMismatchError
+from tokenstore.format.differences import short
+from tokenstore.planning.history import check_keys
 from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.evaluation import Evaluation
 from tokenstore.torch_data.loader import TokenLoader
@@ -64,7 +66,7 @@ class PlacedLoader:
 
         Raises: StateMismatchError: the state is from a run with another history.
         """
-        if state:
+        if not (isinstance(state, Mapping) and not state):
             self.plan.check_state(state)
 
     def set_epoch(self, epoch: int) -> None:
@@ -100,6 +102,29 @@ def state_after(plan: Plan, num_updates: int) -> dict[str, int | str]:
     """The plan's state after `num_updates` updates, for checkpoints. After a whole pass it is the state of the plan's end."""
     ended = num_updates > 0 and num_updates % (updates_per_pass(plan) or num_updates + 1) == 0
     return plan.state(plan.num_steps if ended and plan.num_steps is not None else step_after(plan, num_updates))
+
+
+def check_updates(plan: Plan, state: Any, keys: Sequence[str], name: str) -> int:
+    """The number of updates in the state of an adapter, which also holds the state of the plan after them, as `plan`.
+
+    Args:
+        plan: the plan that continues.
+        state: of the adapter.
+        keys: of such a state.
+        name: the key of the number of updates.
+
+    Raises:
+        StateMismatchError: the state has other keys, or is from a run with another history, or its two positions differ.
+    """
+    check_keys(state, keys)
+    step, _ = plan.check_state(state["plan"])
+    updates = state[name]
+    if type(updates) is not int or updates < 0 or state_after(plan, updates)["step"] != step:
+        raise StateMismatchError(
+            f"state: expected as {name} a number of updates that ends before step {step} of the plan, found {short(updates)};"
+            " load another checkpoint"
+        )
+    return updates
 
 
 def step_after_sequences(plan: Plan, trained: int) -> int:

@@ -13,6 +13,8 @@ from typing import Any, TypedDict, Unpack
 import torch
 
 from tokenstore.errors import ConfigError, StateMismatchError, how_to_install
+from tokenstore.format.differences import short
+from tokenstore.planning.history import check_keys
 from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.evaluation import Evaluation
 from tokenstore.torch_data.options import AllOptions
@@ -126,8 +128,14 @@ class TokenDataModule(LightningDataModule):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Check a state. Raises: StateMismatchError: it is from a run with another history."""
+        """Check a state. Raises: StateMismatchError: it is from a run with another history, or is damaged."""
+        check_keys(state_dict, ("plan", "microbatches_per_step"))
         self.plan.check_state(state_dict["plan"])
+        number = state_dict["microbatches_per_step"]
+        if type(number) is not int or number < 1:
+            raise StateMismatchError(
+                f"state: expected 1 or more as microbatches_per_step, found {short(number)}; load another checkpoint"
+            )
 
     # ---- rank and position
 

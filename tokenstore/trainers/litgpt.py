@@ -20,7 +20,13 @@ from tokenstore.errors import ConfigError
 from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.options import AllOptions
 from tokenstore.torch_data.ranks import DataRank
-from tokenstore.trainers.common import PlacedLoader, evaluation_loader, microbatches_per_step, step_after
+from tokenstore.trainers.common import (
+    PlacedLoader,
+    check_updates,
+    evaluation_loader,
+    microbatches_per_step,
+    state_after,
+)
 
 try:
     from litgpt.data import DataModule
@@ -123,13 +129,15 @@ class PlanDataLoader(DataLoader[Any]):
 
     def state_dict(self) -> dict[str, Any]:
         """The state of the plan at the first step that was not trained completely, and the updates so far."""
-        return {"plan": self.plan.state(step_after(self.plan, self._num_updates())), "updates": self._num_updates()}
+        return {"plan": state_after(self.plan, self._num_updates()), "updates": self._num_updates()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state. Raises: StateMismatchError: it is from a run with another history."""
-        if state:
-            self.plan.check_state(state["plan"])
-            self._start, self._used = state["updates"], 0
+        """Continue from a state. {} is ignored.
+
+        Raises: StateMismatchError: it is from a run with another history, or is damaged.
+        """
+        if not (isinstance(state, Mapping) and not state):
+            self._start, self._used = check_updates(self.plan, state, ("plan", "updates"), "updates"), 0
 
 
 class ShiftedRows:

@@ -19,7 +19,7 @@ from tokenstore.planning.plan import Plan
 from tokenstore.torch_data.loader import TokenLoader
 from tokenstore.torch_data.options import AllOptions
 from tokenstore.torch_data.ranks import DataRank
-from tokenstore.trainers.common import step_after, updates_per_pass
+from tokenstore.trainers.common import check_updates, state_after, step_after, updates_per_pass
 
 try:
     from olmo_core.data import DataLoaderBase
@@ -115,13 +115,14 @@ class PlanDataLoader(DataLoaderBase):
 
     def state_dict(self) -> dict[str, Any]:
         """The position, the same on every rank."""
-        step = step_after(self.plan, self.batches_processed)
-        return {"plan": self.plan.state(step), "batches_processed": self.batches_processed, "epoch": self._epoch}
+        state = state_after(self.plan, self.batches_processed)
+        return {"plan": state, "batches_processed": self.batches_processed, "epoch": self._epoch}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from a state. Raises: StateMismatchError: it is from a run with another history."""
-        self.plan.check_state(state_dict["plan"])
-        self.batches_processed, self._epoch = state_dict["batches_processed"], state_dict["epoch"]
+        """Continue from a state. Raises: StateMismatchError: it is from a run with another history, or is damaged."""
+        keys = ("plan", "batches_processed", "epoch")
+        self.batches_processed = check_updates(self.plan, state_dict, keys, "batches_processed")
+        self._epoch = state_dict["epoch"]
 
     def _converted(self, batch: dict[str, torch.Tensor]) -> dict[str, Any]:
         """A batch of a TokenLoader as the train module expects it."""
