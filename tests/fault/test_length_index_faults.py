@@ -3,14 +3,13 @@
 import errno
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import random_documents, write_store
-from tests.support.processes.privileges import NOBODY
+from tests.support.processes.privileges import NOBODY, open_folder, unprivileged
 from tokenstore.errors import TokenStoreError
 from tokenstore.store import added_files, open_store, verify
 from tokenstore.store.length_index import add_length_index
@@ -152,25 +151,17 @@ def test_an_interruption_on_the_way_leaves_the_store(path: Path) -> None:
 
 
 @pytest.fixture
-def public(tmp_path: Path) -> Iterator[Path]:
-    """A store in a folder of nobody's, and we are nobody, without root's right to write everywhere."""
-    folder = Path(tempfile.mkdtemp())
-    path = write_store(folder / "s", random_documents(1, 30, 20))
-    if os.geteuid() != 0:
+def public() -> Iterator[Path]:
+    """A store in a folder of nobody's, which tests open without root's right to write everywhere."""
+    with open_folder() as folder:
+        path = write_store(folder / "s", random_documents(1, 30, 20))
+        if os.geteuid() == 0:
+            for file in (folder, path, *path.iterdir()):
+                os.chown(file, NOBODY, NOBODY)
         yield path
-    else:
-        for file in (folder, path, *path.iterdir()):
-            os.chown(file, NOBODY, NOBODY)
-        os.seteuid(NOBODY)
-        try:
-            yield path
-        finally:
-            os.seteuid(0)
-    path.chmod(0o755)
-    folder.chmod(0o755)
-    shutil.rmtree(folder)
 
 
+@unprivileged()
 @pytest.mark.parametrize("closed", ["store", "folder"])
 def test_a_directory_that_may_not_be_written_is_an_error(public: Path, closed: str) -> None:
     """The message names the file, why, and what to do; the store reads on."""
@@ -184,6 +175,7 @@ def test_a_directory_that_may_not_be_written_is_an_error(public: Path, closed: s
     assert not list(public.parent.glob("s.*"))
 
 
+@unprivileged()
 def test_a_store_that_has_its_order_needs_no_directory_to_write(public: Path) -> None:
     """`index stores/*` on a read-only disk is fine where there is nothing to do."""
     assert add_length_index(public)
@@ -191,6 +183,7 @@ def test_a_store_that_has_its_order_needs_no_directory_to_write(public: Path) ->
     assert not add_length_index(public)
 
 
+@unprivileged()
 def test_a_run_killed_before_the_rename_is_taken_up(public: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """P8: who is not root may run it again after a kill between the file's mode and its name."""
 

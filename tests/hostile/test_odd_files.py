@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes.command_lines import run_here
-from tests.support.processes.privileges import NOBODY, open_folder
+from tests.support.processes.privileges import open_folder, unprivileged
 from tests.support.stores.building import contents
 from tests.support.stores.odd_builds import (
     Bad,
@@ -131,32 +131,18 @@ def anybodys() -> Iterator[Path]:
         yield folder
 
 
-@pytest.fixture
-def nobody() -> Iterator[None]:
-    """Become a user without privileges, if we are root."""
-    mine = os.geteuid()
-    yield
-    os.seteuid(mine)
-
-
-def as_nobody() -> None:
-    """Without root's privileges to the end of the test."""
-    if os.geteuid() == 0:
-        os.seteuid(NOBODY)
-
-
 @pytest.mark.parametrize("locked", ["in/b.jsonl", "in/sub", "in"])
-def test_an_unreadable_input_is_reported(command: Run, anybodys: Path, nobody: None, locked: str) -> None:
+def test_an_unreadable_input_is_reported(command: Run, anybodys: Path, locked: str) -> None:
     """P9: a file, a folder inside, or the folder itself: no store is built from the others."""
     files = {"a.jsonl": LINE % b"a", "b.jsonl": LINE % b"b", "sub/c.jsonl": LINE % b"c"}
     folder = write_all(anybodys / "in", files)
     (anybodys / locked).chmod(0)
-    as_nobody()
     code = 1 if "." in locked else 2
     parts = ("error: input: ", "Permission denied", str(anybodys / locked))
-    check_refused(command, folder, anybodys / "store", code, *parts)
-    if locked == "in":  # a file in a folder that may not be entered
-        check_refused(command, folder / "a.jsonl", anybodys / "store", 2, *parts)
+    with unprivileged():
+        check_refused(command, folder, anybodys / "store", code, *parts)
+        if locked == "in":  # a file in a folder that may not be entered
+            check_refused(command, folder / "a.jsonl", anybodys / "store", 2, *parts)
 
 
 DURING: dict[str, tuple[str, str]] = {  # what happens to b.jsonl when a record of a.jsonl or b.jsonl is read
@@ -202,14 +188,12 @@ def test_an_input_that_changes_during_the_build_fails_it(
 
 @pytest.mark.parametrize("output", ["closed/s", "closed/a/s", "x" * 300, "x" * 300 + "/s"])
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)], ids=["build", "dry run"])
-def test_an_inaccessible_output_is_reported(
-    command: Run, anybodys: Path, nobody: None, output: str, dry_run: tuple
-) -> None:
+def test_an_inaccessible_output_is_reported(command: Run, anybodys: Path, output: str, dry_run: tuple) -> None:
     """A closed folder or a name that is too long: exit code 2 with the name, before anything is written."""
     file = write_all(anybodys / "in", {"a.jsonl": LINE % b"a"}) / "a.jsonl"
     (anybodys / "closed").mkdir(0o700)
-    as_nobody()
-    code, out, err = command(arguments_of(file, anybodys / output, *dry_run))
+    with unprivileged():
+        code, out, err = command(arguments_of(file, anybodys / output, *dry_run))
     found = "Permission denied" if "closed" in output else "File name too long"
     assert (code, out, "Traceback" in err) == (2, "", False), err
     assert re.search(rf"error: output: \S+ cannot be examined \({found}\)", err)
@@ -231,12 +215,12 @@ def test_an_inaccessible_output_is_reported(
     ids=["append", "report", "report, a name too long"],
 )
 def test_an_inaccessible_store_is_reported(
-    anybodys: Path, nobody: None, monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...], message: str
+    anybodys: Path, monkeypatch: pytest.MonkeyPatch, line: tuple[str, ...], message: str
 ) -> None:
     """Neither as a failing disk nor as a traceback."""
     monkeypatch.chdir(anybodys)
     (anybodys / "closed").mkdir(0o700)
-    as_nobody()
-    done = run_here(*line)
+    with unprivileged():
+        done = run_here(*line)
     assert (done.returncode, done.stdout, "Traceback" in done.stderr) == (2, "", False), done.stderr
     assert re.search(f"error: {message}", done.stderr)

@@ -12,7 +12,10 @@ NOBODY = 65_534
 
 @contextlib.contextmanager
 def unprivileged() -> Iterator[None]:
-    """Run without root's right to read everything."""
+    """Run without root's right to read everything. Also a decorator of a test.
+
+    Not in a fixture: pytest itself writes temporary files between a fixture and its test, and may not be able to.
+    """
     if os.geteuid() != 0:
         yield
         return
@@ -29,6 +32,7 @@ def open_folder() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o777)
     yield folder
+    folder.chmod(0o755)
     for path in folder.rglob("*"):
         if path.is_dir() and not path.is_symlink():
             path.chmod(0o755)
