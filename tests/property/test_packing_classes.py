@@ -12,7 +12,7 @@ from benches.scenes import web_lengths
 from tests.support.calls import entries_of, member, positions_of
 from tests.support.twins import packing as packing_twin
 from tests.support.twins.packings import EPOCHS, classes_of, counts_of, factors, pools
-from tokenstore.order.classes import COPY, MEMBER, PIECE, SLOT, length_classes, slot_of
+from tokenstore.order.classes import length_classes, slot_of
 from tokenstore.order.repeats import copies_of
 from tokenstore.order.sorting import LONG, count_lengths, place_by_length
 
@@ -80,17 +80,18 @@ class TestClasses:
         for v, places in expected.items():
             entries = entries_of(classes, v, range(len(places)))
             for y, (at, entry) in enumerate(zip(places, entries, strict=True)):
-                copy, piece = y - int(entry[SLOT]), int(entry[PIECE])
+                slot, first_copy, piece, at_member = entry.tolist()
+                copy = y - slot
                 if v == length:
                     copy, piece = divmod(copy, piece)
-                assert (entry[MEMBER], entry[COPY] + copy, piece) == at
+                assert (at_member, first_copy + copy, piece) == at
                 assert slot_of(classes, *at, rooms[at[0]][at[1]]) == (v, y)
 
     def test_are_as_large_as_the_number_of_lengths(self) -> None:
         """10**12 documents need as many entries as a million."""
         lengths = web_lengths(1, 10**5)
         one, many = classes_of(lengths, 2048), classes_of(lengths, 2048, 10**7)
-        assert len(many.entries) == len(one.entries)
+        assert len(many.entries) >> many.wide == len(one.entries)
         assert np.array_equal(many.counts, one.counts * 10**7)
         assert many.num_tokens == one.num_tokens * 10**7
 

@@ -10,11 +10,23 @@ from tokenstore.batches.lane_numbers import shuffle_lanes
 from tokenstore.batches.shuffled import NUMBERS
 from tokenstore.jit import kernel
 from tokenstore.order import bitset, packed, permutation, repeats, slices, windows
-from tokenstore.order.classes import COPY, MEMBER, PIECE, SLOT, LengthClasses, entry_of, length_classes
+from tokenstore.order.classes import (
+    CLASS_ROOM,
+    COPY,
+    FIRST_ENTRY,
+    MEMBER_BITS,
+    PIECE_AND_MEMBER,
+    SLOT,
+    SLOTS,
+    LengthClasses,
+    entry_of,
+    length_classes,
+)
 from tokenstore.order.keys import as_bits, base_key, counted_key
 from tokenstore.order.packing import Packing, num_best_fit, pack, pack_singles
 from tokenstore.order.packing import bins_of as packing_bins
 from tokenstore.order.repeats import Member
+from tokenstore.order.words import both_parts, unpacked_words, word
 
 
 @njit
@@ -106,16 +118,19 @@ def positions_of(copies: Sequence[int], epoch: int, p: int, q: int) -> list[int]
 
 
 @njit
-def _entries_of(length: int, slots: np.ndarray, starts: np.ndarray, entries: np.ndarray, out: np.ndarray) -> None:
+def _entries_of(
+    number: int, slots: np.ndarray, table: np.ndarray, entries: np.ndarray, wide: int, out: np.ndarray
+) -> None:
     for j in range(slots.size):
-        out[j] = entry_of(length, slots[j], starts, entries)
+        out[j] = entry_of(number, slots[j], table, entries, wide)
 
 
 def entries_of(classes: LengthClasses, length: int, slots: Sequence[int]) -> np.ndarray:
-    """int64[n, 4], the entry of each of these slots of a class."""
-    out = np.empty(len(slots), np.int64)
-    _entries_of(length, np.array(slots, np.int64), classes.starts, classes.entries, out)
-    return classes.entries[out]
+    """int64[n, 4], the first slot, first copy, piece and member of the entry of each of these slots of a class."""
+    out, number = np.empty(len(slots), np.int64), int(np.searchsorted(classes.rooms, length))
+    _entries_of(number, np.array(slots, np.int64), classes.table, classes.entries, classes.wide, out)
+    first = int(unpacked_words(classes.table, classes.wide)[number, FIRST_ENTRY])
+    return classes.entries_of(number)[out - first]
 
 
 ADD, REMOVE, NEXT = range(3)
@@ -154,27 +169,27 @@ def permute_each(sizes: Sequence[int], keys: Sequence[int], numbers: Sequence[in
 def _bins(
     numbers: np.ndarray,
     room: int,
-    groups: np.ndarray,
+    nodes: np.ndarray,
     leaves: np.ndarray,
-    starts: np.ndarray,
     near: np.ndarray,
     shift: int,
-    lengths: np.ndarray,
+    wide: int,
+    numbers_of_classes: np.ndarray,
     slots: np.ndarray,
 ) -> np.ndarray:
     ends, used = np.zeros(numbers.size, np.int64), 0
     for j in range(numbers.size):
         if used > room:
             break
-        leaf = packed.leaf_of(numbers[j], starts, *packed.leaves_near(numbers[j], near, shift))
-        used += packed.slots_of_bin(numbers[j], leaf, groups, leaves, lengths[used:], slots[used:])
+        leaf = packed.leaf_of(numbers[j], leaves, *packed.leaves_near(numbers[j], near, shift), wide)
+        used += packed.slots_of_bin(numbers[j], leaf, nodes, leaves, wide, numbers_of_classes[used:], slots[used:])
         ends[j] = used
     return ends
 
 
-def _parts(packing: Packing) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:
-    made = packing_bins(packing)
-    return made.nodes, made.leaves, made.starts, made.near, made.shift
+def _parts(packing: Packing, classes: LengthClasses) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int]:
+    made = packing_bins(packing, classes)
+    return made.nodes, made.leaves, made.near, made.shift, made.wide
 
 
 def bins_of(
@@ -183,10 +198,10 @@ def bins_of(
     """(where each bin ends, classes, slots): the slots of those bins (all), one bin after the other."""
     numbers = np.arange(packing.starts[-1]) if numbers is None else numbers
     room = min(classes.num_pieces, len(numbers) * classes.length)
-    lengths, slots = np.empty((2, room + classes.length + 1), np.int64)  # a bin more, should there be too many
-    ends = _bins(numbers, room, *_parts(packing), lengths, slots)
+    found, slots = np.empty((2, room + classes.length + 1), np.int64)  # a bin more, should there be too many
+    ends = _bins(numbers, room, *_parts(packing, classes), found, slots)
     used = int(ends[-1]) if ends.size else 0
-    return ends, lengths[:used], slots[:used]
+    return ends, classes.rooms[found[:used]], slots[:used]
 
 
 def bins(packing: Packing, classes: LengthClasses, numbers: np.ndarray | None = None) -> list[list[tuple[int, int]]]:
@@ -207,41 +222,41 @@ def _packed_rows(
     length: int,
     shuffle: bool,
     bases: np.ndarray,
-    groups: np.ndarray,
+    nodes: np.ndarray,
     leaves: np.ndarray,
-    starts: np.ndarray,
     near: np.ndarray,
     shift: int,
-    counts: np.ndarray,
-    class_starts: np.ndarray,
+    wide: int,
+    table: np.ndarray,
     entries: np.ndarray,
     factors: np.ndarray,
     out: np.ndarray,
 ) -> int:
-    rooms, slots = np.empty(length, np.int64), np.empty(length, np.int64)
+    found, slots = np.empty(length, np.int64), np.empty(length, np.int64)
     sizes, keys, places = np.empty(length, np.uint64), np.empty(length, np.uint64), np.empty(length, np.uint64)
     used = 0
     for i in numbers:
         at = permutation.permute(i, num_sequences, counted_key(bases[0], epoch)) if shuffle else i
-        leaf = packed.leaf_of(at, starts, *packed.leaves_near(at, near, shift))
-        count = packed.slots_of_bin(at, leaf, groups, leaves, rooms, slots)
+        leaf = packed.leaf_of(at, leaves, *packed.leaves_near(at, near, shift), wide)
+        count = packed.slots_of_bin(at, leaf, nodes, leaves, wide, found, slots)
         if shuffle:
-            packed.shuffle_slots(counted_key(bases[1], epoch * num_sequences + i), count, rooms, slots)
+            packed.shuffle_slots(counted_key(bases[1], epoch * num_sequences + i), count, found, slots)
             for j in range(count):
-                sizes[j], places[j] = np.uint64(counts[rooms[j]]), np.uint64(slots[j])
-                keys[j] = counted_key(counted_key(bases[2], epoch), rooms[j])
+                sizes[j], places[j] = np.uint64(word(table, found[j], SLOTS, wide)), np.uint64(slots[j])
+                keys[j] = counted_key(counted_key(bases[2], epoch), word(table, found[j], CLASS_ROOM, wide))
             packed.permute_each(sizes[:count], keys[:count], places[:count])
             for j in range(count):
                 slots[j] = np.int64(places[j])
         for j in range(count):
-            entry = entries[entry_of(rooms[j], slots[j], class_starts, entries)]
-            copy, piece = slots[j] - entry[SLOT], entry[PIECE]
-            if rooms[j] == length:
-                copy, piece = copy // entry[PIECE], copy % entry[PIECE]
-            p, q = factors[entry[MEMBER]]
-            position = repeats.position_of(entry[COPY] + copy, epoch, p, q)
-            out[used, 0], out[used, 1], out[used, 2] = epoch * num_sequences + i, entry[MEMBER], position
-            out[used, 3], out[used, 4], out[used, 5] = piece, rooms[j], slots[j]
+            room, entry = word(table, found[j], CLASS_ROOM, wide), entry_of(found[j], slots[j], table, entries, wide)
+            piece, its_member = both_parts(word(entries, entry, PIECE_AND_MEMBER, wide), MEMBER_BITS[wide])
+            copy = slots[j] - word(entries, entry, SLOT, wide)
+            if room == length:
+                copy, piece = copy // piece, copy % piece
+            p, q = factors[its_member]
+            position = repeats.position_of(word(entries, entry, COPY, wide) + copy, epoch, p, q)
+            out[used, 0], out[used, 1], out[used, 2] = epoch * num_sequences + i, its_member, position
+            out[used, 3], out[used, 4], out[used, 5] = piece, room, slots[j]
             used += 1
     return used
 
@@ -276,9 +291,8 @@ class PackedSource:
             classes.length,
             self._shuffle,
             np.array(bases, np.uint64),
-            *_parts(made),
-            classes.counts,
-            classes.starts,
+            *_parts(made, classes),
+            classes.table,
             classes.entries,
             self._factors,
             out,

@@ -22,13 +22,15 @@ from tokenstore.batches.block import (
     work_of,
 )
 from tokenstore.batches.concat_spans import TOKEN, document_of, find_starts
-from tokenstore.batches.packed_spans import ROW_BIN, ROW_PACKING, find_bins, leaves_of_row
-from tokenstore.batches.packings import BIN_STARTS, LEAVES, NUM_LEAVES
+from tokenstore.batches.packed_spans import ROW_BIN, ROW_PACKING, find_bins, leaves_of, leaves_of_row
+from tokenstore.batches.packings import WIDE
 from tokenstore.batches.spans import boundaries_of
 from tokenstore.batches.tables import BAD_BOUNDARY, FIRST_FILE, NUM_DOCUMENTS, NUM_TOKENS, OK, STORE
 from tokenstore.intrinsics import int64_at
 from tokenstore.jit import Integer, inline_kernel, kernel
 from tokenstore.order.packed import leaf_of
+from tokenstore.order.packing import SQUARES
+from tokenstore.order.words import word
 
 
 @inline_kernel
@@ -41,10 +43,10 @@ def _packed_squares(block: np.ndarray, rows: np.ndarray, out: np.ndarray) -> boo
         out[r] = 0
         if rows[r, 0] >= 0:
             packing = packings[work[ROW_PACKING, r]]
-            leaves = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES], 3))
-            bins = carray(int64_at(packing[BIN_STARTS]), (packing[NUM_LEAVES] + 1,))
+            leaves = leaves_of(packing)
             first, count = leaves_of_row(block, r)
-            out[r] = leaves[leaf_of(work[ROW_BIN, r], bins, first, count), 2]
+            leaf = leaf_of(work[ROW_BIN, r], leaves, first, count, packing[WIDE])
+            out[r] = word(leaves, leaf, SQUARES, packing[WIDE])
     return True
 
 

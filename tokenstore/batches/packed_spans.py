@@ -28,15 +28,14 @@ from tokenstore.batches.block import (
     work_of,
 )
 from tokenstore.batches.packings import (
-    BIN_STARTS,
-    CLASS_STARTS,
-    COUNTS,
+    CLASSES,
     ENTRIES,
     EPOCH,
     LEAVES,
     MEMBERS,
     NEAR,
     NODES,
+    NUM_CLASSES,
     NUM_ENTRIES,
     NUM_LEAVES,
     NUM_NEAR,
@@ -44,6 +43,7 @@ from tokenstore.batches.packings import (
     PACKING_CLOCK,
     SHIFT,
     SOURCE,
+    WIDE,
 )
 from tokenstore.batches.shuffled import KEYS, NUMBERS, SIZES, shuffle_numbers
 from tokenstore.batches.spans import boundaries_of, is_mapped, put_span
@@ -71,18 +71,20 @@ from tokenstore.batches.tables import (
 from tokenstore.format.layout import MOST_SHORT_NUMBERS
 from tokenstore.intrinsics import int32_at, int64_at, prefetch, uint32_at
 from tokenstore.jit import inline_kernel
-from tokenstore.order.classes import COPY, MEMBER, PIECE, SLOT, entry_of
+from tokenstore.order.classes import CLASS_ROOM, COPY, FIRST_ENTRY, MEMBER_BITS, PIECE_AND_MEMBER, SLOT, SLOTS, entry_of
 from tokenstore.order.keys import counted_key
 from tokenstore.order.packed import leaves_near, permute_each, shuffle_slots, slots_of_bin
+from tokenstore.order.packing import GROUP, NODE_PARENT, START
 from tokenstore.order.repeats import position_of
 from tokenstore.order.slices import slice_position
+from tokenstore.order.words import both_parts, word
 
 # Rows of the int64 scratch. The first five have one column per piece: ROOM, its length class in tokens; PLACE, its
-# slot, then its place in the length index, then its document; NUMBER, its number in the document; PIECE_STORE, its
-# store; PIECES_PER_COPY, the number of full pieces that its document copy has room for. The others have one column per
+# slot, then its place in the length index, then its document; NUMBER, the number of its class (CLASS), then its number in
+# the document; PIECE_STORE, its store; PIECES_PER_COPY, the number of full pieces that its document copy has room for. The others have one column per
 # row: its packing, its bin, the leaf of its bin, and how far `_find_leaves` or `_read_bins` has got
 ROOM, PLACE, NUMBER, PIECE_STORE, PIECES_PER_COPY, ROW_PACKING, ROW_BIN, ROW_LEAF, ROW_LEFT = range(9)
-ROW_NODE = ROW_LEFT
+CLASS, ROW_NODE = NUMBER, ROW_LEFT
 
 
 @inline_kernel
@@ -122,6 +124,24 @@ def find_bins(block: np.ndarray, rows: np.ndarray) -> bool:
 
 
 @inline_kernel
+def nodes_of(packing: np.ndarray) -> np.ndarray:
+    """`Bins.nodes` of a row of the table of packings."""
+    return carray(uint32_at(packing[NODES]), (packing[NUM_NODES], 4))
+
+
+@inline_kernel
+def leaves_of(packing: np.ndarray) -> np.ndarray:
+    """`Bins.leaves` of a row of the table of packings."""
+    return carray(uint32_at(packing[LEAVES]), (packing[NUM_LEAVES], 4))
+
+
+@inline_kernel
+def classes_of(packing: np.ndarray) -> np.ndarray:
+    """`LengthClasses.table` of a row of the table of packings."""
+    return carray(uint32_at(packing[CLASSES]), (packing[NUM_CLASSES], 3))
+
+
+@inline_kernel
 def leaves_of_row(block: np.ndarray, r: int) -> tuple[int, int]:
     """`leaves_near` of the bin of row r, after `find_bins`."""
     packing, number = packings_of(block)[work_of(block)[ROW_PACKING, r]], work_of(block)[ROW_BIN, r]
@@ -142,8 +162,8 @@ def _find_leaves(block: np.ndarray, rows: np.ndarray) -> None:
             left = work[ROW_LEFT, r]
             if left > 1:
                 packing, half = packings[work[ROW_PACKING, r]], left >> 1
-                starts = carray(int64_at(packing[BIN_STARTS]), (packing[NUM_LEAVES] + 1,))
-                work[ROW_LEAF, r] += half if starts[work[ROW_LEAF, r] + half] <= work[ROW_BIN, r] else 0
+                start = word(leaves_of(packing), work[ROW_LEAF, r] + half, START, packing[WIDE])
+                work[ROW_LEAF, r] += half if start <= work[ROW_BIN, r] else 0
                 work[ROW_LEFT, r] = left - half
                 is_searching |= left - half > 1
 
@@ -161,7 +181,7 @@ def _read_bins(block: np.ndarray, rows: np.ndarray) -> None:
         work[ROW_NODE, r] = 0
         if rows[r, 0] >= 0:
             packing = packings[work[ROW_PACKING, r]]
-            work[ROW_NODE, r] = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES], 3))[work[ROW_LEAF, r], 0]
+            work[ROW_NODE, r] = word(leaves_of(packing), work[ROW_LEAF, r], GROUP, packing[WIDE])
     is_walking = True
     while is_walking:
         is_walking = False
@@ -169,7 +189,7 @@ def _read_bins(block: np.ndarray, rows: np.ndarray) -> None:
             node = work[ROW_NODE, r]
             if node > 0:
                 packing = packings[work[ROW_PACKING, r]]
-                work[ROW_NODE, r] = carray(int64_at(packing[NODES]), (packing[NUM_NODES], 4))[node, 0]
+                work[ROW_NODE, r] = word(nodes_of(packing), node, NODE_PARENT, packing[WIDE])
                 is_walking |= work[ROW_NODE, r] > 0
 
 
@@ -191,22 +211,20 @@ def _find_slots(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> int:
         if rows[r, 0] < 0:
             continue
         packing = packings[work[ROW_PACKING, r]]
-        nodes = carray(int64_at(packing[NODES]), (packing[NUM_NODES], 4))
-        leaves = carray(int64_at(packing[LEAVES]), (packing[NUM_LEAVES], 3))
+        nodes, leaves, table, wide = nodes_of(packing), leaves_of(packing), classes_of(packing), packing[WIDE]
         leaf = work[ROW_LEAF, r]
-        more = slots_of_bin(work[ROW_BIN, r], leaf, nodes, leaves, work[ROOM, count:], work[PLACE, count:])
+        more = slots_of_bin(work[ROW_BIN, r], leaf, nodes, leaves, wide, work[CLASS, count:], work[PLACE, count:])
         if block[SHUFFLE]:
             source = sources[rows[r, 0]]
-            counts = carray(int64_at(packing[COUNTS]), (block[SEQUENCE_LENGTH] + 1,))
             row_key = counted_key(np.uint64(source[ROW_KEY]), rows[r, 1])
-            shuffle_slots(row_key, more, work[ROOM, count:], work[PLACE, count:])
+            shuffle_slots(row_key, more, work[CLASS, count:], work[PLACE, count:])
             class_key = counted_key(np.uint64(source[CLASS_KEY]), packing[EPOCH])
             for j in range(count, count + more):
                 keys[NUMBERS, j] = np.uint64(work[PLACE, j])
-                keys[SIZES, j] = np.uint64(counts[work[ROOM, j]])
-                keys[KEYS, j] = counted_key(class_key, work[ROOM, j])
+                keys[SIZES, j] = np.uint64(word(table, work[CLASS, j], SLOTS, wide))
+                keys[KEYS, j] = counted_key(class_key, word(table, work[CLASS, j], CLASS_ROOM, wide))
         for j in range(count, count + more):
-            prefetch(packing[CLASS_STARTS] + 8 * work[ROOM, j])
+            work[ROOM, j] = word(table, work[CLASS, j], CLASS_ROOM, wide)
         count += more
     starts[num_rows] = count
     if block[SHUFFLE]:
@@ -228,29 +246,32 @@ def _find_places(block: np.ndarray, rows: np.ndarray, starts: np.ndarray) -> boo
     for r in range(rows.shape[0]):
         for j in range(starts[r], starts[r + 1]):
             packing = packings[work[ROW_PACKING, r]]
-            class_starts = carray(int64_at(packing[CLASS_STARTS]), (length + 2,))
-            first, stop = class_starts[work[ROOM, j]], class_starts[work[ROOM, j] + 1]
-            prefetch(packing[ENTRIES] + 32 * first)  # most classes have a few entries
-            prefetch(packing[ENTRIES] + 32 * (first + ((stop - first) >> 1)))
-            prefetch(packing[ENTRIES] + 32 * stop - 1)
+            table, wide = classes_of(packing), packing[WIDE]
+            first = word(table, work[CLASS, j], FIRST_ENTRY, wide)
+            stop = word(table, work[CLASS, j] + 1, FIRST_ENTRY, wide)
+            num_bytes = 12 << wide  # of an entry
+            prefetch(packing[ENTRIES] + num_bytes * first)  # most classes have a few entries
+            prefetch(packing[ENTRIES] + num_bytes * (first + ((stop - first) >> 1)))
+            prefetch(packing[ENTRIES] + num_bytes * stop - 1)
     for r in range(rows.shape[0]):
         if starts[r] == starts[r + 1]:
             continue
         packing = packings[work[ROW_PACKING, r]]
         epoch = packing[EPOCH]
-        entries = carray(int64_at(packing[ENTRIES]), (packing[NUM_ENTRIES], 4))
-        class_starts = carray(int64_at(packing[CLASS_STARTS]), (length + 2,))
+        table, wide = classes_of(packing), packing[WIDE]
+        entries = carray(uint32_at(packing[ENTRIES]), (packing[NUM_ENTRIES], 3))
         members = carray(int64_at(packing[MEMBERS]), (stores.shape[0],))  # at most one per store
         for j in range(starts[r], starts[r + 1]):
             room = work[ROOM, j]
-            entry = entry_of(room, work[PLACE, j], class_starts, entries)
-            copy, piece = work[PLACE, j] - entries[entry, SLOT], entries[entry, PIECE]
+            entry = entry_of(work[CLASS, j], work[PLACE, j], table, entries, wide)
+            copy = work[PLACE, j] - word(entries, entry, SLOT, wide)
+            piece, member = both_parts(word(entries, entry, PIECE_AND_MEMBER, wide), MEMBER_BITS[wide])
             work[PIECES_PER_COPY, j] = piece
             if room == length:  # in class L a copy has `piece` slots in a row, one per full piece
                 copy, piece = copy // piece, copy % piece
-            store = members[entries[entry, MEMBER]]
+            store = members[member]
             row = stores[store]
-            place = position_of(entries[entry, COPY] + copy, epoch, row[P], row[Q])
+            place = position_of(word(entries, entry, COPY, wide) + copy, epoch, row[P], row[Q])
             work[NUMBER, j], work[PIECE_STORE, j] = piece, store
             if place < row[IN_SLICE]:
                 place = slice_position(place, row[SLICE_FIRST], row[SLICE_STEP], row[SLICE_P], row[SLICE_Q])

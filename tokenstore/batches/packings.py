@@ -12,9 +12,8 @@ from tokenstore.batches.sources import Source
 from tokenstore.order.keys import base_key
 from tokenstore.order.packing import Bins, Packing, bins_of, pack, pack_singles
 
-# Columns of `packings`: source and epoch, the call that used it last, then addresses and sizes of the arrays of `Bins`
-# (BIN_STARTS is `Bins.starts`; NEAR, SHIFT and NUM_NEAR are `Bins.near`, `shift`, and the number of entries) and of `LengthClasses` (CLASS_STARTS is `LengthClasses.starts`). MEMBERS: number of the
-# store of each member
+# Columns of `packings`: source and epoch, the call that used it last, then addresses and sizes of the arrays of `Bins` and of
+# `LengthClasses` (CLASSES is its table). MEMBERS: number of the store of each member
 (
     SOURCE,
     EPOCH,
@@ -23,12 +22,12 @@ from tokenstore.order.packing import Bins, Packing, bins_of, pack, pack_singles
     NUM_NODES,
     LEAVES,
     NUM_LEAVES,
-    BIN_STARTS,
     NEAR,
     NUM_NEAR,
     SHIFT,
-    COUNTS,
-    CLASS_STARTS,
+    WIDE,
+    CLASSES,
+    NUM_CLASSES,
     ENTRIES,
     NUM_ENTRIES,
     MEMBERS,
@@ -67,18 +66,20 @@ class Packings:
     def add(self, number: int, epoch: int, clock: int) -> None:
         """Make the packing of an epoch of source `number` and put it into the table."""
         row = self._free_row(number, clock)
-        made = bins_of(self.packing(number, epoch))  # before dropping the old one, as an interrupt may occur here
+        classes = self._sources[number].classes
+        made = bins_of(
+            self.packing(number, epoch), classes
+        )  # before dropping the old one, as an interrupt may occur here
         old = (int(self.table[row, SOURCE]), int(self.table[row, EPOCH]))
         self.table[row] = -1  # before the arrays are freed, so that no kernel reads freed memory
         self._held.pop(old, None)
         self._held[number, epoch] = made
-        classes = self._sources[number].classes
         self.table[row] = (
             *(number, epoch, clock),
             *(made.nodes.ctypes.data, len(made.nodes), made.leaves.ctypes.data, len(made.leaves)),
-            *(made.starts.ctypes.data, made.near.ctypes.data, len(made.near), made.shift),
-            *(classes.counts.ctypes.data, classes.starts.ctypes.data),
-            *(classes.entries.ctypes.data, len(classes.entries), self._members[number].ctypes.data),
+            *(made.near.ctypes.data, len(made.near), made.shift, made.wide),
+            *(classes.table.ctypes.data, len(classes.table), classes.entries.ctypes.data, len(classes.entries)),
+            self._members[number].ctypes.data,
         )
 
     def add_missing(self, number: int, numbers: np.ndarray, clock: int) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 
+import numpy as np
+
 from tokenstore.format.layout import LENGTH_INDEX_NAME
 from tokenstore.order.classes import LengthClasses
 from tokenstore.order.lanes import Lanes
@@ -24,28 +26,45 @@ class SourceMember:
         store: the open store.
         repeat: average number of times that an epoch contains each document.
         chosen: the documents that the source uses.
+        num_tokens: tokens of these documents, each counted once.
         loss_weight: weight of its tokens in the loss.
-        by_length: these documents by length; None under `concat`, which uses all documents in the order of the store.
     """
 
     name: str
     store: Store
     repeat: Fraction
     chosen: Slice
+    num_tokens: int
     loss_weight: Decimal = Decimal(1)
-    by_length: Member | None = None
 
     @property
     def is_sliced(self) -> bool:
         """Whether the source uses only some of the documents of its store."""
         return not self.chosen.is_all(len(self.store))
 
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of its documents, each counted once."""
-        if self.by_length is None or not self.is_sliced:
-            return self.store.num_tokens
-        return self.by_length.num_tokens
+    def by_length(self) -> Member:
+        """These documents by length. They are read from the length index, because only searches need them again."""
+        lengths, starts = self.store.runs().T.copy()
+        return documents_by_length(lengths, starts, len(self.store), self.chosen, self.repeat)
+
+
+def documents_by_length(
+    lengths: np.ndarray, starts: np.ndarray, num_documents: int, chosen: Slice, repeat: Fraction
+) -> Member:
+    """The documents of a slice by length (ORD-16).
+
+    Args:
+        lengths: int64[runs], tokens per document of each run of a store.
+        starts: int64[runs], position of the first document of each run.
+        num_documents: documents of the store.
+        chosen: the slice.
+        repeat: average number of times that an epoch contains each document.
+    """
+    if not chosen.is_all(num_documents):
+        edges = chosen.before(np.append(starts, num_documents))
+        kept = np.diff(edges) > 0
+        lengths, starts = lengths[kept], edges[:-1][kept]
+    return Member(lengths, starts, chosen.num_documents, repeat.numerator, repeat.denominator)
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,18 @@ from tokenstore.jit import kernel
 
 
 @kernel
-def squares_of_groups(nodes: np.ndarray, out: np.ndarray) -> None:
+def squares_of_groups(parents: np.ndarray, lengths: np.ndarray, copies: np.ndarray, out: np.ndarray) -> None:
     """The sum of the squares of the rooms in a bin of each group.
 
     A group adds slots to bins of its parent, which was made before it, so one pass from the root suffices.
 
     Args:
-        nodes: int64[n, 4], see `packing.Bins`.
+        parents, lengths, copies: int64[n], columns of `packing.Packing.groups`.
         out: int64[n], output.
     """
     out[0] = 0  # the root: empty bins
-    for node in range(1, nodes.shape[0]):
-        length, copies = nodes[node, 1] >> 32, nodes[node, 1] & 0xFFFFFFFF
-        out[node] = out[nodes[node, 0]] + copies * length * length
+    for group in range(1, parents.size):
+        out[group] = out[parents[group]] + copies[group] * lengths[group] * lengths[group]
 
 
 def by_cost(costs: np.ndarray) -> np.ndarray:

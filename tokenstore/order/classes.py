@@ -8,45 +8,77 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tokenstore.jit import inline_kernel, kernel
+from tokenstore.jit import Integer, inline_kernel, kernel
 from tokenstore.order.repeats import Member
+from tokenstore.order.words import NARROW, WIDE, packed_words, unpacked_words, word
 
-SLOT, COPY, PIECE, MEMBER = range(4)  # columns of `entries`
+# Columns of `table`: tokens of a piece, slots, and the first row in `entries`; of `entries`: see `LengthClasses`
+CLASS_ROOM, SLOTS, FIRST_ENTRY = range(3)
+SLOT, COPY, PIECE_AND_MEMBER = range(3)
+MEMBER_BITS = (16, 20)  # of PIECE_AND_MEMBER, in a narrow and a wide table
+_MOST_PIECES = 1 << (63 - MEMBER_BITS[WIDE])
 # Columns of a run: tokens per document, its first copy, its copies, and its member
 _TOKENS, _FIRST_COPY, _COPIES, _MEMBER = range(4)
+_PIECE, _ITS_MEMBER = 2, 3  # columns after SLOT and COPY of an entry, before both become halves of a number
 
 
 @dataclass(frozen=True)
 class LengthClasses:
-    """The slots of every class, in the order of member, run and copy number.
+    """The length classes that have slots, by rising length, and their slots in the order of member, run and copy number.
+
+    The tables have the form of `words`. Their size is proportional to the number of different lengths.
 
     Attributes:
         length: the sequence length L.
-        counts: int64[L + 1], number of slots of each class.
-        starts: int64[L + 2], first row of each class in `entries`.
-        entries: int64[n, 4], one row per class and run that contributes slots to it. SLOT is the first of these slots,
-            COPY the number of the first copy, MEMBER the member. PIECE is the number of the piece in its document; in
-            class L it is the number of full pieces of each copy.
+        table: uint32[(k + 1) << wide, 3], a row per class, see the columns above. The last row only ends the entries.
+        entries: uint32[n << wide, 3], one row per class and run that contributes slots to it. SLOT is the first of these
+            slots, COPY the number of the first copy. PIECE_AND_MEMBER has two parts: the number of the piece in its
+            document, in class L the number of full pieces of each copy; and the member.
+        wide: WIDE if the numbers of these tables, or of the packings of an epoch, need 8 bytes; otherwise NARROW.
         align: rooms are multiples of this number (ORD-18).
         padding: tokens that alignment adds to all rooms.
     """
 
     length: int
-    counts: np.ndarray
-    starts: np.ndarray
+    table: np.ndarray
     entries: np.ndarray
+    wide: int
     align: int = 1
     padding: int = 0
 
     @property
+    def rooms(self) -> np.ndarray:
+        """int64[k], the tokens of a piece of each class."""
+        return unpacked_words(self.table, self.wide)[:-1, CLASS_ROOM]
+
+    @property
+    def slots(self) -> np.ndarray:
+        """int64[k], the number of slots of each class."""
+        return unpacked_words(self.table, self.wide)[:-1, SLOTS]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """int64[L + 1], the number of pieces of each length."""
+        counts = np.zeros(self.length + 1, np.int64)
+        counts[self.rooms] = self.slots
+        return counts
+
+    @property
     def num_pieces(self) -> int:
         """Number of pieces per epoch."""
-        return int(self.counts.sum())
+        return int(self.slots.sum())
 
     @property
     def num_tokens(self) -> int:
         """Total length of all pieces in tokens. A shorter copy may use less of its piece."""
-        return int((self.counts * np.arange(self.length + 1)).sum())
+        return int((self.slots * self.rooms).sum())
+
+    def entries_of(self, number: int) -> np.ndarray:
+        """int64[n, 4], the entries of class number `number`: the first slot, the first copy, piece and member."""
+        first, stop = unpacked_words(self.table, self.wide)[number : number + 2, FIRST_ENTRY].tolist()
+        rows = unpacked_words(self.entries, self.wide)[first:stop]
+        bits, both = MEMBER_BITS[self.wide], rows[:, PIECE_AND_MEMBER]
+        return np.stack([rows[:, SLOT], rows[:, COPY], both >> bits, both & ((1 << bits) - 1)], axis=1)
 
 
 def length_classes(members: Sequence[Member], length: int, align: int = 1) -> LengthClasses:
@@ -58,6 +90,8 @@ def length_classes(members: Sequence[Member], length: int, align: int = 1) -> Le
         members: the members of the source, sorted by name.
         length: the sequence length L.
         align: rooms are multiples of this number, a divisor of `length` (ORD-18).
+
+    Raises: ValueError: a document has more than 2**43 pieces, or there are more than 2**20 members.
     """
     runs = np.empty((sum(member.lengths.size for member in members), 4), np.int64)
     used = 0
@@ -72,20 +106,48 @@ def length_classes(members: Sequence[Member], length: int, align: int = 1) -> Le
     counts, starts = np.zeros(length + 1, np.int64), np.zeros(length + 2, np.int64)
     entries = np.empty((2 * len(runs), 4), np.int64)
     padding = group_by_class(runs, align, counts, starts, entries)
-    return LengthClasses(length, counts, starts, entries[: starts[-1]].copy(), align, padding)
+    return _compact(counts, starts, entries[: starts[-1]], align, padding)
+
+
+def _compact(counts: np.ndarray, starts: np.ndarray, entries: np.ndarray, align: int, padding: int) -> LengthClasses:
+    """The tables of `LengthClasses` from those of `group_by_class`."""
+    rooms = np.append(np.flatnonzero(counts), len(counts) - 1)
+    table = np.stack([rooms, counts[rooms], starts[rooms]], axis=1)
+    table[-1] = 0, 0, starts[-1]
+    wide = _width(len(counts) - 1, table, entries)
+    rows = entries[:, :3].copy()
+    rows[:, PIECE_AND_MEMBER] = (entries[:, _PIECE] << MEMBER_BITS[wide]) + entries[:, _ITS_MEMBER]
+    return LengthClasses(len(counts) - 1, packed_words(table, wide), packed_words(rows, wide), wide, align, padding)
+
+
+def _width(length: int, table: np.ndarray, entries: np.ndarray) -> int:
+    """NARROW if all numbers in the tables of a source fit 32 bits.
+
+    No number is greater than that of all pieces, than L**2 (ORD-19), or than two parts of 16 bits: piece and member, or
+    class and slots per bin, which are at most L.
+    """
+    most_pieces, most_members = entries[:, _PIECE : _ITS_MEMBER + 1].max(axis=0, initial=0).tolist()
+    if most_pieces >= _MOST_PIECES or most_members >= 1 << MEMBER_BITS[WIDE]:
+        raise ValueError(
+            f"documents: expected fewer than {_MOST_PIECES:,} sequences of {length} tokens in each, and at most"
+            f" {1 << MEMBER_BITS[WIDE]:,} members, found {most_pieces:,} and {most_members + 1:,}"
+        )
+    is_narrow = max(length, most_pieces, most_members) < 1 << 16 and int(table[:, SLOTS].sum()) < 1 << 32
+    return NARROW if is_narrow else WIDE
 
 
 @kernel
 def group_by_class(runs: np.ndarray, align: int, counts: np.ndarray, starts: np.ndarray, entries: np.ndarray) -> int:
-    """Fill the tables of `LengthClasses` by a counting sort. Returns the tokens that alignment adds.
+    """Fill tables for all lengths 0..L by a counting sort. Returns the tokens that alignment adds.
 
     A run contributes to two classes: one shorter piece per copy, and its full pieces to class L.
 
     Args:
         runs: int64[n, 4], see the columns above.
         align: as in `LengthClasses`.
-        counts, starts: int64[L + 1] and int64[L + 2] of zeros, output.
-        entries: int64[2 n, 4], output; the last entry of `starts` is the number of rows that are used.
+        counts, starts: int64[L + 1] and int64[L + 2] of zeros, output: slots of each class, and its first entry.
+        entries: int64[2 n, 4], output: slot, copy, piece and member; see `LengthClasses`. The last number of `starts`
+            is that of the rows that are used.
     """
     length, padding = counts.size - 1, 0
     for i in range(runs.shape[0]):
@@ -101,8 +163,8 @@ def group_by_class(runs: np.ndarray, align: int, counts: np.ndarray, starts: np.
         for c, slots in ((room % length, runs[i, _COPIES]), (length, runs[i, _COPIES] * (room // length))):
             if c > 0 and slots > 0:
                 entry = entries[starts[c]]
-                entry[SLOT], entry[COPY], entry[PIECE] = counts[c], runs[i, _FIRST_COPY], room // length
-                entry[MEMBER] = runs[i, _MEMBER]
+                entry[SLOT], entry[COPY], entry[_PIECE] = counts[c], runs[i, _FIRST_COPY], room // length
+                entry[_ITS_MEMBER] = runs[i, _MEMBER]
                 counts[c] += slots
                 starts[c] += 1
     for c in range(length + 1, 0, -1):  # each start has moved to the end of its class
@@ -112,12 +174,13 @@ def group_by_class(runs: np.ndarray, align: int, counts: np.ndarray, starts: np.
 
 
 @inline_kernel
-def entry_of(length: int, slot: int, starts: np.ndarray, entries: np.ndarray) -> int:
-    """The row of `entries` that contains `slot` of class `length`. Requires 0 <= slot < counts[length]; not checked."""
-    low, left = starts[length], starts[length + 1] - starts[length]
+def entry_of(number: Integer, slot: Integer, table: np.ndarray, entries: np.ndarray, wide: int) -> Integer:
+    """The row of `entries` that contains a slot of class number `number`. The slot is not checked: it must exist."""
+    low = word(table, number, FIRST_ENTRY, wide)
+    left = word(table, number + 1, FIRST_ENTRY, wide) - low
     while left > 1:  # binary search without a branch that depends on the data
         half = left >> 1
-        low += half if entries[low + half, SLOT] <= slot else 0
+        low += half if word(entries, low + half, SLOT, wide) <= slot else 0
         left -= half
     return low
 
@@ -135,9 +198,10 @@ def slot_of(classes: LengthClasses, member: int, copy: int, piece: int, room: in
     room += -room % classes.align
     full = piece < room // classes.length
     length = classes.length if full else room % classes.length
-    rows = classes.entries[classes.starts[length] : classes.starts[length + 1]]
+    rows = classes.entries_of(int(np.searchsorted(classes.rooms, length)))
     # Rows of a class are sorted by member and copy, so the last row at or before this copy contains it
-    key = (rows[:, MEMBER] < member) | ((rows[:, MEMBER] == member) & (rows[:, COPY] <= copy))
-    row = rows[int(np.count_nonzero(key)) - 1]
-    offset = copy - int(row[COPY])
-    return length, int(row[SLOT]) + (offset * int(row[PIECE]) + piece if full else offset)
+    slots, copies, pieces, members = rows.T
+    key = (members < member) | ((members == member) & (copies <= copy))
+    row = int(np.count_nonzero(key)) - 1
+    offset = copy - int(copies[row])
+    return length, int(slots[row]) + (offset * int(pieces[row]) + piece if full else offset)

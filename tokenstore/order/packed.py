@@ -4,7 +4,9 @@ import numpy as np
 
 from tokenstore.jit import inline_kernel
 from tokenstore.order.keys import counted_key, mix
+from tokenstore.order.packing import CONTENT, COPIES_BITS, GONE, GROUP, NODE_FIRST_SLOT, NODE_OFFSET, NODE_PARENT, START
 from tokenstore.order.permutation import SMALL, SWAP_ROUNDS, permute, swap_round
+from tokenstore.order.words import both_parts, word
 
 
 @inline_kernel
@@ -15,19 +17,19 @@ def leaves_near(number: int, near: np.ndarray, shift: int) -> tuple[int, int]:
 
 
 @inline_kernel
-def leaf_of(number: int, starts: np.ndarray, first: int, count: int) -> int:
+def leaf_of(number: int, leaves: np.ndarray, first: int, count: int, wide: int) -> int:
     """The last of `count` leaves from `first` on that starts at or before bin `number`: the one that contains it."""
     low, left = first, count
     while left > 1:  # no branch that depends on the data: a misprediction costs more than a step
         half = left >> 1
-        low += half if starts[low + half] <= number else 0
+        low += half if word(leaves, low + half, START, wide) <= number else 0
         left -= half
     return low
 
 
 @inline_kernel
 def slots_of_bin(
-    number: int, leaf: int, nodes: np.ndarray, leaves: np.ndarray, lengths: np.ndarray, slots: np.ndarray
+    number: int, leaf: int, nodes: np.ndarray, leaves: np.ndarray, wide: int, classes: np.ndarray, slots: np.ndarray
 ) -> int:
     """Write the slots of bin `number`, and return how many there are (at most L).
 
@@ -37,29 +39,30 @@ def slots_of_bin(
     Args:
         number: of the bin.
         leaf: its leaf, see `leaf_of`.
-        nodes, leaves: int64 arrays, see `packing.Bins`.
-        lengths, slots: int64[L] or longer, output: class and slot.
+        nodes, leaves, wide: see `packing.Bins`.
+        classes, slots: int64[L] or longer, output: number of the class, and slot.
     """
-    node, place = leaves[leaf, 0], number + leaves[leaf, 1]
+    node = word(leaves, leaf, GROUP, wide)
+    place = number - word(leaves, leaf, START, wide) + word(leaves, leaf, GONE, wide)
     count = 0
     while node > 0:
         # The group put `copies` slots in a row into each of its bins; this bin is number `place` of the group
-        length, copies = nodes[node, 1] >> 32, nodes[node, 1] & 0xFFFFFFFF
-        first = nodes[node, 3] + place * copies
+        length_class, copies = both_parts(word(nodes, node, CONTENT, wide), COPIES_BITS[wide])
+        first = word(nodes, node, NODE_FIRST_SLOT, wide) + place * copies
         for slot in range(first, first + copies):
-            lengths[count], slots[count] = length, slot
+            classes[count], slots[count] = length_class, slot
             count += 1
-        place += nodes[node, 2]
-        node = nodes[node, 0]
+        place += word(nodes, node, NODE_OFFSET, wide)
+        node = word(nodes, node, NODE_PARENT, wide)
     return count
 
 
 @inline_kernel
-def shuffle_slots(key: np.uint64, count: int, lengths: np.ndarray, slots: np.ndarray) -> None:
+def shuffle_slots(key: np.uint64, count: int, classes: np.ndarray, slots: np.ndarray) -> None:
     """Shuffle the first `count` entries of both arrays in the same way (Fisher, Yates)."""
     for t in range(count - 1, 0, -1):
         chosen = np.int64(((counted_key(key, t) >> np.uint64(32)) * np.uint64(t + 1)) >> np.uint64(32))
-        lengths[t], lengths[chosen] = lengths[chosen], lengths[t]
+        classes[t], classes[chosen] = classes[chosen], classes[t]
         slots[t], slots[chosen] = slots[chosen], slots[t]
 
 

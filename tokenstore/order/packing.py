@@ -14,6 +14,7 @@ from tokenstore.order.balance import squares_of_groups
 from tokenstore.order.bitset import add, empty_bitset, next_member, remove
 from tokenstore.order.classes import LengthClasses
 from tokenstore.order.keys import as_bits, counted_key
+from tokenstore.order.words import packed_words
 
 PARTS = 16384  # approximate number of entries over all classes; more entries mix better and take longer
 JITTER_BITS = 22
@@ -57,36 +58,45 @@ class Packing:
     attempt: int
 
 
+# Columns of the tables of `Bins`
+NODE_PARENT, CONTENT, NODE_OFFSET, NODE_FIRST_SLOT = range(4)
+START, GROUP, GONE, SQUARES = range(4)
+COPIES_BITS = (16, 32)  # of CONTENT, in a narrow and a wide table
+
+
 @dataclass(frozen=True)
 class Bins:
-    """A packing in the form that kernels read, with half the memory: 32 bytes per group.
+    """A packing in the form that kernels read, see `words`: 16 bytes per group, or 32.
 
     Attributes:
-        nodes: int64[n, 4], of each group PARENT, LENGTH << 32 | COPIES, OFFSET and FIRST_SLOT.
-        leaves: int64[m, 3], the groups in which bins end, what to add to the number of a bin to get its place in the
-            group, and the sum of the squares of the rooms in such a bin (ORD-19).
-        starts: int64[m + 1], number of the first bin of each leaf, and the number of bins.
+        nodes: uint32[n << wide, 4], of each group PARENT, class and COPIES (both in CONTENT), OFFSET and
+            FIRST_SLOT. The class is its number in `LengthClasses.table`.
+        leaves: uint32[m << wide, 4], by rising number of their bins: START, number of the first bin; GROUP in which they
+            end; GONE, how many bins before them have left that group; SQUARES, the sum of the squares of the rooms in
+            such a bin (ORD-19).
         near: int32[k + 1], the leaf that contains bin i << shift, for each i; at the end, the last leaf. It has about as many
             entries as there are leaves, so the leaf of a bin is found in a step or two.
         shift: see `near`.
+        wide: as in `LengthClasses`.
     """
 
     nodes: np.ndarray
     leaves: np.ndarray
-    starts: np.ndarray
     near: np.ndarray
     shift: int
+    wide: int
 
 
-def bins_of(packing: Packing) -> Bins:
+def bins_of(packing: Packing, classes: LengthClasses) -> Bins:
     """Convert a packing to the form that kernels read."""
-    groups, leaves = packing.groups, packing.leaves
-    content = groups[:, LENGTH] << 32 | groups[:, COPIES]
-    nodes = np.stack([groups[:, PARENT], content, groups[:, OFFSET], groups[:, FIRST_SLOT]], axis=1)
-    squares = np.empty(len(nodes), np.int64)
-    squares_of_groups(nodes, squares)
-    columns = [leaves, groups[leaves, TAKEN] - packing.starts[:-1], squares[leaves]]
-    return Bins(nodes, np.stack(columns, axis=1), packing.starts, *_near(packing.starts))
+    groups, leaves, wide = packing.groups, packing.leaves, classes.wide
+    squares = np.empty(len(groups), np.int64)
+    parents, lengths, copies = groups[:, [PARENT, LENGTH, COPIES]].T.copy()
+    squares_of_groups(parents, lengths, copies, squares)
+    content = (np.searchsorted(classes.rooms, lengths) << COPIES_BITS[wide]) + copies
+    nodes = np.stack([parents, content, groups[:, OFFSET], groups[:, FIRST_SLOT]], axis=1)
+    ends = np.stack([packing.starts[:-1], leaves, groups[leaves, TAKEN], squares[leaves]], axis=1)
+    return Bins(packed_words(nodes, wide), packed_words(ends, wide), *_near(packing.starts), wide)
 
 
 def _near(starts: np.ndarray) -> tuple[np.ndarray, int]:
@@ -101,9 +111,9 @@ def _near(starts: np.ndarray) -> tuple[np.ndarray, int]:
 def num_best_fit(classes: LengthClasses) -> int:
     """Number of sequences per epoch under `best_fit`. It is the same for every epoch."""
     pieces = classes.num_pieces
-    lengths = np.flatnonzero(classes.counts)[::-1]
+    lengths = classes.rooms[::-1]
     # [classes, 3], one entry per class
-    entries = np.stack([lengths, np.zeros_like(lengths), classes.counts[lengths]], axis=1)
+    entries = np.stack([lengths, np.zeros_like(lengths), classes.slots[::-1]], axis=1)
     groups = _pack(entries, classes.length + 1, classes.length, pieces, _ALL_JOIN)
     bins = int(groups[0, TAKEN])
     least = -(-classes.num_tokens // classes.length)
@@ -123,14 +133,14 @@ def pack(classes: LengthClasses, num_bins: int, jitter_base: np.uint64, epoch: i
         epoch: number of the epoch. Without shuffle it has no effect.
         shuffle: whether the plan shuffles.
     """
-    length, pieces = classes.length, classes.num_pieces
+    length, pieces, counts = classes.length, classes.num_pieces, classes.counts
     parts = max(1, PARTS // length)
     for attempt, (percent, jitter) in enumerate(ATTEMPTS):
         last = attempt == len(ATTEMPTS) - 1
         if not shuffle and not last:
             continue
-        cut = _cut(classes, percent) if percent else length + 1
-        entries = _entries(classes, parts if shuffle else 1, jitter, cut, jitter_base, epoch)
+        cut = _cut(counts, percent) if percent else length + 1
+        entries = _entries(counts, parts if shuffle else 1, jitter, cut, jitter_base, epoch)
         groups = _pack(entries, cut, length, num_bins, pieces - num_bins)
         if len(groups):
             return _numbered(groups, attempt)
@@ -139,9 +149,9 @@ def pack(classes: LengthClasses, num_bins: int, jitter_base: np.uint64, epoch: i
 
 def pack_singles(classes: LengthClasses) -> Packing:
     """Pack under `none`: one piece per bin, the longest pieces first."""
-    lengths = np.flatnonzero(classes.counts)[::-1]
+    lengths = classes.rooms[::-1]
     groups = np.zeros((len(lengths) + 1, 8), np.int64)
-    groups[1:, LENGTH], groups[1:, COPIES], groups[1:, BINS] = lengths, 1, classes.counts[lengths]
+    groups[1:, LENGTH], groups[1:, COPIES], groups[1:, BINS] = lengths, 1, classes.slots[::-1]
     groups[1:, OFFSET] = np.cumsum(groups[:-1, BINS])
     groups[0, BINS] = groups[0, TAKEN] = classes.num_pieces
     return _numbered(groups, 0)
@@ -154,18 +164,18 @@ def _numbered(groups: np.ndarray, attempt: int) -> Packing:
     return Packing(groups, leaves, np.append(0, np.cumsum(ended[leaves])), attempt)
 
 
-def _cut(classes: LengthClasses, percent: int) -> int:
+def _cut(counts: np.ndarray, percent: int) -> int:
     """The greatest length such that the pieces below it contain at most `percent` of the tokens outside class L."""
-    tokens = np.cumsum(classes.counts[:-1] * np.arange(classes.length))  # [L], tokens in pieces of at most each length
+    tokens = np.cumsum(counts[:-1] * np.arange(len(counts) - 1))  # [L], tokens in pieces of at most each length
     return int(np.searchsorted(tokens, int(tokens[-1]) // 100 * percent, side="right"))
 
 
-def _entries(classes: LengthClasses, parts: int, jitter: int, cut: int, base: np.uint64, epoch: int) -> np.ndarray:
+def _entries(counts: np.ndarray, parts: int, jitter: int, cut: int, base: np.uint64, epoch: int) -> np.ndarray:
     """int64[n, 3], the entries in the order in which they are placed (ORD-14, steps 3 and 4)."""
-    sizes = np.minimum(classes.counts, parts)
+    sizes = np.minimum(counts, parts)
     entries = np.empty((int(sizes.sum()), 3), np.int64)
     sort_keys = np.empty(len(entries), np.int64)
-    used = _cut_classes(classes.counts, parts, jitter, cut, as_bits(base), epoch, entries, sort_keys)
+    used = _cut_classes(counts, parts, jitter, cut, as_bits(base), epoch, entries, sort_keys)
     return entries.take(greatest_first(sort_keys[:used]), axis=0)
 
 

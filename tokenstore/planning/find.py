@@ -16,7 +16,7 @@ from tokenstore.order.classes import slot_of
 from tokenstore.order.inverse import BinIndex, circle_offset, place_before
 from tokenstore.order.keys import base_key
 from tokenstore.order.lanes import lane_numbers
-from tokenstore.order.repeats import copies_of
+from tokenstore.order.repeats import Member, copies_of
 from tokenstore.order.schedule import Schedule
 from tokenstore.store import Store
 
@@ -86,18 +86,19 @@ class Finder:
         schedule, count = self._schedule, source.num_sequences
         first_cursor = 0 if steps is None else schedule.cursor(steps.start)
         last_cursor = None if steps is None else schedule.cursor(steps.stop)
+        by_length = None if source.packing == "concat" else source.members[member].by_length()
         for epoch in epochs:
             begin, end = schedule.find(source.name, epoch * count), schedule.find(source.name, (epoch + 1) * count - 1)
             if begin is None or (last_cursor is not None and begin >= last_cursor):
                 return
             if end is not None and end < first_cursor:
                 continue
-            if source.packing == "concat":
+            if by_length is None:
                 pieces = list(self._windows(source, document, epoch))
                 if not pieces and not self._shuffle:  # not in this epoch, and without shuffle all epochs are equal
                     return
             else:
-                pieces = list(self._slots(number, source, member, document, epoch))
+                pieces = list(self._slots(number, source, member, by_length, document, epoch))
             yield from sorted(self._given(source, epoch, pieces, first_cursor, last_cursor), key=lambda o: o[1:])
 
     def _given(
@@ -134,12 +135,11 @@ class Finder:
         return int(lane_numbers(source.lanes, np.array([image]), epoch, *keys)[0])
 
     def _slots(
-        self, number: int, source: Source, member: int, document: int, epoch: int
+        self, number: int, source: Source, member: int, by_length: Member, document: int, epoch: int
     ) -> Iterator[tuple[int, int, int]]:
         """(sequence in the epoch, start, stop) of each piece of a document of a packed source."""
-        by_length = source.members[member].by_length
         size, position = _position(source.members[member], document)
-        if by_length is None or position is None:
+        if position is None:
             return
         p, q = by_length.p, by_length.q
         copy_starts = by_length.starts * p // q

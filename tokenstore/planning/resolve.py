@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from tokenstore.batches.sources import Source, SourceMember
+from tokenstore.batches.sources import Source, SourceMember, documents_by_length
 from tokenstore.errors import ConfigError
 from tokenstore.order.classes import length_classes
 from tokenstore.order.lanes import Lanes
@@ -28,16 +28,20 @@ def _source(name: str, config: PlanConfig, stores: Mapping[str, Store]) -> Sourc
     repeats = config.sources[name].repeats or {name: Decimal(1)}
     if config.packing == "concat":
         return _concat_source(name, config, stores[name])
-    members = tuple(_member(each, config, stores[each], Fraction(repeats[each])) for each in sorted(repeats))
-    by_length = [member.by_length for member in members if member.by_length]
-    classes = length_classes(by_length, config.sequence_length, config.align or 1)
+    members, by_length = zip(
+        *(_member(each, config, stores[each], Fraction(repeats[each])) for each in sorted(repeats)), strict=True
+    )
+    try:
+        classes = length_classes(by_length, config.sequence_length, config.align or 1)
+    except ValueError as error:
+        raise ConfigError(f"source {name}: {error}; use a longer sequence_length") from None
     num_sequences = num_best_fit(classes) if config.packing == "best_fit" else classes.num_pieces
     num_tokens = sum((member.num_tokens * member.repeat for member in members), Fraction(0))
     return Source(name, config.packing, members, num_sequences, num_tokens, classes)
 
 
-def _member(name: str, config: PlanConfig, store: Store, repeat: Fraction) -> SourceMember:
-    """A store of a packed source: its slice, and the documents of the slice by length (ORD-16)."""
+def _member(name: str, config: PlanConfig, store: Store, repeat: Fraction) -> tuple[SourceMember, Member]:
+    """A store of a packed source with its slice, and the documents of the slice by length (ORD-16)."""
     if not store.has_length_index:
         raise ConfigError(
             f"source {name}: expected a length index for packing {config.packing}, found none"
@@ -45,12 +49,9 @@ def _member(name: str, config: PlanConfig, store: Store, repeat: Fraction) -> So
         )
     lengths, starts = store.runs().T.copy()
     chosen = _slice(name, config.sources[name], store, lengths, starts)
-    if not chosen.is_all(len(store)):
-        edges = chosen.before(np.append(starts, len(store)))
-        kept = np.diff(edges) > 0
-        lengths, starts = lengths[kept], edges[:-1][kept]
-    by_length = Member(lengths, starts, chosen.num_documents, repeat.numerator, repeat.denominator)
-    return SourceMember(name, store, repeat, chosen, _loss_weight(config, name), by_length)
+    by_length = documents_by_length(lengths, starts, len(store), chosen, repeat)
+    num_tokens = by_length.num_tokens
+    return SourceMember(name, store, repeat, chosen, num_tokens, _loss_weight(config, name)), by_length
 
 
 def _loss_weight(config: PlanConfig, name: str) -> Decimal:
@@ -102,7 +103,9 @@ def _concat_source(name: str, config: PlanConfig, store: Store) -> Source:
             f"source {name}: expected at least one sequence of {length} tokens,"
             f" found {store.num_tokens} tokens ({store.place}); use a shorter sequence_length or another packing, or remove it"
         )
-    members = (SourceMember(name, store, Fraction(1), Slice(0, len(store)), _loss_weight(config, name)),)
+    members = (
+        SourceMember(name, store, Fraction(1), Slice(0, len(store)), store.num_tokens, _loss_weight(config, name)),
+    )
     local = config.sources[name].locality
     lanes = None if local is None else Lanes.of(count, local.block_sequences, local.lanes)
     return Source(name, "concat", members, count, Fraction(count * length), None, lanes)

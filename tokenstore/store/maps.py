@@ -70,6 +70,8 @@ class _Map:
     shared all the same.
     """
 
+    __slots__ = ("_address", "_num_bytes", "_type", "_unmap", "_writable")
+
     def __init__(
         self,
         descriptor: int,
@@ -80,16 +82,21 @@ class _Map:
         writable: bool = False,
     ):
         self._num_bytes, self._unmap = count * dtype.itemsize, _library().munmap
+        self._type, self._writable = dtype.str, writable
         access = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
         self._address = _library().mmap(None, self._num_bytes, access, kind, descriptor, offset)
         if self._address == _MAP_FAILED:
             code = ctypes.get_errno()
             raise OSError(code, os.strerror(code))
-        self.__array_interface__ = {
+
+    @property
+    def __array_interface__(self) -> dict[str, object]:
+        """What numpy asks for once. It is not kept: a process can have tens of thousands of maps."""
+        return {
             "version": 3,
-            "typestr": dtype.str,
-            "shape": (count,),
-            "data": (self._address, not writable),
+            "typestr": self._type,
+            "shape": (self._num_bytes // np.dtype(self._type).itemsize,),
+            "data": (self._address, not self._writable),
         }
 
     def __del__(self) -> None:
