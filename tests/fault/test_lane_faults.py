@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.conftest import random_documents, write_store
+from tests.support.servers.patience import patient
 from tests.support.servers.range_server import RangeServer
 from tokenstore import Plan, PlanConfig, RemoteOptions, TokenLoader
 from tokenstore.errors import CorruptionError, RemoteError
@@ -84,8 +85,10 @@ def test_faults_that_last_are_one_error(
     kind: Any,
     error: type[Exception],
     says: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Within the deadline; where it may help, the run goes on."""
+    patient(monkeypatch)
     # 120 blocks, of which 12 have a place at a time: most of them are still to be fetched when the faults begin
     local, loader = plan_at(str(path), block=20), TokenLoader(plan_at(deadline=1, block=20), rank=0, world_size=1)
     for step in range(4):

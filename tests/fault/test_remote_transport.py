@@ -12,6 +12,7 @@ import pytest
 
 from tests.conftest import random_documents, write_store
 from tests.support.processes.privileges import open_folder, unprivileged
+from tests.support.servers.patience import patient, set_deadline
 from tests.support.servers.range_server import RangeServer
 from tests.support.stores.at_urls import cached_files, files_of, plan_at
 from tokenstore import Plan, TokenLoader
@@ -80,9 +81,16 @@ def drain(loader: TokenLoader, count: int = 39) -> None:
     ],
 )
 def test_faults_that_pass_change_nothing(
-    run: Callable, range_server: RangeServer, local: Plan, kind: Any, transport: str
+    run: Callable,
+    range_server: RangeServer,
+    local: Plan,
+    kind: Any,
+    transport: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = run(transport, deadline=6)
+    hangs = kind == "hang_in_body"
+    patient(monkeypatch, answers=not hangs)
+    plan = run(transport, deadline=6 if hangs else 60)
     range_server.fail(kind, times=4, key="tokens-", after=1)
     check_batches(plan, local)
     assert TokenLoader(plan, rank=0, world_size=1).metrics()["data/remote/retries"] >= 4
@@ -100,10 +108,18 @@ def test_faults_that_pass_change_nothing(
     ],
 )
 def test_faults_that_last_are_one_error_within_the_deadline(
-    run: Callable, range_server: RangeServer, kind: Any, error: type[Exception], says: str, transport: str
+    run: Callable,
+    range_server: RangeServer,
+    kind: Any,
+    error: type[Exception],
+    says: str,
+    transport: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = run(transport, deadline=1)
+    patient(monkeypatch, answers=kind != "hang")
+    plan = run(transport)
     loader = TokenLoader(plan, rank=0, world_size=1)
+    set_deadline(plan, 1)
     range_server.fail(kind, times=None, key="tokens-")
     began = time.monotonic()
     with pytest.raises(error, match=says) as caught:
@@ -113,6 +129,7 @@ def test_faults_that_last_are_one_error_within_the_deadline(
     assert f"{URL}/tokens-0000" in str(caught.value)
     range_server.faults.clear()
     if error is RemoteError:  # the run can go on
+        set_deadline(plan, 60)
         next(loader)
 
 
