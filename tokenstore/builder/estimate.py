@@ -178,13 +178,23 @@ class Estimator:
 
         The length is not known in advance. So every `stride`-th window is kept, and when there are too many, every second one
         is dropped and the stride doubled.
+
+        Compressed files are read ahead, by an amount that depends on the compression and on the version of Python. When more of
+        the file is read, all records before came from what had been read until then: that is where a large piece is left.
         """
         records = SliceReader(piece.file, piece.part, reading(self.options))
         windows: list[_Window] = []
         window, number, stride = _Window(), 0, 1
         size = num_records = 0
-        share = 1.0
+        share = before = 1.0
         for record, row in records:
+            if size >= most:
+                done = _share_read(piece, records)
+                if before < done or (size >= 2 * most and done < 1):
+                    self.in_part.add(piece.file.path)
+                    share = max(before, 1e-9)
+                    break
+                before = done
             row_size = _size(row) + 1
             size, num_records = size + row_size, num_records + 1
             window.size, window.num_records = window.size + row_size, window.num_records + 1
@@ -195,10 +205,6 @@ class Estimator:
                 window, number = _Window(), number + 1
                 if len(windows) > max(limit // _WINDOW, _FEWEST_WINDOWS):
                     windows, stride = windows[::2], 2 * stride
-            if size >= most and (done := _share_read(piece, records)) < 1:
-                self.in_part.add(piece.file.path)
-                share = max(done, 1e-9)
-                break
         windows += [window] if window.num_records and number % stride == 0 else []
         return self._of_windows(windows, num_records, size, share)
 
