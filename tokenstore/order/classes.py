@@ -106,34 +106,34 @@ def length_classes(members: Sequence[Member], length: int, align: int = 1) -> Le
     counts, starts = np.zeros(length + 1, np.int64), np.zeros(length + 2, np.int64)
     entries = np.empty((2 * len(runs), 4), np.int64)
     padding = group_by_class(runs, align, counts, starts, entries)
-    return _compact(counts, starts, entries[: starts[-1]], align, padding)
+    entries = entries[: starts[-1]]
+    rooms = np.flatnonzero(counts)
+    table = np.zeros((len(rooms) + 1, 3), np.int64)
+    table[:-1, CLASS_ROOM], table[:-1, SLOTS], table[:-1, FIRST_ENTRY] = rooms, counts[rooms], starts[rooms]
+    table[-1, FIRST_ENTRY] = len(entries)
+    wide = _width(length, int(counts.sum()), int(entries[:, _PIECE].max(initial=0)), len(members))
+    entries[:, PIECE_AND_MEMBER] = (entries[:, _PIECE] << MEMBER_BITS[wide]) + entries[:, _ITS_MEMBER]
+    return LengthClasses(length, packed_words(table, wide), packed_words(entries[:, :3], wide), wide, align, padding)
 
 
-def _compact(counts: np.ndarray, starts: np.ndarray, entries: np.ndarray, align: int, padding: int) -> LengthClasses:
-    """The tables of `LengthClasses` from those of `group_by_class`."""
-    rooms = np.append(np.flatnonzero(counts), len(counts) - 1)
-    table = np.stack([rooms, counts[rooms], starts[rooms]], axis=1)
-    table[-1] = 0, 0, starts[-1]
-    wide = _width(len(counts) - 1, table, entries)
-    rows = entries[:, :3].copy()
-    rows[:, PIECE_AND_MEMBER] = (entries[:, _PIECE] << MEMBER_BITS[wide]) + entries[:, _ITS_MEMBER]
-    return LengthClasses(len(counts) - 1, packed_words(table, wide), packed_words(rows, wide), wide, align, padding)
-
-
-def _width(length: int, table: np.ndarray, entries: np.ndarray) -> int:
+def _width(length: int, num_pieces: int, most_pieces: int, num_members: int) -> int:
     """NARROW if all numbers in the tables of a source fit 32 bits.
 
     No number is greater than that of all pieces, than L**2 (ORD-19), or than two parts of 16 bits: piece and member, or
     class and slots per bin, which are at most L.
+
+    Args:
+        length: the sequence length L.
+        num_pieces: pieces of an epoch.
+        most_pieces: pieces of a document, at most.
+        num_members: members of the source.
     """
-    most_pieces, most_members = entries[:, _PIECE : _ITS_MEMBER + 1].max(axis=0, initial=0).tolist()
-    if most_pieces >= _MOST_PIECES or most_members >= 1 << MEMBER_BITS[WIDE]:
+    if most_pieces >= _MOST_PIECES or num_members > 1 << MEMBER_BITS[WIDE]:
         raise ValueError(
             f"documents: expected fewer than {_MOST_PIECES:,} sequences of {length} tokens in each, and at most"
-            f" {1 << MEMBER_BITS[WIDE]:,} members, found {most_pieces:,} and {most_members + 1:,}"
+            f" {1 << MEMBER_BITS[WIDE]:,} members, found {most_pieces:,} and {num_members:,}"
         )
-    is_narrow = max(length, most_pieces, most_members) < 1 << 16 and int(table[:, SLOTS].sum()) < 1 << 32
-    return NARROW if is_narrow else WIDE
+    return NARROW if max(length, most_pieces, num_members) < 1 << 16 and num_pieces < 1 << 32 else WIDE
 
 
 @kernel

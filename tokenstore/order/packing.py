@@ -110,13 +110,13 @@ def _near(starts: np.ndarray) -> tuple[np.ndarray, int]:
 
 def num_best_fit(classes: LengthClasses) -> int:
     """Number of sequences per epoch under `best_fit`. It is the same for every epoch."""
-    pieces = classes.num_pieces
-    lengths = classes.rooms[::-1]
-    # [classes, 3], one entry per class
-    entries = np.stack([lengths, np.zeros_like(lengths), classes.slots[::-1]], axis=1)
+    lengths, slots = classes.rooms[::-1], classes.slots[::-1]
+    pieces = int(slots.sum())
+    entries = np.zeros((len(lengths), 3), np.int64)  # one per class
+    entries[:, _LENGTH], entries[:, _STOP] = lengths, slots
     groups = _pack(entries, classes.length + 1, classes.length, pieces, _ALL_JOIN)
     bins = int(groups[0, TAKEN])
-    least = -(-classes.num_tokens // classes.length)
+    least = -(-int((lengths * slots).sum()) // classes.length)
     if least < FEW_BINS:
         return bins
     slack = SLACK if pieces >= FEW_PIECES else SLACK_OF_FEW
