@@ -152,7 +152,7 @@ def test_an_interrupted_append_exits_130_and_resumes_to_the_same_bytes(
     store = make(tokenizer=str(tokenizer_file))
     before = contents(store)
     command = in_small_units("append", store, many_texts, "--workers", workers)
-    interrupt(start(*command, start_new_session=True), tmp_path / "store.tokenstore/building/parts", name)
+    interrupt(start(*in_small_units(*command[3:], stops=True), start_new_session=True), name)
     assert contents(store) == before
     assert run(*command).returncode == 0
     undisturbed = build_store(

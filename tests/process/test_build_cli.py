@@ -24,7 +24,7 @@ from tests.support.processes.command_lines import (
     interrupt,
     run,
     run_here,
-    wait_until,
+    wait_until_stopped,
 )
 from tests.support.stores.building import contents, counts
 
@@ -228,23 +228,20 @@ def test_an_interrupted_build_exits_130_and_resumes_to_the_same_bytes(
     start: Start, slow_build: list[object], undisturbed: dict[str, bytes], tmp_path: Path, name: str, workers: int
 ) -> None:
     """P8: Ctrl-C or a scheduler's SIGTERM leaves no store and no process, says so, and the same command resumes."""
-    command = in_small_units("build", *slow_build, "--workers", workers)
-    interrupt(start(*command, start_new_session=True), tmp_path / "store.tokenstore/building/parts", name)
+    command = ("build", *slow_build, "--workers", workers)
+    interrupt(start(*in_small_units(*command, stops=True), start_new_session=True), name)
     assert not (tmp_path / "store").exists()
-    assert run(*command).returncode == 0
+    assert run(*in_small_units(*command)).returncode == 0
     assert contents(tmp_path / "store") == undisturbed
     assert sorted(path.name for path in tmp_path.glob("store*")) == ["store"]
 
 
 def test_a_concurrent_build_is_refused(start: Start, slow_build: list[object], tmp_path: Path) -> None:
     """P8: the second exits 1 at once and names the process that builds; the first is not affected."""
-    first = start(*BUILD, *slow_build)
-    wait_until(lambda: first.poll() is not None or (tmp_path / "store.tokenstore/building/parts").exists())
-    os.kill(first.pid, signal.SIGSTOP)  # so that it still builds, however slow this machine is
-    try:
-        second = run_here("build", *slow_build)
-    finally:
-        os.kill(first.pid, signal.SIGCONT)
+    first = start(*in_small_units("build", *slow_build, stops=True))
+    wait_until_stopped(first)
+    second = run_here("build", *slow_build)
+    os.kill(first.pid, signal.SIGCONT)
     assert second.returncode == 1
     assert f"process {first.pid} is writing it ({tmp_path / 'store.tokenstore'})" in second.stderr
     _, err = first.communicate(timeout=WAIT_SECONDS)
@@ -257,8 +254,8 @@ def test_a_killed_build_does_not_block_others(
     start: Start, slow_build: list[object], undisturbed: dict[str, bytes], tmp_path: Path
 ) -> None:
     """P8: its lock is released, even if the lock file still exists."""
-    first = start(*BUILD, *slow_build)
-    wait_until(lambda: first.poll() is not None or (tmp_path / "store.tokenstore/building").exists())
+    first = start(*in_small_units("build", *slow_build, stops=True))
+    wait_until_stopped(first)
     first.kill()
     first.wait()
     assert (tmp_path / "store.tokenstore").exists()

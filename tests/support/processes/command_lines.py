@@ -42,20 +42,40 @@ def run(*command: object) -> subprocess.CompletedProcess:
     )  # fmt: skip
 
 
-def in_small_units(*command: object) -> list[object]:
-    """`tokenstore` with one small file per unit, so that a build can be resumed and has work for two workers."""
-    code = (
-        "import functools as f, tokenstore.builder.pipeline as p; p.cut_units = f.partial(p.cut_units, unit_bytes=200_000)\n"
-        "from tokenstore.commands.entry import main\n"
-        "if __name__ == '__main__': main()"
-    )
+_SMALL_UNITS = """
+import functools, os, signal, tokenstore.builder.assemble as assemble, tokenstore.builder.pipeline as pipeline
+from tokenstore.commands.entry import main
+pipeline.cut_units = functools.partial(pipeline.cut_units, unit_bytes=200_000)
+add = assemble.Tally.add
+
+def stop(*given):
+    assemble.Tally.add = add
+    os.kill(os.getpid(), signal.SIGSTOP)
+    add(*given)
+"""
+
+
+def in_small_units(*command: object, stops: bool = False) -> list[object]:
+    """`tokenstore` with one small file per unit, so that a build can be resumed and has work for two workers.
+
+    stops: the process stops itself after the first part, so that it still builds, however slow the test is.
+    """
+    code = _SMALL_UNITS + ("assemble.Tally.add = stop\n" if stops else "") + "if __name__ == '__main__': main()"
     return [sys.executable, "-c", code, *command]
 
 
-def interrupt(process: subprocess.Popen, parts: Path, name: str) -> None:
-    """Signal a build and its workers as soon as it writes parts; it prints only how to resume."""
-    wait_until(lambda: process.poll() is not None or list(parts.glob(".*/bad")))  # the last file that a part opens
-    os.killpg(process.pid, getattr(signal, name))
+def wait_until_stopped(process: subprocess.Popen) -> None:
+    """Wait until a process has stopped itself."""
+    what = os.WSTOPPED | os.WEXITED | os.WNOWAIT | os.WNOHANG
+    wait_until(lambda: os.waitid(os.P_PID, process.pid, what))
+    assert process.poll() is None, process.communicate()
+
+
+def interrupt(process: subprocess.Popen, name: str) -> None:
+    """Signal a build that has stopped, and its workers, and let it continue; it prints only how to resume."""
+    wait_until_stopped(process)
+    for each in (getattr(signal, name), signal.SIGCONT):
+        os.killpg(process.pid, each)
     out, err = process.communicate(timeout=WAIT_SECONDS)
     assert process.returncode == 130, err
     assert (err, out) == ("interrupted; the same command resumes\n", "")
