@@ -6,9 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import xxhash
 
 from tests.support.stores.forge import forge, list_tokenizer, replace
 from tokenstore.builder import BuildOptions, append_store, build_store, pipeline, retokenize
+from tokenstore.builder.part import FILES, SUMMARY
 from tokenstore.errors import BuildError, ConfigError, CorruptionError
 from tokenstore.format.layout import MAX_VERSION
 from tokenstore.store import open_store, verify
@@ -116,18 +118,19 @@ def test_a_store_without_counts_can_be_inspected(tmp_path: Path, jsonl: Jsonl, c
 
 
 def forge_tokens(work: Path) -> None:
-    """Change the tokens of a finished part, which keeps the size in its summary."""
+    """Change the tokens of a finished part, and their checksum in its summary; their size stays."""
     (tokens,) = (work / "building" / "parts").glob("*/tokens")
     tokens.write_bytes(tokens.read_bytes().replace(b"g\0o\0o\0d\0", b"e\0v\0i\0l\0"))
+    summary = json.loads((tokens.parent / SUMMARY).read_bytes())
+    summary["checksums"][FILES.index("tokens")] = xxhash.xxh3_128_hexdigest(tokens.read_bytes())
+    (tokens.parent / SUMMARY).write_text(json.dumps(summary))
 
 
 @pytest.mark.parametrize("is_copied", [True, False])
 def test_parts_of_a_copied_work_folder_do_not_count(
     tmp_path: Path, jsonl: Jsonl, monkeypatch: pytest.MonkeyPatch, is_copied: bool
 ) -> None:
-    """Parts are trusted without reading them, so only parts made on this machine are used: an archive may contain
-    any tokens.
-    """
+    """Only parts made on this machine are used: an archive may contain any tokens, with checksums that fit."""
     inputs, work = jsonl("a.jsonl", ["good"]), tmp_path / "s.tokenstore"
     with monkeypatch.context() as patched:
         patched.setattr(pipeline, "commit", die)
