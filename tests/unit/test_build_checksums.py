@@ -46,6 +46,37 @@ def test_the_checksum_does_not_depend_on_how_an_input_is_cut(
     ]
 
 
+@pytest.mark.parametrize(("start", "stop"), [(0, 1000), (0, 128), (128, 512), (70, 130), (65, 100), (960, 1000)])
+def test_checksums_made_while_reading_are_those_of_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, start: int, stop: int
+) -> None:
+    """P8: however much is read, in pieces of any size, from any place, also backwards."""
+    monkeypatch.setattr(checksums, "BLOCK", 64)
+    path = tmp_path / "a"
+    path.write_bytes(bytes(range(250)) * 4)
+    for seek, size, count in [(start, 7, 300), (max(start - 1, 0), 100, 3), (0, 1000, 2), (start, 64, 0), (500, 33, 4)]:
+        with checksums.HashedInput(path, 1000, start, stop) as file:
+            for place in (seek, start):
+                file.seek(place)
+                for _ in range(count):
+                    file.read(size)
+        assert file.digests() == checksums.block_hashes(path, start, stop)
+
+
+def test_an_input_is_read_once(
+    build: Build, tmp_path: Path, small_units: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checksums are made while it is read: over a network, reading takes longest."""
+    opened: list[object] = []
+    real = checksums.open_input
+    monkeypatch.setattr(checksums, "open_input", lambda path: opened.append(path) or real(path))
+    monkeypatch.setattr(checksums, "BLOCK", 64)
+    (tmp_path / "a.jsonl").write_bytes(b"".join(b'{"text": "line %d"}\n' % i for i in range(30)))
+    small_units(128)
+    build(tmp_path / "a.jsonl")
+    assert len(opened) == -(-(tmp_path / "a.jsonl").stat().st_size // 128)
+
+
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("large", [False, True])
 def test_an_input_edited_to_the_same_size_is_detected(

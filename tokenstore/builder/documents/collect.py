@@ -13,7 +13,7 @@ import numpy as np
 
 from tokenstore.builder.documents.convert import Document, DocumentReader, reading
 from tokenstore.builder.documents.encode import KEPT, REASONS, Encoded
-from tokenstore.builder.reading.checksums import block_hashes, hashes_of
+from tokenstore.builder.reading.checksums import block_hashes
 from tokenstore.builder.reading.inputs import TABLES, InputFile
 from tokenstore.builder.reading.records import Bad, SliceReader
 from tokenstore.builder.reading.units import Unit, slice_bytes
@@ -108,10 +108,9 @@ class UnitBatches:
             if self.num_bad > self.reader.options.max_bad:
                 return
             self.check(file)
-            whole = records.whole
             stop = file.num_bytes if part.stop is None else part.stop
-            hashes = block_hashes(file.path, part.start, stop) if whole is None else hashes_of(whole)
-            self._hashes.append(hashes)
+            hashes = records.hashes
+            self._hashes.append(block_hashes(file.path, part.start, stop) if hashes is None else hashes)
         if self._batch.documents or self._batch.num_bytes:
             yield self._take(starts_source=False)
 

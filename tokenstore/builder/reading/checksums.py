@@ -7,6 +7,7 @@ modification time, but not the inode change time. Only inputs for which one of t
 """
 
 import contextlib
+import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -45,6 +46,71 @@ def block_hashes(path: InputPath, start: int, stop: int) -> bytes:
                 left -= len(data)
             found.append(hasher.digest())
     return b"".join(found)
+
+
+class HashedInput(io.RawIOBase):
+    """An input of `num_bytes` that is read, with checksums of its blocks that begin in bytes [start, stop).
+
+    So it is read once for both.
+    """
+
+    def __init__(self, path: InputPath, num_bytes: int, start: int, stop: int):
+        self._path, self._num_bytes, self._stop = path, num_bytes, stop
+        self._raw = open_input(path)
+        self._place = 0  # of the next byte to read
+        self._next = -(-start // BLOCK) * BLOCK  # the first byte that is in no checksum yet
+        self._hasher = new_hasher()
+        self._digests: list[bytes] = []
+
+    def digests(self) -> bytes:
+        """The checksums, 16 bytes each. What was not read, or not in order, is read now, also if the file is closed."""
+        if not self._is_done:
+            with open_input(self._path) as raw:
+                raw.seek(self._next)
+                while not self._is_done and (data := raw.read(_PIECE)):
+                    self._add(memoryview(data))
+        return b"".join([*self._digests, self._hasher.digest()] if self._next % BLOCK else self._digests)
+
+    @property
+    def _is_done(self) -> bool:
+        return self._next >= self._stop and (self._next % BLOCK == 0 or self._next >= self._num_bytes)
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the next bytes into `buffer`; return how many, 0 at the end."""
+        count = self._raw.readinto(buffer) or 0
+        known = self._next - self._place
+        self._place += count
+        if 0 <= known < count:
+            self._add(memoryview(buffer)[known:count])
+        return count
+
+    def _add(self, data: memoryview) -> None:
+        while data and not self._is_done:
+            part = data[: BLOCK - self._next % BLOCK]
+            self._hasher.update(part)
+            self._next += len(part)
+            data = data[len(part) :]
+            if self._next % BLOCK == 0:
+                self._digests.append(self._hasher.digest())
+                self._hasher = new_hasher()
+
+    def readable(self) -> bool:
+        """Always true."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always true."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to another place in the file."""
+        self._place = self._raw.seek(offset, whence)
+        return self._place
+
+    def close(self) -> None:
+        """Close the file."""
+        self._raw.close()
+        super().close()
 
 
 def hashes_of(data: bytes) -> bytes:

@@ -4,13 +4,15 @@ import gzip
 import io
 import lzma
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
 import zstandard
 
+from tokenstore.builder.reading.checksums import HashedInput, hashes_of
 from tokenstore.builder.reading.columnar import csv_rows, damaged, first_bytes, longer_than, table_rows
 from tokenstore.builder.reading.decompress import CHUNK, Stream, decompressed
 from tokenstore.builder.reading.inputs import TABLES, InputFile, starts_array
@@ -63,7 +65,7 @@ class SliceReader:
     Attributes:
         num_lines: lines or rows read so far; empty lines count.
         line: byte positions (start, stop) of the last record in a .jsonl file.
-        whole: all bytes of the file, once iteration has begun, if it is at most 1 MiB; else None.
+        hashes: after the last record the checksums of the blocks that begin in the slice, as from `block_hashes`; None for a table.
 
     Raises (while iterating):
         BuildError: the file cannot be read, is damaged, or is not of the format that its ending says.
@@ -73,7 +75,8 @@ class SliceReader:
         self.file, self.part, self.reading = file, part, reading
         self.num_lines = 0
         self.line = (0, 0)
-        self.whole: bytes | None = None
+        self.hashes: bytes | None = None
+        self._hash: Callable[[], bytes]  # gives them
         self._raw: io.BufferedReader = io.BufferedReader(io.BytesIO())
         self._table_bytes = 0
 
@@ -96,6 +99,7 @@ class SliceReader:
                     return
                 with decompressed(self._raw, self.file.compression) as stream:
                     yield from self._of(stream)
+                self.hashes = self._hash()
         except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, zstandard.ZstdError) as error:
             raise damaged(self.file.path, error) from error
         except OSError as error:
@@ -106,12 +110,16 @@ class SliceReader:
 
     def _open(self) -> io.BufferedReader:
         if self.file.num_bytes > CHUNK or self.part.start or self.part.stop is not None:
-            return io.BufferedReader(open_input(self.file.path), CHUNK)
+            stop = self.file.num_bytes if self.part.stop is None else self.part.stop
+            hashed = HashedInput(self.file.path, self.file.num_bytes, self.part.start, stop)
+            self._hash = hashed.digests
+            return io.BufferedReader(hashed, CHUNK)
         with io.BufferedReader(
             open_input(self.file.path)
         ) as file:  # a buffer of 1 MiB each would be slow for a million small files
-            self.whole = file.read(self.file.num_bytes + 1)  # one byte more, to notice that the file has grown
-        return io.BufferedReader(io.BytesIO(self.whole))
+            whole = file.read(self.file.num_bytes + 1)  # one byte more, to notice that the file has grown
+        self._hash = partial(hashes_of, whole)
+        return io.BufferedReader(io.BytesIO(whole))
 
     def _misnamed(self, wrong: str) -> Iterator[Record]:
         """A file whose content does not match its ending: a .txt file is one bad record, others are an error."""
