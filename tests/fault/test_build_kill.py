@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tokenstore
+from tests.support.processes.command_lines import PART_MADE, PART_TAKEN, stopping_after, wait_until_stopped
 from tests.support.processes.killing import WAIT_SECONDS, Builder, check_whole, tree, write_corpus
 from tokenstore.errors import TokenStoreError
 
@@ -32,8 +33,8 @@ class Command:
     undisturbed: dict[str, bytes]
     seconds: float = 0.0  # it takes here then
 
-    def start(self, output: Path, workers: int) -> Builder:
-        return Builder(self.inputs, output, UNIT_BYTES, workers, self.options)
+    def start(self, output: Path, workers: int, stop: str = "") -> Builder:
+        return Builder(self.inputs, output, UNIT_BYTES, workers, self.options, stop)
 
     def prepare(self, output: Path) -> None:
         """What exists before: for an append the store."""
@@ -176,11 +177,9 @@ def test_a_build_killed_again_and_again_finishes(build: Command, tmp_path: Path)
         return len(list(parts.glob("[!.]*/summary.json")))
 
     for _ in range(3):
-        builder = build.start(output, 1)
-        before, end = done(), time.monotonic() + WAIT_SECONDS
-        while done() == before:
-            assert builder.process.poll() is None
-            assert time.monotonic() < end
+        before, builder = done(), build.start(output, 1, stopping_after(*PART_MADE))
+        wait_until_stopped(builder.process)
+        assert done() > before
         builder.kill()
         assert not output.exists()
         with pytest.raises(TokenStoreError, match="is not finished"):
@@ -195,12 +194,10 @@ def test_a_build_killed_again_and_again_finishes(build: Command, tmp_path: Path)
 
 def test_a_build_with_a_killed_worker_resumes(build: Command, tmp_path: Path) -> None:
     """P8: one worker is killed as the kernel does without memory: a message, no store, no process, no work lost."""
-    builder = build.start(tmp_path / "store", 2)
-    parts, end = tmp_path / "store.tokenstore/building/parts", time.monotonic() + WAIT_SECONDS
-    while not list(parts.glob(".*/tokens")):
-        assert builder.process.poll() is None
-        assert time.monotonic() < end
+    builder = build.start(tmp_path / "store", 2, stopping_after(*PART_TAKEN))
+    wait_until_stopped(builder.process)
     os.kill(builder.workers()[0], signal.SIGKILL)
+    os.kill(builder.process.pid, signal.SIGCONT)
     code, out, err = builder.finish()
     assert (code, out) == (1, "")
     assert err.startswith(

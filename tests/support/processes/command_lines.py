@@ -43,24 +43,39 @@ def run(*command: object) -> subprocess.CompletedProcess:
 
 
 _SMALL_UNITS = """
-import functools, os, signal, tokenstore.builder.assemble as assemble, tokenstore.builder.pipeline as pipeline
+import functools, tokenstore.builder.pipeline as pipeline
 from tokenstore.commands.entry import main
 pipeline.cut_units = functools.partial(pipeline.cut_units, unit_bytes=200_000)
-add = assemble.Tally.add
+"""
+PART_MADE = "tokenstore.builder.executors.processes", "make_part"  # by the building process, without workers
+PART_TAKEN = "tokenstore.builder.assemble.Tally", "add"
+
+
+def stopping_after(owner: str, name: str) -> str:
+    """Code that makes a process stop itself after its first call of a function, PART_MADE or PART_TAKEN.
+
+    So it still builds, however long the test then takes.
+    """
+    return f"""
+import os, signal, tokenstore.builder.assemble, tokenstore.builder.executors.processes
+owner, real = {owner}, {owner}.{name}
 
 def stop(*given):
-    assemble.Tally.add = add
+    owner.{name} = real
+    done = real(*given)
     os.kill(os.getpid(), signal.SIGSTOP)
-    add(*given)
+    return done
+
+owner.{name} = stop
 """
 
 
 def in_small_units(*command: object, stops: bool = False) -> list[object]:
     """`tokenstore` with one small file per unit, so that a build can be resumed and has work for two workers.
 
-    stops: the process stops itself after the first part, so that it still builds, however slow the test is.
+    stops: the process stops itself after the first part.
     """
-    code = _SMALL_UNITS + ("assemble.Tally.add = stop\n" if stops else "") + "if __name__ == '__main__': main()"
+    code = _SMALL_UNITS + (stopping_after(*PART_TAKEN) if stops else "") + "if __name__ == '__main__': main()"
     return [sys.executable, "-c", code, *command]
 
 

@@ -80,11 +80,13 @@ class Builder:
         unit_bytes: int,
         workers: int = 1,
         options: dict[str, object] | None = None,
+        stop: str = "",
     ):
+        """Start it. `stop` is code of `stopping_after`."""
         self.mark = uuid.uuid4().hex
         arguments = json.dumps([inputs, str(output), unit_bytes, workers, options])
         self.process = subprocess.Popen(
-            [sys.executable, "-c", DRIVER, arguments],
+            [sys.executable, "-c", stop + DRIVER, arguments],
             cwd=ROOT,
             env={**os.environ, MARK: self.mark, "PYTHONWARNINGS": "error"},
             stdout=subprocess.PIPE,
