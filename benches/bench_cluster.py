@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 import xxhash
 
-from benches.bench_build import python_files, train_tokenizer, write_lines
+from benches.bench_build import code_files, train_tokenizer, write_lines
 from benches.scenes import TOKENIZER, VOCABULARY, Row, show
 from tokenstore.builder.group_build import Joiner
 from tokenstore.format.layout import INPUTS_NAME, MANIFEST_NAME, shard_name
@@ -151,7 +151,7 @@ def _tasks(folder: Path, smoke: bool) -> Row:
     folder.mkdir()
     source = folder / "in.jsonl"
     megabytes = 1 if smoke else 60
-    texts = list(python_files(megabytes * 1_000_000))
+    texts = list(code_files(megabytes * 1_000_000))
     write_lines(source, texts, megabytes * 1_000_000)
     tokenizer = str(
         train_tokenizer(texts[: len(texts) // 8 or None], folder / "tokenizer.json", 2000 if smoke else 30_000)

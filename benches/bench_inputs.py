@@ -12,7 +12,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from shutil import disk_usage
 
-from benches.bench_build import python_files, train_tokenizer, write_lines
+from benches.bench_build import code_files, train_tokenizer, write_lines
 from benches.scenes import CannotRun, Row, show
 from tokenstore import open_store
 from tokenstore.store.writing import remove_tree
@@ -129,7 +129,7 @@ def run(folder: Path, smoke: bool) -> list[Row]:
     """Small files and a large one."""
     if not smoke and disk_usage(folder).free < _NEEDED:
         raise CannotRun(f"needs {_NEEDED // 10**9} GB of free space in {folder}")
-    texts = list(python_files(500_000 if smoke else 60_000_000))
+    texts = list(code_files(500_000 if smoke else 60_000_000))
     tokenizer = train_tokenizer(texts[: len(texts) // 8 or None], folder / "tokenizer.json", 2000 if smoke else 30_000)
     return [
         _small_files(folder, texts, tokenizer, 2_000 if smoke else 1_000_000),
