@@ -43,6 +43,9 @@ sys.dont_write_bytecode = False
 # There are enough test processes for all cores: more threads of torch would only wait for each other, in busy loops
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# pytest-xdist sets it to 80 in its processes: a long path would be wrapped there, and which ones are long depends on the run
+os.environ.pop("COLUMNS", None)
+
 EOS = 0
 
 
