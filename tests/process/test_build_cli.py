@@ -236,6 +236,26 @@ def test_an_interrupted_build_exits_130_and_resumes_to_the_same_bytes(
     assert sorted(path.name for path in tmp_path.glob("store*")) == ["store"]
 
 
+_SLOW_SECOND_WORKER = """
+import pathlib, sys, time
+if "--multiprocessing-fork" in sys.orig_argv:
+    try:
+        (pathlib.Path(__file__).parent / "first").touch(exist_ok=False)
+    except FileExistsError:
+        time.sleep(20)
+"""
+
+
+def test_a_worker_that_is_starting_prints_nothing_when_the_build_is_interrupted(
+    start: Start, slow_build: list[object], tmp_path: Path
+) -> None:
+    """P8: Ctrl-C reaches the whole process group, also a worker in which Python is not ready yet."""
+    (tmp_path / "sitecustomize.py").write_text(_SLOW_SECOND_WORKER)
+    paths = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
+    command = in_small_units("build", *slow_build, "--workers", 2, stops=True)
+    interrupt(start(*command, start_new_session=True, env={**environment(), "PYTHONPATH": paths}), "SIGINT")
+
+
 def test_a_concurrent_build_is_refused(start: Start, slow_build: list[object], tmp_path: Path) -> None:
     """P8: the second exits 1 at once and names the process that builds; the first is not affected."""
     first = start(*in_small_units("build", *slow_build, stops=True))

@@ -5,7 +5,7 @@ import multiprocessing
 import signal
 import threading
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
@@ -104,7 +104,8 @@ def _run_pool(
         for number, part in enumerate(done):
             while waiting and waiting[0] < number + _AHEAD * workers:
                 ahead = waiting.popleft()
-                running[ahead] = pool.submit(_work, jobs[ahead])
+                with _interrupts_wait():  # this may start a worker
+                    running[ahead] = pool.submit(_work, jobs[ahead])
             if part is None:
                 future = running.pop(number)
                 while not wait([future], _REPORT_SECONDS).done:
@@ -125,6 +126,16 @@ def _run_pool(
         pool.shutdown(cancel_futures=True)  # waits for the pool's thread, which could fail at interpreter exit
         for process in processes:
             process.join()
+
+
+@contextlib.contextmanager
+def _interrupts_wait() -> Iterator[None]:
+    """Block SIGINT for a moment. A process that is started meanwhile begins with it blocked."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _totals(amounts: Any) -> list[int]:
@@ -170,7 +181,9 @@ _worker: dict[str, Any] = {}
 
 
 def _start_worker(options: BuildOptions, entry: TokenizerEntry | None, amounts: Any, num_started: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent ends its workers
+    # Ctrl-C reaches the whole process group; the parent ends its workers. It was blocked since this process started
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_end_with_parent, daemon=True).start()
     set_environment("TOKENIZERS_PARALLELISM", "false")
     tokenizer = open_tokenizer(options, entry)
