@@ -289,7 +289,7 @@ def test_byte_level_tokenizers_do_not_need_awkward(
 def test_no_text_with_the_separator_reaches_the_engine() -> None:
     """It would be split there."""
     for nfc in (False, True):
-        assert kinds_of(["a", f"a {SEPARATOR}b"], kind_table(nfc)).tolist() == [ASCII, UNTRUSTED]
+        assert kinds_of([b"a", f"a {SEPARATOR}b".encode()], kind_table(nfc)).tolist() == [ASCII, UNTRUSTED]
 
 
 STEP = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}

@@ -28,7 +28,7 @@ class Lying:
     def __init__(self, file: FastFile, answer: Callable[..., tuple[np.ndarray, np.ndarray]]):
         self.file, self.answer = file, answer
 
-    def encode(self, engine: Any, texts: list[str], end: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def encode(self, engine: Any, texts: list[bytes], end: int | None = None) -> tuple[np.ndarray, np.ndarray]:
         ids, offsets = self.file.encode(engine, texts, end)
         return self.answer(texts, ids.copy(), offsets.copy())
 
@@ -100,7 +100,7 @@ def test_untrusted_texts_do_not_reach_the_engine(lie: Callable[..., fast.FastTok
 def test_it_is_loaded_again_after_much_text(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It caches every word it has seen; in a long build the cache would grow without limit."""
     tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
-    monkeypatch.setattr(fast, "_LOADED_CHARS", 1000)
+    monkeypatch.setattr(fast, "_LOADED_BYTES", 1000)
     before = tokenizer._engine
     assert same(tokenizer, TEXTS)
     assert same(tokenizer, TEXTS)
@@ -136,8 +136,8 @@ def test_checks_aside_compare_every_sample_once() -> None:
 def test_a_rare_error_is_found_within_some_batches(lie: Callable[..., fast.FastTokenizer]) -> None:
     """One wrong text among many of its kind, because every batch checks others."""
 
-    def answer(texts: list[str], ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        ids[offsets[texts.index("odd one out")]] += 1
+    def answer(texts: list[bytes], ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        ids[offsets[texts.index(b"odd one out")]] += 1
         return ids, offsets
 
     tokenizer = lie(answer)
@@ -186,7 +186,7 @@ def test_a_wrong_token_is_found_in_familiar_text(
     monkeypatch.setattr(fast, "_FAMILIAR_CHARS", 0)
     right = True
 
-    def answer(texts: list[str], ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def answer(texts: list[bytes], ids: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return ids if right else np.where(ids == 600, ids, ids ^ 1), offsets
 
     tokenizer = lie(answer)

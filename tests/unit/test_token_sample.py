@@ -1,12 +1,17 @@
 """Kinds of characters, and which texts of a batch are checked against the reference."""
 
 import unicodedata
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from tests.data.texts import TEXTS
 from tokenstore.tokenizer import characters as c
+
+
+def kinds(texts: Sequence[str], nfc: bool = False) -> np.ndarray:
+    return c.kinds_of([text.encode("utf-8", "surrogatepass") for text in texts], c.kind_table(nfc))
 
 
 def test_only_assigned_characters_are_trusted() -> None:
@@ -19,14 +24,14 @@ def test_only_assigned_characters_are_trusted() -> None:
 
 def test_common_text_is_trusted() -> None:
     """Every script of the test texts is encoded by the fast engine."""
-    assert (c.kinds_of(TEXTS, c.kind_table(False)) != c.UNTRUSTED).all()
+    assert (kinds(TEXTS) != c.UNTRUSTED).all()
 
 
 @pytest.mark.parametrize("text", ["e\u0301", "\u212b", "\u1100\u1161", "\u0928\u093c", "\u0344", "\u09fe", "\u0d3b"])
 def test_characters_that_nfc_may_change_are_not_trusted(text: str) -> None:
     """Marks, parts of syllables and characters with another form, if the tokenizer normalizes."""
-    assert c.kinds_of([text], c.kind_table(True)) == [c.UNTRUSTED]
-    assert c.kinds_of([text], c.kind_table(False)) != [c.UNTRUSTED]
+    assert kinds([text], nfc=True) == [c.UNTRUSTED]
+    assert kinds([text]) != [c.UNTRUSTED]
 
 
 def test_trusted_characters_are_unchanged_by_nfc() -> None:
@@ -57,11 +62,7 @@ def test_trusted_characters_are_unchanged_by_nfc() -> None:
 )
 def test_a_text_has_the_kind_of_its_rarest_character(text: str, kind: int) -> None:
     """So the few texts of a rare script in a batch are found."""
-    assert c.kinds_of(["x", text, "é"], c.kind_table(False)).tolist() == [c.ASCII, kind, c.LATIN]
-
-
-def kinds(texts: list[str]) -> np.ndarray:
-    return c.kinds_of(texts, c.kind_table(False))
+    assert kinds(["x", text, "é"]).tolist() == [c.ASCII, kind, c.LATIN]
 
 
 def test_every_kind_is_checked_however_rare() -> None:

@@ -62,23 +62,30 @@ _ASSIGNED = (
     "fcgl 2o 3k 6o 47bk"
 )
 _NUM_CHARACTERS = 0x110000
+_ALL_ASCII = bytes(range(128))
 _LETTERS = bytes(range(65, 91)) + bytes(range(97, 123))
 _EXCERPT = 64
 _LONGEST, _PIECE = 4096, 1024  # characters; of a longer text only a piece is checked
 _FEWEST_CHARS = 1 << 9
 
 
-def kinds_of(texts: Sequence[str], table: np.ndarray) -> np.ndarray:
-    """Kind of each text, uint8[len(texts)]: the largest kind of its characters in `table`, uint8[0x110000]."""
-    kinds = np.zeros(len(texts), np.uint8)
-    wide = [i for i, text in enumerate(texts) if not text.isascii()]
-    for i, text in enumerate(texts):
-        excerpt = text[:_EXCERPT].encode("utf-8", "surrogatepass")
+def kinds_of(encoded: Sequence[bytes], table: np.ndarray) -> np.ndarray:
+    """Kind of each text, uint8[len(encoded)]: the largest kind of its characters in `table`, uint8[0x110000].
+
+    `encoded` is UTF-8, which may hold surrogates. Only characters beyond ASCII are looked up: few even in texts that have them.
+    """
+    kinds = np.zeros(len(encoded), np.uint8)
+    wide = []
+    for i, text in enumerate(encoded):
+        if not text.isascii():
+            wide.append(i)
+            continue
+        excerpt = text[:_EXCERPT]
         kinds[i] = FEW_LETTERS if 2 * len(excerpt.translate(None, _LETTERS)) > len(excerpt) else ASCII
     if wide:
-        joined = "".join([texts[i] for i in wide])
-        characters = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), "<u4")
-        lengths = np.fromiter((len(texts[i]) for i in wide), np.int64, len(wide))
+        beyond = [encoded[i].translate(None, _ALL_ASCII).decode("utf-8", "surrogatepass") for i in wide]
+        characters = np.frombuffer("".join(beyond).encode("utf-32-le", "surrogatepass"), "<u4")
+        lengths = np.fromiter(map(len, beyond), np.int64, len(beyond))
         kinds[wide] = np.maximum.reduceat(table[characters], np.cumsum(lengths) - lengths)
     return kinds
 

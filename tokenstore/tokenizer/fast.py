@@ -25,7 +25,7 @@ _SHARE, _FIRST_SHARE = 200, 10  # one character in 200 is checked; one in 10 in 
 _FAMILIAR_CHARS, _PAUSE = 1 << 26, 8
 _LONGEST_COMPARED = 1 << 14  # characters; spans of longer texts are not compared
 _PIECE = 1 << 10  # characters of a text, when only those pieces go to the reference that need it
-_LOADED_CHARS = 1 << 30  # it caches every word it has seen, so it is loaded again after this many characters
+_LOADED_BYTES = 1 << 30  # it caches every word it has seen, so it is loaded again after this many bytes
 
 
 def with_fast_engine(reference: Tokenizer, request: Request, engine: str, spans: bool = False) -> Tokenizer:
@@ -77,7 +77,7 @@ class FastTokenizer:
         self._token_bytes = TokenBytes(token_bytes)
         self._engine = file.load()
         self.checks = Checks(self._compare)
-        self._chars = self._turn = 0
+        self._bytes = self._turn = 0
         self._first = True
         self._seen = np.zeros(UNTRUSTED, np.int64)  # characters of each kind in this source
         self.kind, self.data, self.file_name = reference.kind, reference.data, reference.file_name
@@ -96,18 +96,20 @@ class FastTokenizer:
     def self_test(self) -> None:
         """EngineMismatch if one of a fixed set of texts, or one with the tokenizer's special strings, is encoded differently."""
         texts = self_test_texts([*self.reference.special_tokens, *self._file.strings])
-        kinds = self._kinds(texts)
+        kinds = self._kinds(texts, _encoded(texts))
         texts = [texts[i] for i in np.flatnonzero(kinds != UNTRUSTED)]
-        ids, offsets = self._run(texts)
+        ids, offsets = self._run(_encoded(texts))
         self._compare(texts, np.split(ids, offsets[1:-1]))
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """See `Tokenizer`."""
-        kinds = self._kinds(texts)
+        encoded = _encoded(texts)
+        kinds = self._kinds(texts, encoded)
         if not (kinds == UNTRUSTED).any() or not getattr(self.reference, "can_be_cut", False):
-            return self._encode(texts, kinds)
+            return self._encode(texts, encoded, kinds)
         pieces, firsts = _cut(texts, kinds)
-        ids, lengths = self._encode(pieces, self._kinds(pieces))
+        encoded = _encoded(pieces)
+        ids, lengths = self._encode(pieces, encoded, self._kinds(pieces, encoded))
         return ids, np.add.reduceat(lengths, firsts)
 
     def encode_batch_with_end(self, texts: Sequence[str], end: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -115,18 +117,26 @@ class FastTokenizer:
 
         `end` takes the place of the separator of joined texts. Removing that and inserting `end` takes a fifth of the engine's time.
         """
-        kinds = self._kinds(texts)
-        if self._file.separator is None or (kinds == UNTRUSTED).any():
+        if self._file.separator is None:
             return None
-        return self._checked(texts, kinds, end)
+        encoded = _encoded(texts)
+        kinds = self._kinds(texts, encoded)
+        if (kinds == UNTRUSTED).any():
+            return None
+        return self._checked(texts, encoded, kinds, end)
 
-    def _encode(self, texts: Sequence[str], kinds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _encode(
+        self, texts: Sequence[str], encoded: Sequence[bytes], kinds: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
         apart = kinds == UNTRUSTED
         if not apart.any():
-            return self._checked(texts, kinds)
+            return self._checked(texts, encoded, kinds)
+        there_at, here_at = np.flatnonzero(apart).tolist(), np.flatnonzero(~apart).tolist()
         lengths = np.empty(len(texts), np.int64)
-        there, lengths[apart] = self.reference.encode_batch([texts[i] for i in np.flatnonzero(apart).tolist()])
-        here, lengths[~apart] = self._checked([texts[i] for i in np.flatnonzero(~apart).tolist()], kinds[~apart])
+        there, lengths[apart] = self.reference.encode_batch([texts[i] for i in there_at])
+        here, lengths[~apart] = self._checked(
+            [texts[i] for i in here_at], [encoded[i] for i in here_at], kinds[~apart]
+        )
         owner = np.repeat(apart, lengths)
         ids = np.empty(owner.size, np.uint32)
         ids[owner], ids[~owner] = there, here
@@ -174,19 +184,19 @@ class FastTokenizer:
         """See `Tokenizer`."""
         return self.reference.decode(ids)
 
-    def _kinds(self, texts: Sequence[str]) -> np.ndarray:
-        kinds = kinds_of(texts, self._table)
+    def _kinds(self, texts: Sequence[str], encoded: Sequence[bytes]) -> np.ndarray:
+        kinds = kinds_of(encoded, self._table)
         if self._apart is not None:
             kinds[[self._apart.search(text) is not None for text in texts]] = UNTRUSTED
         return kinds
 
     def _checked(
-        self, texts: Sequence[str], kinds: np.ndarray, end: int | None = None
+        self, texts: Sequence[str], encoded: Sequence[bytes], kinds: np.ndarray, end: int | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         if not texts:
             return np.empty(0, np.uint32), np.empty(0, np.int64)
         whole, pieces = self._sample(texts, kinds)
-        ids, offsets = self._run([*texts, *pieces], end)
+        ids, offsets = self._run([*encoded, *_encoded(pieces)], end)
         rows = np.array([*whole, *range(len(texts), len(texts) + len(pieces))], np.intp)
         starts, stops = offsets[rows].tolist(), (offsets[rows + 1] - (end is not None)).tolist()
         found = [ids[start:stop] for start, stop in zip(starts, stops, strict=True)]
@@ -205,19 +215,20 @@ class FastTokenizer:
         self._turn += 1
         return checked[whole].tolist(), pieces
 
-    def _run(self, texts: Sequence[str], end: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Ids uint32[n] and offsets int64[len(texts) + 1] into them, as gigatoken gives them, each text with `end` if given."""
+    def _run(self, encoded: Sequence[bytes], end: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Ids uint32[n] and offsets int64[len(encoded) + 1] into them, as gigatoken gives them, each text with `end` if given."""
         try:
-            if self._chars > _LOADED_CHARS:
-                self._engine, self._chars = self._file.load(), 0
-            self._chars += sum(map(len, texts))
-            ids, offsets = self._file.encode(self._engine, texts, end)
+            if self._bytes > _LOADED_BYTES:
+                self._engine, self._bytes = self._file.load(), 0
+            self._bytes += sum(map(len, encoded))
+            ids, offsets = self._file.encode(self._engine, encoded, end)
         except BaseException as error:
             if not is_failure(error):
                 raise
-            raise EngineMismatch(_excerpt(texts[0]), f"gigatoken failed with {error}") from error
-        if offsets.size != len(texts) + 1 or offsets[0] != 0 or offsets[-1] != ids.size or ids.dtype != np.uint32:
-            raise EngineMismatch(_excerpt(texts[0]), f"gigatoken gave {offsets.size - 1} of {len(texts)} documents")
+            raise EngineMismatch(_excerpt(encoded[0].decode()), f"gigatoken failed with {error}") from error
+        if offsets.size != len(encoded) + 1 or offsets[0] != 0 or offsets[-1] != ids.size or ids.dtype != np.uint32:
+            found = f"gigatoken gave {offsets.size - 1} of {len(encoded)} documents"
+            raise EngineMismatch(_excerpt(encoded[0].decode()), found)
         return ids, offsets
 
     def _compare(self, texts: Sequence[str], found: Sequence[np.ndarray]) -> None:
@@ -230,6 +241,11 @@ class FastTokenizer:
                     _excerpt(text),
                     f"gigatoken and {self.reference.engine} encode a text differently from token {at} on",
                 )
+
+
+def _encoded(texts: Sequence[str]) -> list[bytes]:
+    """UTF-8, of surrogates too: texts that have them are untrusted, so the engine never gets them."""
+    return [text.encode("utf-8", "surrogatepass") for text in texts]
 
 
 def _cut(texts: Sequence[str], kinds: np.ndarray) -> tuple[list[str], np.ndarray]:

@@ -66,17 +66,16 @@ class FastFile:
             file.flush()
             return gigatoken.Tokenizer.from_tiktoken(file.name, self.scheme, dict(self.special_tokens or {}))
 
-    def encode(self, engine: Any, texts: Sequence[str], end: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-        """Ids uint32[n] and offsets int64[len(texts) + 1] into them, as `engine`, which `load` returned, gives them.
+    def encode(self, engine: Any, encoded: Sequence[bytes], end: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Ids uint32[n] and offsets int64[len(encoded) + 1] into them, as `engine`, which `load` returned, gives them.
 
-        Texts are joined if possible: gigatoken returns those of several texts as an array only with the library awkward, which
+        `encoded` are texts as UTF-8. They are joined if possible: gigatoken returns those of several texts as an array only with the library awkward, which
         takes a quarter of a second to import. If `end` is given, which takes a `separator`, it is the last id of every text.
         """
         if self.separator is None:
-            layout = engine.encode_batch(list(texts), parallel=False).layout
+            layout = engine.encode_batch(list(encoded), parallel=False).layout
             return np.asarray(layout.content.data), np.asarray(layout.offsets.data)
         # As bytes: a str with the separator would have two bytes per character, also for ASCII
-        encoded = [text.encode() for text in texts]
         ids = engine.encode(SEPARATOR.encode().join(encoded if end is None else [*encoded, b""]))
         found = np.flatnonzero(ids == self.separator)
         if end is not None:
