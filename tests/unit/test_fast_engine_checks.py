@@ -195,3 +195,17 @@ def test_a_wrong_token_is_found_in_familiar_text(
     right = False
     with pytest.raises(EngineMismatch, match="differently from token 0"):
         [tokenizer.encode_batch_with_end(["some text"] * 9, 600) for _ in range(fast._PAUSE)]
+
+
+def test_what_is_checked_above_the_share_is_made_up_for(tokenizer_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text of each kind per batch may be far more than the share of the batch; then later batches have fewer."""
+    tokenizer = load_tokenizer(str(tokenizer_file), engine="fast")
+    checked: list[int] = []
+    monkeypatch.setattr(tokenizer.checks, "_compare", lambda texts, found: checked.append(sum(map(len, texts))))
+    texts = [text * 4000 for text in ("plain words ", "слово ")] * 10 + ["plain words " * 340, "слово " * 680]
+    for _ in range(10):
+        tokenizer.encode_batch(texts)
+    share = sum(map(len, texts)) // fast._SHARE + fast._FEWEST_CHARS
+    assert min(checked) >= 2 * 1024
+    assert max(checked[1:]) > 8000 > share
+    assert sum(checked[1:]) < 9 * share + 2 * 8192  # one round above it, and in one round whole texts by turn

@@ -68,31 +68,40 @@ def test_a_text_has_the_kind_of_its_rarest_character(text: str, kind: int) -> No
 def test_every_kind_is_checked_however_rare() -> None:
     """One text of a kind among a thousand others is checked in every batch."""
     texts = ["some plain words of English"] * 1000 + ["слово", "中文", "🦊", "12345 67", "été", "हिन्दी"]
-    whole, parts = c.choose_sample(texts, kinds(texts), 100, 3)
+    whole, parts = c.choose_sample(texts, kinds(texts), len("".join(texts)) // 100, 3)
     assert set(range(1000, 1006)) <= set(whole)
     assert parts == []
-    assert sum(len(texts[i]) for i in whole) < len("".join(texts)) // 100 + 512 + 30 * 7
+    assert sum(len(texts[i]) for i in whole) < len("".join(texts)) // 100 + 30 * 7
 
 
 def test_the_choice_is_deterministic_and_rotates() -> None:
     """Checks are reproducible, and over many batches every text of a kind is checked."""
     texts = [f"number {'x' * (i % 5)}" for i in range(500)]
-    assert c.choose_sample(texts, kinds(texts), 100, 7) == c.choose_sample(texts, kinds(texts), 100, 7)
-    seen = {i for turn in range(60) for i in c.choose_sample(texts, kinds(texts), 100, turn)[0]}
+    assert c.choose_sample(texts, kinds(texts), 600, 7) == c.choose_sample(texts, kinds(texts), 600, 7)
+    seen = {i for turn in range(60) for i in c.choose_sample(texts, kinds(texts), 600, turn)[0]}
     assert seen == set(range(500))
 
 
 def test_a_piece_of_a_long_text_is_checked() -> None:
     """A long text costs no more than a short one; other batches check other pieces."""
     texts = ["".join(map(chr, range(65, 91))) * 10_000]
-    found = {c.choose_sample(texts, kinds(texts), 10**6, turn)[1][0] for turn in range(20)}
+    found = {c.choose_sample(texts, kinds(texts), 500, turn)[1][0] for turn in range(20)}
     assert len(found) > 10
     assert all(len(piece) == 1024 and piece in texts[0] for piece in found)
-    assert c.choose_sample(texts, kinds(texts), 10**6, 0)[0] == []
+    assert c.choose_sample(texts, kinds(texts), 500, 0)[0] == []
 
 
 def test_the_longest_and_the_shortest_are_checked() -> None:
     """Among the texts that are checked completely."""
     texts = ["middle words"] * 100 + ["w" * 4000, "y", "z" * 9000]
-    whole, _ = c.choose_sample(texts, kinds(texts), 2, 0)
+    whole, _ = c.choose_sample(texts, kinds(texts), 7000, 0)
     assert {100, 101} <= set(whole)
+
+
+def test_every_kind_is_checked_when_more_than_the_share_was() -> None:
+    """Then one text of each, of any length, and a piece if it is long."""
+    texts = ["middle words"] * 100 + ["w" * 4000, "слово " * 1000]
+    for turn in range(5):
+        whole, pieces = c.choose_sample(texts, kinds(texts), -1, turn)
+        assert (len(whole), len(pieces)) == (1, 1)
+    assert {c.choose_sample(texts, kinds(texts), -1, turn)[0][0] for turn in range(101)} == set(range(101))

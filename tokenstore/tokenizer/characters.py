@@ -66,7 +66,6 @@ _ALL_ASCII = bytes(range(128))
 _LETTERS = bytes(range(65, 91)) + bytes(range(97, 123))
 _EXCERPT = 64
 _LONGEST, _PIECE = 4096, 1024  # characters; of a longer text only a piece is checked
-_FEWEST_CHARS = 1 << 9
 
 
 def kinds_of(encoded: Sequence[bytes], table: np.ndarray) -> np.ndarray:
@@ -118,38 +117,39 @@ def _changed_by_nfc(characters: np.ndarray) -> list[int]:
     return sorted(joining.union(changed))
 
 
-def choose_sample(texts: Sequence[str], kinds: np.ndarray, share: int, turn: int) -> tuple[list[int], list[str]]:
+def choose_sample(texts: Sequence[str], kinds: np.ndarray, due: int, turn: int) -> tuple[list[int], list[str]]:
     """Choose texts to check; deterministic.
 
     Args:
         texts: a batch.
         kinds: uint8[len(texts)], as returned by `kinds_of`.
-        share: about one character in `share` is checked, and at least one text of every kind.
+        due: about as many characters are checked, and at least one text of every kind; negative if earlier batches had more.
         turn: number of the batch.
 
     Returns:
         Indices of texts to check completely, and pieces of texts that are too long for that.
     """
-    left = sum(map(len, texts)) // share + _FEWEST_CHARS
     whole: list[int] = []
     pieces: list[str] = []
-    queues = [_in_turn(np.flatnonzero(kinds == kind), texts, turn) for kind in np.unique(kinds)]
-    while left > 0 and (queues := [queue for queue in queues if queue]):
+    queues = [_in_turn(np.flatnonzero(kinds == kind), texts, turn, due > 0) for kind in np.unique(kinds)]
+    while queues:
         for i in [queue.pop() for queue in queues]:
             text = texts[i] if len(texts[i]) <= _LONGEST else _piece(texts[i], turn)
-            left -= len(text)
+            due -= len(text)
             if text is texts[i]:
                 whole.append(i)
             else:
                 pieces.append(text)
+        queues = [queue for queue in queues if queue and due > 0]
     return whole, pieces
 
 
-def _in_turn(numbers: np.ndarray, texts: Sequence[str], turn: int) -> list[int]:
-    """Indices of texts of one kind, to be popped from the end: the longest checked whole, the shortest, then by turn."""
-    lengths = np.fromiter((len(texts[i]) for i in numbers), np.int64, numbers.size)
-    longest, shortest = np.where(lengths <= _LONGEST, lengths, 0).argmax(), lengths.argmin()
-    order = [longest, shortest, *np.roll(np.arange(numbers.size), -17 * turn)[:256]]
+def _in_turn(numbers: np.ndarray, texts: Sequence[str], turn: int, with_extremes: bool) -> list[int]:
+    """Indices of texts of one kind, to be popped from the end: by turn, after the longest checked whole and the shortest."""
+    order = np.roll(np.arange(numbers.size), -17 * turn)[:256].tolist()
+    if with_extremes:
+        lengths = np.fromiter((len(texts[i]) for i in numbers), np.int64, numbers.size)
+        order = [int(np.where(lengths <= _LONGEST, lengths, 0).argmax()), int(lengths.argmin()), *order]
     chosen: list[int] = numbers[list(dict.fromkeys(order))].tolist()
     return chosen[::-1]
 

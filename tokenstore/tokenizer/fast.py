@@ -20,6 +20,7 @@ from tokenstore.tokenizer.self_test import self_test_texts
 from tokenstore.tokenizer.token_bytes import TokenBytes, bytes_of_tokens
 
 _SHARE, _FIRST_SHARE = 200, 10  # one character in 200 is checked; one in 10 in the first batch of a source
+_FEWEST_CHARS = 1 << 9  # besides, in each batch
 # After this many characters of one kind in a source, that kind is checked in one batch of eight. At one in 200 throughout, checks
 # took two thirds as long as the engine. A kind that first appears in the middle of a source is checked like a new source.
 _FAMILIAR_CHARS, _PAUSE = 1 << 26, 8
@@ -79,6 +80,7 @@ class FastTokenizer:
         self.checks = Checks(self._compare)
         self._bytes = self._turn = 0
         self._first = True
+        self._due = 0  # at most 0: how many characters more were checked in this source than its share
         self._seen = np.zeros(UNTRUSTED, np.int64)  # characters of each kind in this source
         self.kind, self.data, self.file_name = reference.kind, reference.data, reference.file_name
         self.file: Path | None = reference.file
@@ -90,7 +92,7 @@ class FastTokenizer:
 
     def start_source(self) -> None:
         """Mark the next batch as the first of a new source: more of it is checked."""
-        self._first = True
+        self._first, self._due = True, 0
         self._seen[:] = 0
 
     def self_test(self) -> None:
@@ -134,9 +136,7 @@ class FastTokenizer:
         there_at, here_at = np.flatnonzero(apart).tolist(), np.flatnonzero(~apart).tolist()
         lengths = np.empty(len(texts), np.int64)
         there, lengths[apart] = self.reference.encode_batch([texts[i] for i in there_at])
-        here, lengths[~apart] = self._checked(
-            [texts[i] for i in here_at], [encoded[i] for i in here_at], kinds[~apart]
-        )
+        here, lengths[~apart] = self._checked([texts[i] for i in here_at], [encoded[i] for i in here_at], kinds[~apart])
         owner = np.repeat(apart, lengths)
         ids = np.empty(owner.size, np.uint32)
         ids[owner], ids[~owner] = there, here
@@ -210,7 +210,10 @@ class FastTokenizer:
         share = _FIRST_SHARE if self._first else _SHARE
         checked = np.flatnonzero((self._seen < _FAMILIAR_CHARS)[kinds] | (self._turn % _PAUSE == 0))
         self._seen += np.bincount(kinds, np.fromiter(map(len, texts), np.int64, len(texts)), UNTRUSTED).astype(np.int64)
-        whole, pieces = choose_sample([texts[i] for i in checked.tolist()], kinds[checked], share, self._turn)
+        some = [texts[i] for i in checked.tolist()]
+        self._due += sum(map(len, some)) // share + _FEWEST_CHARS
+        whole, pieces = choose_sample(some, kinds[checked], self._due, self._turn)
+        self._due = min(0, self._due - sum(len(some[i]) for i in whole) - sum(map(len, pieces)))
         self._first = False
         self._turn += 1
         return checked[whole].tolist(), pieces
