@@ -93,7 +93,7 @@ class UnitBatches:
         self._documents = np.zeros(len(unit), np.int64)
 
     def __iter__(self) -> Iterator[Batch]:
-        was_large = False
+        was_large, how = False, reading(self.reader.options)
         for place, part in enumerate(self.unit):
             file = self.files[part.file_number]
             # Small inputs together count as one source, a large one is a source of its own; its later slices continue it
@@ -102,7 +102,7 @@ class UnitBatches:
                 yield self._take(starts_source=True)
             self._batch.starts_source |= (is_large and part.start == 0) or was_large
             was_large = is_large
-            records = SliceReader(file, part, reading(self.reader.options))
+            records = SliceReader(file, part, how)
             yield from self._slice(place, records)
             self._lines.append(records.num_lines)
             if self.num_bad > self.reader.options.max_bad:

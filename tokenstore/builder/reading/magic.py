@@ -15,10 +15,13 @@ _KINDS = (  # first bytes, the kind of file, and the ending it should have or wh
     (b"\xff\xfe", "UTF-16 text", "convert it to UTF-8"),
     (b"\xfe\xff", "UTF-16 text", "convert it to UTF-8"),
 )
+_MAGICS = tuple(magic for magic, _, _ in _KINDS)
 
 
 def misnamed(start: bytes, file: InputFile) -> str | None:
     """Why a file that begins with `start` cannot be what its ending says, and what to do; None if it can."""
+    if not start.startswith(_MAGICS):
+        return None
     ending = file.compression or (file.format if file.format in TABLES else "")
     for magic, kind, right in _KINDS:
         if not start.startswith(magic):
