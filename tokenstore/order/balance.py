@@ -2,23 +2,6 @@
 
 import numpy as np
 
-from tokenstore.jit import kernel
-
-
-@kernel
-def squares_of_groups(parents: np.ndarray, lengths: np.ndarray, copies: np.ndarray, out: np.ndarray) -> None:
-    """The sum of the squares of the rooms in a bin of each group.
-
-    A group adds slots to bins of its parent, which was made before it, so one pass from the root suffices.
-
-    Args:
-        parents, lengths, copies: int64[n], columns of `packing.Packing.groups`.
-        out: int64[n], output.
-    """
-    out[0] = 0  # the root: empty bins
-    for group in range(1, parents.size):
-        out[group] = out[parents[group]] + copies[group] * lengths[group] * lengths[group]
-
 
 def by_cost(costs: np.ndarray) -> np.ndarray:
     """int64[G], the rows of a step by falling cost; rows of equal cost keep their order. costs: int64[G]."""

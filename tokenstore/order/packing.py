@@ -10,11 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tokenstore.jit import inline_kernel, kernel
-from tokenstore.order.balance import squares_of_groups
 from tokenstore.order.bitset import add, empty_bitset, next_member, remove
 from tokenstore.order.classes import LengthClasses
 from tokenstore.order.keys import as_bits, counted_key
-from tokenstore.order.words import packed_words
+from tokenstore.order.words import put_word
 
 PARTS = 16384  # approximate number of entries over all classes; more entries mix better and take longer
 JITTER_BITS = 22
@@ -89,23 +88,74 @@ class Bins:
 
 def bins_of(packing: Packing, classes: LengthClasses) -> Bins:
     """Convert a packing to the form that kernels read."""
-    groups, leaves, wide = packing.groups, packing.leaves, classes.wide
-    squares = np.empty(len(groups), np.int64)
-    parents, lengths, copies = groups[:, [PARENT, LENGTH, COPIES]].T.copy()
-    squares_of_groups(parents, lengths, copies, squares)
-    content = (np.searchsorted(classes.rooms, lengths) << COPIES_BITS[wide]) + copies
-    nodes = np.stack([parents, content, groups[:, OFFSET], groups[:, FIRST_SLOT]], axis=1)
-    ends = np.stack([packing.starts[:-1], leaves, groups[leaves, TAKEN], squares[leaves]], axis=1)
-    return Bins(packed_words(nodes, wide), packed_words(ends, wide), *_near(packing.starts), wide)
-
-
-def _near(starts: np.ndarray) -> tuple[np.ndarray, int]:
-    """`Bins.near` and `Bins.shift`."""
-    num_leaves, num_bins = len(starts) - 1, int(starts[-1])
+    groups, leaves, starts, wide = packing.groups, packing.leaves, packing.starts, classes.wide
+    num_leaves, num_bins = len(leaves), int(starts[-1])
     shift = max(num_bins // max(num_leaves, 1), 1).bit_length() - 1
-    first_bins = np.arange(0, num_bins, 1 << shift)
-    leaves = np.searchsorted(starts[:-1], first_bins, side="right") - 1
-    return np.append(leaves, num_leaves - 1).astype(np.int32), shift
+    nodes = np.empty((len(groups) << wide, 4), np.uint32)
+    ends = np.empty((num_leaves << wide, 4), np.uint32)
+    near = np.empty(-(-num_bins >> shift) + 1, np.int32)
+    class_of = np.empty(classes.length + 1, np.int32)
+    class_of[classes.rooms] = np.arange(len(classes.rooms))
+    squares = np.empty(len(groups), np.int64)
+    write_nodes(groups, class_of, wide, nodes, squares)
+    write_leaves(groups, leaves, starts, squares, wide, shift, ends, near)
+    return Bins(nodes, ends, near, shift, wide)
+
+
+@kernel
+def write_nodes(groups: np.ndarray, class_of: np.ndarray, wide: int, nodes: np.ndarray, squares: np.ndarray) -> None:
+    """Write `Bins.nodes`, and the sum of the squares of the rooms in a bin of each group.
+
+    A group adds slots to bins of its parent, which was made before it, so one pass from the root suffices.
+
+    Args:
+        groups: see `Packing`.
+        class_of: int32[L + 1], the number of the class of each length that groups have.
+        wide: as in `Bins`.
+        nodes: uint32[n << wide, 4], output.
+        squares: int64[n], output.
+    """
+    for g in range(groups.shape[0]):
+        parent, length, copies = groups[g, PARENT], groups[g, LENGTH], groups[g, COPIES]
+        squares[g] = squares[parent] + copies * length * length if g else 0
+        number = np.int64(class_of[length]) if g else 0  # the root, empty bins, has no class
+        put_word(nodes, g, NODE_PARENT, wide, parent)
+        put_word(nodes, g, CONTENT, wide, (number << COPIES_BITS[wide]) + copies)
+        put_word(nodes, g, NODE_OFFSET, wide, groups[g, OFFSET])
+        put_word(nodes, g, NODE_FIRST_SLOT, wide, groups[g, FIRST_SLOT])
+
+
+@kernel
+def write_leaves(
+    groups: np.ndarray,
+    leaves: np.ndarray,
+    starts: np.ndarray,
+    squares: np.ndarray,
+    wide: int,
+    shift: int,
+    out: np.ndarray,
+    near: np.ndarray,
+) -> None:
+    """Write `Bins.leaves` and `Bins.near` of a packing.
+
+    Args:
+        groups, leaves, starts: see `Packing`.
+        squares: int64[n], of each group.
+        wide, shift: as in `Bins`.
+        out: uint32[m << wide, 4], output.
+        near: int32[k + 1], output.
+    """
+    entry = 0
+    for leaf in range(leaves.size):
+        group = leaves[leaf]
+        put_word(out, leaf, START, wide, starts[leaf])
+        put_word(out, leaf, GROUP, wide, group)
+        put_word(out, leaf, GONE, wide, groups[group, TAKEN])
+        put_word(out, leaf, SQUARES, wide, squares[group])
+        while entry < near.size - 1 and entry << shift < starts[leaf + 1]:
+            near[entry] = leaf
+            entry += 1
+    near[near.size - 1] = leaves.size - 1
 
 
 def num_best_fit(classes: LengthClasses) -> int:
@@ -135,15 +185,17 @@ def pack(classes: LengthClasses, num_bins: int, jitter_base: np.uint64, epoch: i
     """
     length, pieces, counts = classes.length, classes.num_pieces, classes.counts
     parts = max(1, PARTS // length)
+    memory = None  # that of the first attempt, whose pages exist
     for attempt, (percent, jitter) in enumerate(ATTEMPTS):
         last = attempt == len(ATTEMPTS) - 1
         if not shuffle and not last:
             continue
         cut = _cut(counts, percent) if percent else length + 1
         entries = _entries(counts, parts if shuffle else 1, jitter, cut, jitter_base, epoch)
-        groups = _pack(entries, cut, length, num_bins, pieces - num_bins)
+        groups = _pack(entries, cut, length, num_bins, pieces - num_bins, memory)
         if len(groups):
             return _numbered(groups, attempt)
+        memory = groups.base
     raise AssertionError("best-fit decreasing cannot fail, because num_bins is at least the number it fills")
 
 
@@ -240,16 +292,18 @@ def _cut_classes(
     return used
 
 
-def _pack(entries: np.ndarray, cut: int, length: int, num_bins: int, joins: int) -> np.ndarray:
-    """int64[n, 8], the groups; n = 0 if a piece fits no bin."""
+def _pack(
+    entries: np.ndarray, cut: int, length: int, num_bins: int, joins: int, memory: np.ndarray | None = None
+) -> np.ndarray:
+    """int64[n, 8], the groups; n = 0 if a piece fits no bin. memory: int64[m, 8] to write them to, if they fit."""
     room = min(int((entries[:, _STOP] - entries[:, _FIRST]).sum()) + 1, 128 * len(entries) + 1024)
+    groups = np.empty((room, 8), np.int64) if memory is None else memory
     while True:
         stacks, bits = np.full(length + 1, -1, np.int64), empty_bitset(length + 1)
-        groups = np.empty((room, 8), np.int64)
         used = place(entries, cut, num_bins, joins, stacks, bits, groups)
         if used != _NO_ROOM:
             return groups[: max(used, 0)]  # a view: pages of `groups` that were never written take no memory
-        room *= 2
+        groups = np.empty((2 * len(groups), 8), np.int64)
 
 
 @inline_kernel

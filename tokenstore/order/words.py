@@ -40,6 +40,14 @@ def word(table: np.ndarray, row: Integer, column: int, wide: int) -> Integer:
 
 
 @inline_kernel
+def put_word(table: np.ndarray, row: Integer, column: int, wide: int, number: Integer) -> None:
+    """Write a number that `word` reads."""
+    table[row << wide, column] = number & 0xFFFFFFFF
+    if wide:
+        table[(row << wide) + 1, column] = number >> 32
+
+
+@inline_kernel
 def both_parts(number: Integer, bits: int) -> tuple[Integer, Integer]:
     """The parts of a number that consists of two: the upper one, and the one in its lowest `bits` bits."""
     return number >> bits, number & ((1 << bits) - 1)
