@@ -137,14 +137,14 @@ def test_some_batches_find_out_whether_a_burst_still_pays(monkeypatch: pytest.Mo
 def test_damage_ahead_is_left_for_its_batch(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     """P9: an error met while planning several batches stops nothing that comes before it, and comes again if asked again."""
     maker = BatchMaker(plan, check_contents(plan, "torch", None))
-    real, damaged = maker.sampler.plan, maker.sampler.locate(7, 0, 12).tolist()
+    real = maker.sampler.plan_places
 
-    def refuse(rows: np.ndarray, sizes: list[int] | None = None) -> list:
-        if any(row in damaged for row in rows.tolist()):
+    def refuse(places: list[tuple], *arguments: object) -> list:
+        if any(place[0] == 7 for place in places):
             raise CorruptionError("damaged")
-        return real(rows, sizes)
+        return real(places, *arguments)
 
-    monkeypatch.setattr(maker.sampler, "plan", refuse)
+    monkeypatch.setattr(maker.sampler, "plan_places", refuse)
     for readahead in (0, 3, 50):
         given = maker.batches([(step, 0, 12) for step in range(12)], readahead)
         assert [next(given)[0][0] for _ in range(7)] == list(range(7))

@@ -2,17 +2,19 @@
 
 In the order in which a step passes through them:
 
-sampler.py   calls the kernels: locates rows (order/rows.py), plans spans, copies tokens; maps the files they need
-planned.py   the rows of a microbatch after planning
-ahead.py     prefetches the memory of the next microbatch
-planner.py   the first kernel: from rows to spans, for several microbatches at once
+places.py    lists the microbatches of a run: steps and rows
+sampler.py   calls the kernels: locates rows, plans spans, copies tokens; maps the files they need
+locator.py   the tables by which rows of the current steps are located (order/rows.py)
+planner.py   the first kernel: from rows of steps to spans, for several microbatches at once
     concat_spans.py, packed_spans.py   one module per kind of packing
     shuffled.py       the permutation of the sequences of an epoch
     lane_numbers.py   the same for sources with locality
     spans.py          a span is a run of tokens inside one document; a sequence is a list of spans
+planned.py   its result: the rows of microbatches, and where their tokens are
 dealing.py   which rows of a step a rank gets
     costs.py     a kernel that measures the attention of rows, for plans that balance it
 gather.py    the second kernel: from spans to arrays, one microbatch at a time
+    ahead.py          prefetches the memory of the next microbatch
     token_copies.py   copies tokens to arrays of other types
     masks.py          loss masks
 

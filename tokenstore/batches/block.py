@@ -50,8 +50,13 @@ ID_BYTES, EXTRA_IDS, EXTRA_BEFORE = range(43, 46)
 ALIGN, PIECE_TOKENS, COSTS = range(46, 49)
 # LANES: 1 if a source has lanes
 LANES = 49
+# What the planner locates first: PLACES, address of int64[NUM_PLACES, PLACE_COLUMNS], whose first columns are step, first row
+# and number of rows; 0 if the rows are located. STEPS: address of the tables of these steps, see `order.rows`
+PLACES, NUM_PLACES, PLACE_COLUMNS, STEPS = range(50, 54)
+# ZEROS: address of an int64 that is not 0 if zeros were read in place of a truncated file; see `sigbus`
+ZEROS = 54
 # int64[REPORT_SIZE], the outcome of a call; see `tables`
-REPORT = 50
+REPORT = 55
 BLOCK_SIZE = REPORT + REPORT_SIZE
 
 WORK_ROWS, KEY_ROWS = 9, 3

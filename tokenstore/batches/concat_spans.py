@@ -26,6 +26,7 @@ from tokenstore.batches.tables import (
     ADDRESS,
     BAD_BOUNDARY,
     FIRST_FILE,
+    NO_ROOM,
     NUM_DOCUMENTS,
     NUM_SEQUENCES,
     NUM_TOKENS,
@@ -111,7 +112,7 @@ def document_of(token: Integer, starts: np.ndarray, num_documents: int, num_toke
 def _spans_from(block: np.ndarray, store: int, token: Integer, left: Integer, out: np.ndarray) -> int:
     """Write the spans of `left` tokens of the stream from `token` on. Returns their number, or -1 with a report.
 
-    The stream continues with token 0 after its last token. `out` is int64[n, SPAN_COLUMNS], one row per document.
+    The stream continues with token 0 after its last token. `out` is int64[room, SPAN_COLUMNS], one row per document.
     """
     row, files = stores_of(block)[store], files_of(block)
     num_tokens, num_documents = row[NUM_TOKENS], row[NUM_DOCUMENTS]
@@ -127,6 +128,9 @@ def _spans_from(block: np.ndarray, store: int, token: Integer, left: Integer, ou
         # first <= token < stop keeps the loop finite and all reads inside the files, whatever the boundaries contain
         if first > token or stop <= token or first < 0 or stop > num_tokens:
             report(block, BAD_BOUNDARY, row[FIRST_FILE], token, first, stop)
+            return -1
+        if count == out.shape[0]:
+            report(block, NO_ROOM, 0, 0, 0, 0)
             return -1
         size = min(left, stop - token)
         if not put_span(block, store, token, size, document, first, stop, out[count]):

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tokenstore.batches.sampler import Order, Place, Sampler
+from tokenstore.batches.places import Place
+from tokenstore.batches.sampler import Order, Sampler
 from tokenstore.order.balance import by_cost, dealt_places, rank_of_place
 from tokenstore.order.node_groups import NodeGroups
 

@@ -38,12 +38,13 @@ from tokenstore.batches.block import (
     TARGETS,
     TOKEN_BYTES,
     VOCAB_SIZE,
+    ZEROS,
     block_at,
     report,
 )
 from tokenstore.batches.masks import ALL_BITS, bits_at
 from tokenstore.batches.spans import CONTINUES, DOCUMENT_START, LENGTH, MASK, MEMORY, SPAN_COLUMNS, SPAN_STORE, START
-from tokenstore.batches.tables import BAD_ID, OK
+from tokenstore.batches.tables import BAD_ID, OK, ZEROS_READ
 from tokenstore.batches.token_copies import (
     copy_chunk_in_loss,
     copy_chunk_of_ids,
@@ -309,7 +310,7 @@ def gather(address: int) -> None:
 
     Reads STARTS int64[NUM_ROWS + 1] and SPANS int64[n, SPAN_COLUMNS]; fills each array of the block whose address is
     not 0. The addresses in the spans are not checked: the planner has checked that they are inside mapped files. The
-    report is OK, or BAD_ID for an id outside the vocabulary.
+    report is OK, BAD_ID for an id outside the vocabulary, or ZEROS_READ.
 
     address: of the argument block.
     """
@@ -337,4 +338,5 @@ def gather(address: int) -> None:
     prefetch_rest(block)
     if block[BORDERS]:
         array_at(int32_at(block[BORDERS]), (block[NUM_BORDERS] + 1,))[block[NUM_BORDERS]] = block[NUM_ROWS] * length
-    report(block, OK, 0, 0, 0, 0)
+    zeros = array_at(int64_at(block[ZEROS]), (1,))[0]  # read last: none of the tokens may be made of zeros
+    report(block, ZEROS_READ if zeros else OK, 0, 0, 0, 0)

@@ -55,6 +55,7 @@ from tokenstore.batches.tables import (
     FIRST_FILE,
     IN_SLICE,
     INDEX_FILE,
+    NO_ROOM,
     NOT_PACKED,
     NUM_DOCUMENTS,
     NUM_SEQUENCES,
@@ -142,6 +143,12 @@ def classes_of(packing: np.ndarray) -> np.ndarray:
 
 
 @inline_kernel
+def row_bytes(packing: np.ndarray) -> int:
+    """Bytes per row of `Bins.nodes` and `Bins.leaves` of a row of the table of packings."""
+    return 16 << packing[WIDE]
+
+
+@inline_kernel
 def leaves_of_row(block: np.ndarray, r: int) -> tuple[int, int]:
     """`leaves_near` of the bin of row r, after `find_bins`."""
     packing, number = packings_of(block)[work_of(block)[ROW_PACKING, r]], work_of(block)[ROW_BIN, r]
@@ -154,7 +161,15 @@ def _find_leaves(block: np.ndarray, rows: np.ndarray) -> None:
     """Write the leaf of each row's bin to ROW_LEAF. It is `leaf_of`, but all rows take a step in turn; see `_read_bins`."""
     packings, work = packings_of(block), work_of(block)
     for r in range(rows.shape[0]):
-        work[ROW_LEAF, r], work[ROW_LEFT, r] = leaves_of_row(block, r) if rows[r, 0] >= 0 else (0, 0)
+        if rows[r, 0] >= 0:
+            packing = packings[work[ROW_PACKING, r]]
+            prefetch(packing[NEAR] + 4 * (work[ROW_BIN, r] >> packing[SHIFT]))
+    for r in range(rows.shape[0]):
+        work[ROW_LEAF, r] = work[ROW_LEFT, r] = 0
+        if rows[r, 0] >= 0:
+            packing = packings[work[ROW_PACKING, r]]
+            work[ROW_LEAF, r], work[ROW_LEFT, r] = leaves_of_row(block, r)
+            prefetch(packing[LEAVES] + row_bytes(packing) * work[ROW_LEAF, r])
     is_searching = True
     while is_searching:
         is_searching = False
@@ -173,7 +188,7 @@ def _read_bins(block: np.ndarray, rows: np.ndarray) -> None:
     """Find the leaves of all bins, and read all that `slots_of_bin` will read, so that it finds it in the cache.
 
     That is a walk through a tree of some MB, where each read depends on the one before it. Here all rows take a step in
-    turn, so that their waits overlap. It takes a quarter of the time.
+    turn, and prefetch what their next step reads, so that their waits overlap. It takes a tenth of the time.
     """
     _find_leaves(block, rows)
     packings, work = packings_of(block), work_of(block)
@@ -182,6 +197,7 @@ def _read_bins(block: np.ndarray, rows: np.ndarray) -> None:
         if rows[r, 0] >= 0:
             packing = packings[work[ROW_PACKING, r]]
             work[ROW_NODE, r] = word(leaves_of(packing), work[ROW_LEAF, r], GROUP, packing[WIDE])
+            prefetch(packing[NODES] + row_bytes(packing) * work[ROW_NODE, r])
     is_walking = True
     while is_walking:
         is_walking = False
@@ -189,7 +205,9 @@ def _read_bins(block: np.ndarray, rows: np.ndarray) -> None:
             node = work[ROW_NODE, r]
             if node > 0:
                 packing = packings[work[ROW_PACKING, r]]
-                work[ROW_NODE, r] = word(nodes_of(packing), node, NODE_PARENT, packing[WIDE])
+                parent = word(nodes_of(packing), node, NODE_PARENT, packing[WIDE])
+                prefetch(packing[NODES] + row_bytes(packing) * parent)
+                work[ROW_NODE, r] = parent
                 is_walking |= work[ROW_NODE, r] > 0
 
 
@@ -365,6 +383,9 @@ def packed_spans(block: np.ndarray, rows: np.ndarray, starts: np.ndarray, spans:
     for r in range(rows.shape[0]):
         row_stop, starts[r] = starts[r + 1], count
         while j < row_stop:
+            if count == spans.shape[0]:
+                report(block, NO_ROOM, 0, 0, 0, 0)
+                return False
             more = _put_piece(block, j, spans[count])
             if more < 0:
                 return False

@@ -2,15 +2,16 @@
 
     places (step, first row, rows) --locate--> int64[n, 2] source, sequence --plan--> PlannedRows --copy--> the arrays
 
-Rows of several microbatches are located and planned by one call each, and copied a microbatch at a time: planning 64
-rows at once costs half as much per row as planning 8, because each step waits for memory for all rows together.
+Rows of many microbatches are located and planned by one call of a kernel, and copied a microbatch at a time: planning 64
+rows at once costs half as much per row as planning 8, because each step waits for memory for all rows together. So
+little Python code runs per microbatch, and none of it plans.
 
 Not thread-safe: every loader has its own sampler, and a Plan protects its own with a lock.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -29,21 +30,30 @@ from tokenstore.batches.block import (
 from tokenstore.batches.coming import Coming
 from tokenstore.batches.costs import row_squares
 from tokenstore.batches.gather import IGNORE, gather
+from tokenstore.batches.locator import Locator
 from tokenstore.batches.packings import Packings
+from tokenstore.batches.places import Place
 from tokenstore.batches.planned import PlannedRows, PlanResult
 from tokenstore.batches.planner import plan_spans
 from tokenstore.batches.remote_rows import RemoteRows
 from tokenstore.batches.sigbus import Guard
-from tokenstore.batches.spans import SPAN_COLUMNS
-from tokenstore.batches.tables import HAS_LANES, NOT_PACKED, OK, REPORT_SIZE, TOKEN_BYTES, VOCAB_SIZE, Tables
-from tokenstore.order.keys import as_bits, base_key
+from tokenstore.batches.tables import (
+    HAS_LANES,
+    NO_ROOM,
+    NOT_PACKED,
+    OK,
+    REPORT_SIZE,
+    TOKEN_BYTES,
+    VOCAB_SIZE,
+    ZEROS_READ,
+    Tables,
+)
 from tokenstore.order.lanes import Lanes
 from tokenstore.order.rank_rows import check_nodes
-from tokenstore.order.rows import SegmentTables
 from tokenstore.order.schedule import Schedule
 from tokenstore.store.maps import sparse_array
 
-Place = tuple[Any, ...]  # step, first row, rows, ...
+_FIRST_SPANS = 8  # room for spans per row, until rows have more
 
 
 @dataclass(frozen=True)
@@ -93,6 +103,8 @@ class Sampler:
     """Locates, plans and copies rows. It owns the argument block, the scratch arrays and the maps of its tables.
 
     Attributes:
+        block: the argument block. `copy` fills each array whose address is in it; see `block` for their shapes. A word that was
+            set once must be set before every later call.
         remote: fetches what is at URLs; None if no store is.
     """
 
@@ -101,22 +113,18 @@ class Sampler:
         self._guard = Guard(tables.files)  # created first so that it is removed first: it has addresses of maps
         self._tables = tables
         self._packings = packings
-        self._block = np.zeros(words.BLOCK_SIZE, np.int64)
-        self._address = self._block.ctypes.data
-        self._words = self._block.data  # 25 ns per word; numpy takes 100
-        self._report = self._block[REPORT : REPORT + REPORT_SIZE]
+        array = np.zeros(words.BLOCK_SIZE, np.int64)
+        self._address = array.ctypes.data
+        self.block = array.data  # 25 ns per word; numpy takes 100
+        self._report = array[REPORT : REPORT + REPORT_SIZE]
         self._token_bytes = int(tables.stores[0, TOKEN_BYTES])  # all stores of a plan have one tokenizer, so one dtype
         self.remote = RemoteRows(tables.open_stores, order.sequence_length) if tables.has_remote else None
         self._borders = self._piece_tokens = np.empty(0, np.int32)
         self._set_constants()
         self._packing_table: np.ndarray | None = None  # the one whose address the block has
-        self._room, self._scratch_at = 0, (0, 0)
+        self._room, self._spans_per_row = 0, min(_FIRST_SPANS, order.sequence_length + 1)
         self._clock = 0
-        self._end = (1 << 62) if order.schedule.end is None else order.schedule.end
-        self._numbers = {name: number for number, name in enumerate(order.names)}
-        self._step_key = as_bits(base_key(order.seed, "step"))
-        self._steps = self._covered = range(0)  # steps and cursors that `_segments` covers
-        self._segments: SegmentTables
+        self._locator = Locator(order.schedule, order.names, order.seed, order.shuffle)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
@@ -125,7 +133,7 @@ class Sampler:
 
     def _set_constants(self) -> None:
         """Write the words of the block that never change."""
-        order, tables, block = self._order, self._tables, self._words
+        order, tables, block = self._order, self._tables, self.block
         block[words.SEQUENCE_LENGTH], block[words.PAD_ID] = order.sequence_length, order.pad_id
         block[words.PACKED], block[words.SHUFFLE] = order.packed, order.shuffle
         block[words.CROSS], block[words.ALIGN] = order.cross_document_targets, order.align
@@ -138,6 +146,7 @@ class Sampler:
             (words.FILES, tables.files),
         ):
             block[word], block[word + 1] = table.ctypes.data, len(table)
+        block[words.ZEROS] = self._guard.zeros
 
     # ---- rows of steps
 
@@ -147,102 +156,97 @@ class Sampler:
 
     def locate_places(self, places: Sequence[Place]) -> np.ndarray:
         """int64[n, 2], source and sequence number of all rows of `places` (step, first row, rows, ...), in order."""
-        parts = []
-        first = 0
-        while first < len(places):
-            self._move_to(places[first][0])
-            stop = first + 1
-            while stop < len(places) and places[stop][0] in self._steps:
-                stop += 1
-            parts.append(self._segments.locate(places[first:stop]))
-            first = stop
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _move_to(self, step: int) -> None:
-        """Make `_segments` cover `step` and as many steps after it as have the same segments and batch size."""
-        if step in self._steps:
-            return
-        schedule = self._order.schedule
-        cursor, size = schedule.cursor(step), schedule.stage(step).global_batch_size
-        if cursor not in self._covered or cursor + size - 1 not in self._covered:
-            # Empty first, so that an interrupt cannot leave ranges that do not match `_segments`
-            self._covered = self._steps = range(0)
-            segments = schedule.segments_in(cursor, cursor + size)
-            self._segments = SegmentTables(segments, self._numbers)
-            end = segments[-1].end
-            self._covered = range(segments[0].start, 1 << 62 if end is None else end)
-        # A segment may continue with another batch size
-        num_steps = min(schedule.stage_end(step) - step, (self._covered.stop - cursor) // size)
-        self._steps = range(0)
-        self._segments.begin(step, cursor, self._end, size, self._step_key if self._order.shuffle else None)
-        self._steps = range(step, step + max(num_steps, 1))
+        return self._locator.locate(places)
 
     # ---- rows -> spans
 
-    def plan(self, rows: np.ndarray, sizes: Iterable[int] | None = None) -> list[PlannedRows]:
+    def plan(
+        self, rows: np.ndarray, sizes: Sequence[int] | None = None, spare: PlanResult | None = None
+    ) -> list[PlannedRows]:
         """Find the tokens of located rows without reading them. Those at a URL are requested.
 
-        sizes: rows per microbatch, in total all rows; None: one microbatch.
+        Args:
+            rows: int64[n, 2], source and sequence number; source -1 is a row of padding.
+            sizes: rows per microbatch, in total all rows; None: one microbatch.
+            spare: a result that nobody needs any more, whose memory can be used.
         """
-        planned = self._plan(rows, sizes)
+        return self._requested(self._plan(len(rows), rows, spare), sizes or [len(rows)])
+
+    def plan_places(self, places: Sequence[Place], table: int, spare: PlanResult | None = None) -> list[PlannedRows]:
+        """Locate and plan the microbatches of `places`: all of them, or only the first ones if later steps have other tables.
+
+        Args:
+            places: (step, first row, number of rows, ...) of each.
+            table: address of the places as int64[n, columns].
+            spare: see `plan`.
+        """
+        tables, count = self._locator.tables_of(places)
+        block = self.block
+        block[words.PLACES], block[words.NUM_PLACES] = table, count
+        block[words.PLACE_COLUMNS], block[words.STEPS] = len(places[0]), tables.address
+        sizes = [place[2] for place in places[:count]]
+        return self._requested(self._plan(sum(sizes), None, spare), sizes)
+
+    def _requested(self, plan: PlanResult, sizes: Sequence[int]) -> list[PlannedRows]:
+        """The microbatches of a result. What they need from URLs is requested."""
+        planned = plan.microbatches(sizes)
         if self.remote is not None:
             for each in planned:
-                each.coming = self.remote.request(each.spans, each.span_numbers)
+                if (coming := self.remote.request(each.spans, each.span_numbers)) is not None:
+                    plan.coming[each.first] = coming
         return planned
 
-    def _plan(self, rows: np.ndarray, sizes: Iterable[int] | None = None) -> list[PlannedRows]:
-        """Like `plan`, without requests."""
+    def _plan(self, num_rows: int, rows: np.ndarray | None, spare: PlanResult | None = None) -> PlanResult:
+        """Plan `rows`, or those of the places in the block if it is None. Without requests."""
         self._clock += 1
-        if len(rows) > self._room:
-            self._make_scratch(len(rows))
-        self._run_planner(plan_spans, np.ascontiguousarray(rows))
-        result, first, planned = self._result(rows), 0, []
-        for size in [len(rows)] if sizes is None else sizes:
-            planned.append(PlannedRows(result, first, size))
-            first += size
-        return planned
-
-    def _result(self, rows: np.ndarray) -> PlanResult:
-        """The result of the last call: `starts` and `spans` are copied, one directly after the other in memory."""
-        num_starts = len(rows) + 1
-        num_spans = int(self._starts[len(rows)])
-        copied = np.empty(num_starts + num_spans * SPAN_COLUMNS, np.int64)
-        copied[:num_starts] = self._starts[:num_starts]
-        spans = copied[num_starts:].reshape(num_spans, SPAN_COLUMNS)
-        spans[:] = self._spans[:num_spans]
-        starts_at = copied.ctypes.data  # numpy takes 0.8 us for an address
-        return PlanResult(rows, copied[:num_starts], spans, starts_at, starts_at + 8 * num_starts, self._clock)
+        if num_rows > self._room:
+            self._make_scratch(num_rows)
+        block = self.block
+        while True:
+            room = num_rows * self._spans_per_row + 1
+            plan = spare
+            if plan is None or plan.num_rows != num_rows or plan.room < room:
+                plan = PlanResult(num_rows, room)
+            plan.clock, plan.coming = self._clock, {}
+            if rows is not None:
+                plan.rows[:], block[words.PLACES] = rows, 0
+            block[words.STARTS], block[words.SPANS], block[words.SPAN_ROOM] = plan.starts_at, plan.spans_at, room
+            if self._run_planner(plan_spans, plan.rows, plan.rows_at):
+                return plan
+            self._spans_per_row = min(2 * self._spans_per_row, self._order.sequence_length + 1)
 
     def _make_scratch(self, num_rows: int) -> None:
         """Allocate for this many rows, in the worst case with a document per token. Only what is used takes memory."""
-        size = num_rows * (self._order.sequence_length + 1) + 1
-        columns = size if self._order.packed else num_rows
+        columns = num_rows * (self._order.sequence_length + 1) + 1 if self._order.packed else num_rows
         self._room = 0  # an allocation below may fail
-        self._spans = sparse_array((size, SPAN_COLUMNS), np.int64)
-        self._starts = np.zeros(num_rows + 1, np.int64)
         self._work = sparse_array((WORK_ROWS, columns), np.int64)
         self._keys = sparse_array((KEY_ROWS, columns), np.uint64)
-        block = self._words
+        block = self.block
         block[words.WORK], block[words.KEYS] = self._work.ctypes.data, self._keys.ctypes.data
-        block[words.NUM_COLUMNS], block[words.SPAN_ROOM] = columns, size
-        self._scratch_at = self._starts.ctypes.data, self._spans.ctypes.data
+        block[words.NUM_COLUMNS] = columns
         self._room = num_rows
 
-    def _run_planner(self, kernel: Callable[[int], None], rows: np.ndarray) -> None:
-        """Call a kernel, and call it again whenever it requests that a file is mapped or an epoch packed."""
+    def _run_planner(self, kernel: Callable[[int], None], rows: np.ndarray, rows_at: int) -> bool:
+        """Call a kernel, and call it again whenever it requests that a file is mapped or an epoch packed.
+
+        rows: int64[n, 2], at the address `rows_at`.
+
+        Returns: False if there is no room for the spans.
+        """
         if self._tables.pace.is_due():
             self._look_at_files()
-        block = self._words
+        block, num_rows = self.block, len(rows)
         while True:
             packings = self._packings.table
             if packings is not self._packing_table:  # the first call, or it has grown
                 block[words.PACKINGS], block[words.NUM_PACKINGS] = packings.ctypes.data, len(packings)
                 self._packing_table = packings  # last, as an interrupt may occur before
-            block[words.ROWS], block[words.NUM_ROWS], block[words.CLOCK] = rows.ctypes.data, len(rows), self._clock
-            block[words.STARTS], block[words.SPANS] = self._scratch_at
+            block[words.ROWS], block[words.NUM_ROWS], block[words.CLOCK] = rows_at, num_rows, self._clock
             kernel(self._address)
+            if block[REPORT] == NO_ROOM:
+                return False
             if self._is_done(rows):
-                return
+                return True
 
     def costs(self, rows: np.ndarray) -> np.ndarray:
         """int64[n], the cost of each located row (ORD-19). Without balance, the integers are a = 1, b = 0.
@@ -251,7 +255,7 @@ class Sampler:
         """
         self._clock += 1
         attention, linear = self._order.balance or (1, 0)
-        squares, block = np.empty(len(rows), np.int64), self._words
+        squares, block = np.empty(len(rows), np.int64), self.block
         # The scratch of the planner has a column for every token of a row, which is far too large for all rows of a step
         work, keys = np.empty((WORK_ROWS, len(rows)), np.int64), np.empty((KEY_ROWS, len(rows)), np.uint64)
         before = block[words.WORK], block[words.KEYS], block[words.NUM_COLUMNS]
@@ -262,7 +266,8 @@ class Sampler:
                 len(rows),
             )
             block[words.COSTS] = squares.ctypes.data
-            self._run_planner(row_squares, np.ascontiguousarray(rows))
+            rows = np.ascontiguousarray(rows)
+            self._run_planner(row_squares, rows, rows.ctypes.data)
         finally:
             block[words.WORK], block[words.KEYS], block[words.NUM_COLUMNS] = before
         return attention * squares + linear * self._order.sequence_length
@@ -270,6 +275,7 @@ class Sampler:
     def _look_at_files(self) -> None:
         """Refuse stores that were replaced. Done only now and then, because it costs a system call per file."""
         self._guard.install()
+        self.block[words.ZEROS] = self._guard.zeros
         self._tables.check_files()
 
     def _is_done(self, rows: np.ndarray) -> bool:
@@ -281,57 +287,55 @@ class Sampler:
         if report[0] == NOT_PACKED:
             source = int(report[1])
             self._packings.add_missing(source, rows[rows[:, 0] == source, 1], self._clock)
-        elif report[0] != OK:
+        elif report[0] not in (OK, ZEROS_READ):
             self._tables.resolve(report, self._clock)
         return bool(report[0] == OK)
 
     # ---- spans -> arrays
 
-    def copy(self, planned: PlannedRows, coming: PlannedRows | None, outputs: Iterable[tuple[int, int]]) -> None:
-        """Copy a microbatch.
+    def copy(self, planned: PlannedRows, coming: PlannedRows | None) -> None:
+        """Copy a microbatch to the arrays whose addresses are in `block`.
 
         Args:
             planned: what to copy.
             coming: what will be copied next; it is prefetched.
-            outputs: (word of the block, address) of each array to fill; see `block` for their shapes. A word that was
-                set once must be set in every later call.
         """
-        block = self._words
-        for word, address in outputs:
-            block[word] = address
-        if self._tables.pace.is_due():
+        block, tables = self.block, self._tables
+        if tables.pace.is_due():
             self._look_at_files()
         while True:
-            if planned.clock <= self._tables.lost:  # its maps may be released
-                (planned,) = self.plan(planned.rows)
-            if planned.coming is not None and not self._arrived(planned.coming):
-                (planned,) = self.plan(planned.rows)  # the cache is full or was removed
+            plan, first, num_rows = planned
+            if plan.clock <= tables.lost or (plan.coming and not self._has_arrived(plan.coming.get(first))):
+                (planned,) = self.plan(planned.rows)  # its maps may be released, or the cache is full or was removed
                 continue
-            block[NUM_ROWS], block[STARTS], block[SPANS] = planned.num_rows, planned.starts_at, planned.spans_at
+            block[NUM_ROWS], block[STARTS], block[SPANS] = num_rows, plan.starts_at + 8 * first, plan.spans_at
             block[NEXT_ROWS] = 0
             if coming is not None:
-                block[NEXT_ROWS] = coming.num_rows
-                block[NEXT_STARTS], block[NEXT_SPANS] = coming.starts_at, coming.spans_at
+                following, first_coming, block[NEXT_ROWS] = coming
+                block[NEXT_STARTS], block[NEXT_SPANS] = following.starts_at + 8 * first_coming, following.spans_at
             gather(self._address)
-            if block[REPORT] == OK and not self._guard.has_replaced():
+            if block[REPORT] == OK:
+                if plan.coming:
+                    plan.coming.pop(first, None)  # frees its memory
                 return
             self._is_done(planned.rows)
 
-    def _arrived(self, coming: Coming) -> bool:
+    def _has_arrived(self, coming: Coming | None) -> bool:
         """Wait for rows at URLs. False if they must be requested again."""
-        return self.remote is None or self.remote.wait(coming)
+        return self.remote is None or coming is None or self.remote.wait(coming)
 
     def fill(self, rows: np.ndarray, ids: np.ndarray, targets: np.ndarray) -> None:
         """Fill `ids` and `targets`, int64[B, L] each, with the tokens and targets of B located rows."""
         (planned,) = self.plan(rows)
-        self.copy(planned, None, ((words.IDS, ids.ctypes.data), (words.TARGETS, targets.ctypes.data)))
+        self.block[words.IDS], self.block[words.TARGETS] = ids.ctypes.data, targets.ctypes.data
+        self.copy(planned, None)
 
     def spans(self, rows: np.ndarray) -> list[np.ndarray]:
         """The spans of each located row, int64[n, SPAN_COLUMNS], without the token after the row."""
-        block = self._words
+        block = self.block
         block[words.CROSS] = False
         try:
-            return self._plan(rows)[0].row_spans()
+            return self._plan(len(rows), rows).microbatches([len(rows)])[0].row_spans()
         finally:
             block[words.CROSS] = self._order.cross_document_targets
 
@@ -347,7 +351,7 @@ class Sampler:
             id_bytes: bytes per token id: 8, 4 or 2. Every id of the vocabulary must fit.
             extra_ids: 1 if rows of token ids have one element more, for the token after the row. Otherwise 0.
         """
-        block = self._words
+        block = self.block
         block[words.IGNORED_TARGET], block[words.FLAT_LABELS] = ignored_target, flat
         block[words.ID_BYTES], block[words.EXTRA_IDS] = id_bytes, extra_ids
 
@@ -356,10 +360,10 @@ class Sampler:
         size = num_rows * self._order.sequence_length + 1
         if size > len(self._borders):
             self._borders = np.empty(size, np.int32)
-            self._words[words.BORDERS] = self._borders.ctypes.data
+            self.block[words.BORDERS] = self._borders.ctypes.data
             if self._order.align:
                 self._piece_tokens = np.empty(size, np.int32)
-                self._words[words.PIECE_TOKENS] = self._piece_tokens.ctypes.data
+                self.block[words.PIECE_TOKENS] = self._piece_tokens.ctypes.data
 
     @property
     def borders(self) -> np.ndarray:
@@ -367,7 +371,7 @@ class Sampler:
 
         A view, which the next call overwrites.
         """
-        return self._borders[: self._words[words.NUM_BORDERS] + 1]
+        return self._borders[: self.block[words.NUM_BORDERS] + 1]
 
     @property
     def piece_tokens(self) -> np.ndarray | None:
@@ -375,12 +379,12 @@ class Sampler:
 
         A view, which the next call overwrites. None without alignment.
         """
-        return self._piece_tokens[: self._words[words.NUM_BORDERS]] if self._order.align else None
+        return self._piece_tokens[: self.block[words.NUM_BORDERS]] if self._order.align else None
 
     @property
     def longest(self) -> int:
         """Number of tokens of the longest piece in the last microbatch."""
-        return self._words[words.LONGEST]
+        return self.block[words.LONGEST]
 
     def ranges(self, planned: PlannedRows, first_row: int = 0) -> list[tuple[int, int]]:
         """(address, bytes) of the tokens of a microbatch's rows from `first_row` on.

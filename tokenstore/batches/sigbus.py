@@ -99,9 +99,12 @@ class Guard:
 
     def __init__(self, files: np.ndarray):
         self._files = files  # the handler knows its address
-        self._state = np.zeros(FIRST_ROW + ROW_WORDS, np.int64).data  # replaced by the shared state in `install`
         self._row = FIRST_ROW
+        self._use(np.zeros(FIRST_ROW + ROW_WORDS, np.int64))  # replaced by the shared state in `install`
         self._is_ready = False
+
+    def _use(self, state: np.ndarray) -> None:
+        self._state, self._state_at = state.data, state.ctypes.data
 
     def install(self) -> None:
         """Install the handler if it is not the current one, and register these maps with it."""
@@ -111,14 +114,19 @@ class Guard:
         if action.install():
             state[PASSED_ON] = 0
         if not self._is_ready and _free:
-            self._row, self._state = _free.pop(), state.data
+            self._row = _free.pop()
+            self._use(state)
             weakref.finalize(self, _leave, self._row).atexit = False
             state[self._row : self._row + ROW_WORDS] = self._files.ctypes.data, len(self._files), 0, 0
             self._is_ready = True
 
-    def has_replaced(self) -> bool:
-        """Whether a kernel read zeros in a map since the last call of `take_replaced`."""
-        return self._state[self._row + NUM_REPLACED] != 0
+    @property
+    def zeros(self) -> int:
+        """Address of an int64 that is not 0 if a kernel read zeros in a map since the last call of `take_replaced`.
+
+        `install` may change it.
+        """
+        return self._state_at + 8 * (self._row + NUM_REPLACED)
 
     def take_replaced(self) -> int:
         """An address in a map where a kernel read zeros since the last call; 0 if there is none."""

@@ -37,8 +37,9 @@ ADDRESS, FIRST_TOKEN, FILE_TOKENS, LAST_USED, NUM_BYTES = range(5)
 FILE_COLUMNS = 5
 # Outcome of a kernel call, the first word of its report. The other words are, for NOT_MAPPED: file; BAD_ID: store,
 # token, vocabulary size, id found; BAD_BOUNDARY: file, token, start and stop found; BAD_INDEX: file, 0, document and
-# its tokens found (0: no such document); NOT_PACKED: source, epoch
-OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY, BAD_INDEX, NOT_PACKED = range(6)
+# its tokens found (0: no such document); NOT_PACKED: source, epoch; NO_ROOM, for more spans than SPAN_ROOM, and ZEROS_READ,
+# see `sigbus`: none
+OK, NOT_MAPPED, BAD_ID, BAD_BOUNDARY, BAD_INDEX, NOT_PACKED, NO_ROOM, ZEROS_READ = range(8)
 REPORT_SIZE = 5
 # ADDRESS of a file at a URL that is not mapped; `remote_rows` replaces addresses from there on. No memory is there, and 8
 # times such an address fits int64

@@ -31,6 +31,7 @@ class SegmentTables:
         numbers: int32[m, num_sources], the number in the plan of the segment's i-th source.
         sources, earlier: int32[sum of periods], `source` and `earlier` of all slots; see `Interleave`.
         block: int64[BLOCK_SIZE], see the words above.
+        address: of `block`.
     """
 
     def __init__(self, segments: Sequence[Segment], numbers: Mapping[str, int]):
@@ -55,6 +56,7 @@ class SegmentTables:
             *(self.segments.ctypes.data, len(segments), self.counts.ctypes.data, len(numbers)),
             *(self.numbers.ctypes.data, self.sources.ctypes.data, self.earlier.ctypes.data, sum(periods)),
         )
+        self.address = self.block.ctypes.data
 
     def begin(self, step: int, cursor: int, end: int, batch_size: int, step_key: int | None) -> None:
         """Set the step from which `locate` counts.
@@ -94,11 +96,11 @@ def _shuffle_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray) -> No
             keys[_KEYS, count] = step_key
             count += 1
     if block[SHUFFLED]:
-        permute_each(keys[_SIZES], keys[_KEYS], keys[_NUMBERS])
+        permute_each(keys[_SIZES, :count], keys[_KEYS, :count], keys[_NUMBERS, :count])
 
 
-@kernel
-def locate_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray, out: np.ndarray) -> None:
+@inline_kernel
+def locate_each(block: np.ndarray, places: np.ndarray, keys: np.ndarray, out: np.ndarray) -> None:
     """Locate all rows of some ranges.
 
     The shuffle of all rows is one call of `permute_each`, which is vectorized. The rest is a division per row: the
@@ -108,7 +110,7 @@ def locate_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray, out: np
     Args:
         block: int64[BLOCK_SIZE].
         places: int64[n, 3 or more], step, first row and number of rows of each range.
-        keys: uint64[3, rows], scratch.
+        keys: uint64[3, rows or more], scratch.
         out: int64[rows, 2], output: source and sequence number.
     """
     num_segments, num_sources, num_slots = block[NUM_SEGMENTS], block[NUM_SOURCES], block[NUM_SLOTS]
@@ -135,3 +137,9 @@ def locate_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray, out: np
                 out[row, 0] = source
                 out[row, 1] = counts[0, m, source] + periods * counts[1, m, source] + earlier[slot]
             row += 1
+
+
+@kernel
+def locate_rows(block: np.ndarray, places: np.ndarray, keys: np.ndarray, out: np.ndarray) -> None:
+    """`locate_each`, for Python."""
+    locate_each(block, places, keys, out)

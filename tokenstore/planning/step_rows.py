@@ -12,7 +12,8 @@ from tokenstore.batches.dealing import Dealer
 from tokenstore.batches.lane_rows import CachedBlocks, LaneRows
 from tokenstore.batches.open_blocks import open_blocks
 from tokenstore.batches.packings import Packings
-from tokenstore.batches.sampler import Order, Place, Sampler
+from tokenstore.batches.places import Place
+from tokenstore.batches.sampler import Order, Sampler
 from tokenstore.batches.tables import Tables
 from tokenstore.collector import paused_collector
 from tokenstore.order.rank_rows import check_split, first_row

@@ -8,7 +8,7 @@ from typing import Any, Generic, Literal, NoReturn, Self, Unpack, overload
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tokenstore.batches.sampler import Place
+from tokenstore.batches.places import Place
 from tokenstore.errors import ConfigError, StateMismatchError
 from tokenstore.format.differences import short
 from tokenstore.planning.history import check_keys

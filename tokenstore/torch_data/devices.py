@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from tokenstore.batches.sampler import Place
+from tokenstore.batches.places import Place
 
 Placed = tuple[Place, Any]  # a place and its batch
 

@@ -15,7 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tokenstore.batches.sampler import Place, Sampler
+from tokenstore.batches.places import Place
+from tokenstore.batches.sampler import Sampler
 from tokenstore.errors import ConfigError
 from tokenstore.planning.plan import Plan, as_plan
 from tokenstore.torch_data.devices import check_device, check_pinned, on_device, use_device

@@ -7,8 +7,8 @@ from typing import Any, Generic, Literal, Self, Unpack, overload
 import torch
 from torch.utils.data import get_worker_info
 
+from tokenstore.batches.places import Place
 from tokenstore.batches.remote_rows import traffic_of
-from tokenstore.batches.sampler import Place
 from tokenstore.errors import ConfigError
 from tokenstore.planning.history import check_unchanged
 from tokenstore.planning.plan import Plan, as_plan

@@ -8,10 +8,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import repeat
 
 import numpy as np
 
-from tokenstore.batches.sampler import Place
+from tokenstore.batches.places import Place
 from tokenstore.errors import ConfigError
 from tokenstore.order.rank_rows import check_split, divisors
 from tokenstore.planning.plan import Plan
@@ -188,6 +189,10 @@ class Split:
                 step, given = step + 1, 0
                 continue
             stop = self._next_change(step)
+            if size == block:  # without Python code per microbatch, which would take longer than the rest of listing it
+                yield from zip(range(step, stop), repeat(first), repeat(rows), range(step + 1, stop + 1), repeat(0))
+                step = stop
+                continue
             last = size - block  # start of the step's last microbatch
             for now in range(step, stop):
                 for before in range(given, last, block):

@@ -3,6 +3,7 @@
 Neither changes the batches or the state, because both visit the places of the plan in order.
 """
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -49,22 +50,25 @@ class Bursts:
         self._length, self._quiet = FIRST_BURST, 0
         self._left = 2 if batches else 0  # start with a burst of one batch, as the first batch often has to wait
         self._num_asked = 0  # how many of the waiting microbatches have been read ahead
+        self._rest = 0 if batches else sys.maxsize  # batches until faults are counted again
 
     def reach(self) -> int:
         """How many microbatches ahead to read now. Must be called once per batch."""
-        self._num_asked = max(self._num_asked - 1, 0)
-        if not self._batches:
+        if self._rest:
+            self._rest -= 1
             return 0
-        if not self._left:
-            self._quiet += 1
-            if self._quiet > self._length and self._quiet % LOOK_EVERY:
-                return 0
+        self._num_asked = max(self._num_asked - 1, 0)
+        self._quiet += not self._left
         if (faults := major_faults()) > self._faults:
             soon = self._left or self._quiet <= self._length
             self._length = min(2 * self._length, LONGEST_BURST) if soon else FIRST_BURST
             self._faults, self._left, self._quiet = faults, self._length, 0
         elif self._left:
             self._left -= 1
+        elif self._quiet >= self._length:
+            self._rest = -(self._quiet + 1) % LOOK_EVERY
+            self._quiet += self._rest
+            self._num_asked = max(self._num_asked - self._rest, 0)
         return self._batches if self._left else 0
 
     def due(self, waiting: Sequence[tuple[Any, T]]) -> Iterator[tuple[T, int]]:

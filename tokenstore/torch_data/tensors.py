@@ -8,15 +8,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
 from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 import torch
 
 from tokenstore.batches import block as words
-from tokenstore.batches.planned import PlannedRows
-from tokenstore.batches.sampler import Place, Sampler
+from tokenstore.batches.places import Place, Places
+from tokenstore.batches.planned import PlannedRows, PlanResult
+from tokenstore.batches.sampler import Sampler
 from tokenstore.errors import TokenStoreError
 from tokenstore.order.sequence_ids import SequenceIds
 from tokenstore.planning.plan import Plan
@@ -27,9 +27,10 @@ from tokenstore.torch_data.prefetch import BlockReadahead, Bursts
 from tokenstore.torch_data.ranks import DataRank
 from tokenstore.torch_data.row_fields import MASKED, WITHOUT_BORDERS, Derived, Rows
 
-# Limits of the rows and tokens planned by one call, unless a single microbatch has more. With lower limits, batches wait for
-# memory more often; higher ones gain nothing
-MOST_ROWS, MOST_TOKENS = 128, 1 << 18
+# Limits of the rows and tokens planned by one call, unless a single microbatch has more. More rows per call cost less per row,
+# but the batch that plans them waits longer. FEWER: divides the number of rows if planning a row takes longer, because all rows of
+# a step must be dealt (by cost or lanes), or its tokens requested from a URL
+MOST_ROWS, MOST_TOKENS, FEWER = 512, 1 << 20, 4
 
 
 class Batch(TypedDict):
@@ -49,6 +50,7 @@ class Batch(TypedDict):
 
 
 _empty_like, _from_numpy, _address = torch.empty_like, torch.from_numpy, torch.Tensor.data_ptr
+_Arrays = list[tuple[str, int, torch.Tensor]]  # name of each array, its word in the block, and a tensor
 Locate = Callable[[Sequence[Place]], np.ndarray]  # source and sequence number of each row of some places
 BatchT = TypeVar("BatchT", covariant=True)  # Batch, or the type of a batch in another format or with other fields
 
@@ -69,7 +71,7 @@ class BatchMaker:
         rank: DataRank | None = None,
     ):
         self.sampler = plan.sampler()
-        self._locate: Locate = self.sampler.locate_places
+        self._locate: Locate | None = None  # None: in the order of ORD-6
         if rank is not None and plan.deals_rows(rank.nodes):
             dealer = plan.dealer(self.sampler)
             self._locate = partial(dealer.locate_places, rank=rank.rank, world_size=rank.world_size, nodes=rank.nodes)
@@ -89,11 +91,11 @@ class BatchMaker:
         }
         is_masked = any(make in MASKED for make in self._derived.values())
         self._arrays = _with_inputs(written, is_masked)
-        self._words = [field.word for field in self._arrays.values()]
         self._mask = (
             next(name for name, field in self._arrays.items() if field.word == words.LOSS_MASK) if is_masked else ""
         )
         self._is_whole = self._fields == (*self._arrays, *self._derived)
+        self._is_plain = self._is_whole and not self._derived and self._format.pack is None
         weights = {member.name: member.loss_weight for source in plan.sources for member in source.members}
         self._rows = Rows(
             self.sampler,
@@ -106,12 +108,14 @@ class BatchMaker:
         long_rows = any(field.layout == "long_rows" for field in written.values())
         self.sampler.set_format(contents.ignored, self._format.flat, contents.dtype.itemsize, int(long_rows))
         self._pin_memory = pin_memory
-        self._templates: dict[int, dict[str, torch.Tensor]] = {}
-        self._ring: deque[dict[int, dict[str, torch.Tensor]]] = deque({} for _ in range(ring))
+        # How to allocate an array. `empty_like` takes half the time of `torch.empty` with a shape
+        self._new = _itself if ring else _pinned_like if pin_memory else _empty_like
+        self._templates: dict[int, _Arrays] = {}
+        self._ring: deque[dict[int, _Arrays]] = deque({} for _ in range(ring))
 
     def make(self, step: int, first_row: int, num_rows: int) -> Any:
         """The batch of rows [first_row, first_row + num_rows) of `step`."""
-        return self.make_of(self._locate([(step, first_row, num_rows)]))
+        return self.make_of((self._locate or self.sampler.locate_places)([(step, first_row, num_rows)]))
 
     def make_of(self, located: np.ndarray) -> Any:
         """The batch of located rows, int64[B, 2]."""
@@ -119,7 +123,7 @@ class BatchMaker:
         return self._make(planned, None)
 
     def batches(
-        self, places: Iterable[Place], readahead: int = 0, locate: Callable[[Sequence[Place]], np.ndarray] | None = None
+        self, places: Iterable[Place], readahead: int = 0, locate: Locate | None = None
     ) -> Iterator[tuple[Place, Any]]:
         """Iterate over places, each with its batch.
 
@@ -132,12 +136,12 @@ class BatchMaker:
             locate: returns the located rows of several places. Default: those of the rank.
         """
         waiting: deque[tuple[Place, PlannedRows]] = deque()
-        ahead = _Planning(self.sampler, locate or self._locate, iter(places), MOST_TOKENS // self._length)
-        bursts = Bursts(readahead)
+        ahead = _Planning(self.sampler, locate or self._locate, places, min(MOST_TOKENS // self._length, MOST_ROWS))
+        bursts, remote = Bursts(readahead), self.sampler.remote
         self._open_blocks()
         while True:
             reach = bursts.reach()  # `readahead` during a burst, otherwise 0
-            if len(waiting) < 2 or reach or self.sampler.remote is not None:
+            if len(waiting) < 2 or reach or remote is not None:
                 self._plan_ahead(ahead, waiting, reach)
                 if not waiting:
                     return
@@ -170,8 +174,19 @@ class BatchMaker:
 
     def _make(self, planned: PlannedRows, coming: PlannedRows | None) -> Any:
         """The batch of planned rows. The tokens of the next batch, `coming`, are prefetched meanwhile."""
-        batch: dict[str, Any] = self._memory(planned.num_rows)
-        self.sampler.copy(planned, coming, zip(self._words, map(_address, batch.values()), strict=True))
+        num_rows, block, new = planned.num_rows, self.sampler.block, self._new
+        batch: dict[str, Any] = {}
+        arrays = self._templates.get(num_rows) or self._new_templates(num_rows)
+        if self._ring:
+            arrays = self._of_ring(num_rows, arrays)
+        for name, word, template in arrays:
+            batch[name] = tensor = new(template)
+            block[word] = _address(tensor)
+        self.sampler.copy(planned, coming)
+        return batch if self._is_plain else self._finished(batch, planned)
+
+    def _finished(self, batch: dict[str, Any], planned: PlannedRows) -> Any:
+        """A batch with derived fields, in the format, from the arrays that the kernel wrote."""
         if not self._is_whole or self._derived:
             batch = self._with_derived(batch, planned)
         return batch if self._format.pack is None else self._format.pack(batch)
@@ -186,29 +201,19 @@ class BatchMaker:
             written[name] = self._own(make(rows))
         return written if self._is_whole else {name: written[name] for name in self._fields}
 
-    def _memory(self, num_rows: int) -> dict[str, torch.Tensor]:
-        """Arrays to fill, by name: new ones, or those of the ring."""
-        if not self._ring:
-            return self._new_arrays(num_rows)
+    def _of_ring(self, num_rows: int, arrays: _Arrays) -> _Arrays:
+        """The arrays of the batch that is replaced."""
         self._ring.rotate()
         if num_rows not in self._ring[0]:
-            self._ring[0][num_rows] = self._new_arrays(num_rows)
-        return dict(self._ring[0][num_rows])
+            make = _pinned_like if self._pin_memory else _empty_like
+            self._ring[0][num_rows] = [(name, word, make(template)) for name, word, template in arrays]
+        return self._ring[0][num_rows]
 
-    def _new_arrays(self, num_rows: int) -> dict[str, torch.Tensor]:
-        """New arrays, like those of a template. `empty_like` takes half the time of `torch.empty` with a shape."""
-        templates = self._templates.get(num_rows) or self._new_templates(num_rows)
-        if self._pin_memory:
-            return {
-                name: torch.empty(each.shape, dtype=each.dtype, pin_memory=True) for name, each in templates.items()
-            }
-        return {name: _empty_like(each) for name, each in templates.items()}
-
-    def _new_templates(self, num_rows: int) -> dict[str, torch.Tensor]:
-        self._templates[num_rows] = {
-            name: torch.empty(field.shape(num_rows, self._length), dtype=field.dtype, device="cpu")
+    def _new_templates(self, num_rows: int) -> _Arrays:
+        self._templates[num_rows] = [
+            (name, field.word, torch.empty(field.shape(num_rows, self._length), dtype=field.dtype, device="cpu"))
             for name, field in self._arrays.items()
-        }
+        ]
         if any(make not in WITHOUT_BORDERS for make in self._derived.values()):
             self.sampler.want_borders(num_rows)
         return self._templates[num_rows]
@@ -218,9 +223,15 @@ class BatchMaker:
         if isinstance(value, int):
             return value
         tensor = _from_numpy(value)
-        if not self._pin_memory:
-            return tensor
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+        return _pinned_like(tensor).copy_(tensor) if self._pin_memory else tensor
+
+
+def _pinned_like(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+
+
+def _itself(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
 
 
 def _with_inputs(written: Mapping[str, Written], is_masked: bool) -> dict[str, Written]:
@@ -241,34 +252,50 @@ def _with_inputs(written: Mapping[str, Written], is_masked: bool) -> dict[str, W
 
 
 class _Planning:
-    """Plans the microbatches of `places` in order, several by one call of the sampler."""
+    """Plans the microbatches of `places` in order, several by one call of the sampler.
 
-    def __init__(self, sampler: Sampler, locate: Locate, places: Iterator[Place], most_rows: int):
-        self._sampler, self._locate, self._places = sampler, locate, places
-        self._most_rows = min(most_rows, MOST_ROWS)
+    locate: returns the located rows of several places. None: rows in the order of ORD-6.
+    """
+
+    def __init__(self, sampler: Sampler, locate: Locate | None, places: Iterable[Place], most_rows: int):
+        self._sampler, self._locate, self._places = sampler, locate, Places(places)
+        self._most_rows = most_rows if locate is None and sampler.remote is None else most_rows // FEWER
         self._count = 1  # microbatches per call. It starts at 1, so that the first batch does not wait for others
+        self._plans: deque[PlanResult] = deque()  # those of the microbatches that wait, and the one of the last batch
 
     def plan(self, waiting: deque[tuple[Place, PlannedRows]], reach: int) -> None:
         """Plan the next microbatches and append them to `waiting`; at most two at once during readahead (`reach` > 0).
 
         An error of a damaged store is raised only when it is that microbatch's turn, that is, when none is waiting.
         """
-        places = list(islice(self._places, min(self._count, 2) if reach else self._count))
+        places = self._places.next(min(self._count, 2) if reach else self._count)
         if self._sampler.remote is not None:
             self._sampler.remote.move_to(places[0][0] if places else None)
         if not places:
             return
         try:
-            rows = self._locate(places)
-            planned = self._sampler.plan(rows, [place[2] for place in places])
+            planned = self._planned(places, self._spare(waiting))
         except TokenStoreError:
-            self._places = chain(places, self._places)
             if len(places) == 1 and not waiting:
                 raise
             self._count = 1
             if not waiting:
                 self.plan(waiting, reach)
             return
-        waiting.extend(zip(places, planned, strict=True))
-        if self._count:
-            self._count = min(2 * self._count, max(self._most_rows // places[-1][2], 1))
+        self._plans.append(planned[0].plan)
+        waiting.extend(zip(places, planned, strict=False))
+        self._places.take(len(planned))
+        self._count = min(2 * self._count, max(self._most_rows // places[-1][2], 1))
+
+    def _planned(self, places: list[Place], spare: PlanResult | None) -> list[PlannedRows]:
+        """The first of `places`, planned: all of them, or those whose steps have the same tables. spare: memory for the result."""
+        if self._locate is None:
+            return self._sampler.plan_places(places, self._places.address(), spare)
+        return self._sampler.plan(self._locate(places), [place[2] for place in places], spare)
+
+    def _spare(self, waiting: deque[tuple[Place, PlannedRows]]) -> PlanResult | None:
+        """A result whose microbatches have all been copied, if there is one."""
+        first, spare = waiting[0][1].plan if waiting else None, None
+        while self._plans and self._plans[0] is not first:
+            spare = self._plans.popleft()
+        return spare

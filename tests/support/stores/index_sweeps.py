@@ -46,7 +46,9 @@ def every_step(plan: tokenstore.Plan, name: str) -> None:
             ids, targets, positions, documents = np.empty((4, 4, length), np.int64)
             arrays = {words.IDS: ids, words.TARGETS: targets, words.POSITIONS: positions, words.DOCUMENTS: documents}
             (planned,) = sampler.plan(sampler.locate(step, 0, 4))
-            sampler.copy(planned, planned, [(word, array.ctypes.data) for word, array in arrays.items()])
+            for word, array in arrays.items():
+                sampler.block[word] = array.ctypes.data
+            sampler.copy(planned, planned)
             assert 0 <= positions.min() <= positions.max() < length
             assert 0 <= documents.min() <= documents.max() < length
 
