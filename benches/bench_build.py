@@ -106,9 +106,12 @@ def _end_to_end(name: str, tokenizer: dict, reach: str, source: Path, texts: lis
     def bare() -> None:
         # An engine that caches words starts a build with an empty cache, so load it again; skip its checks, if any
         engine = load() if hasattr(loaded, "reference") else loaded
-        encode = getattr(engine, "_run", engine.encode_batch)
         for first in range(0, len(texts), 32):
-            encode(texts[first : first + 32])
+            some = texts[first : first + 32]
+            if hasattr(engine, "_run"):
+                engine._run([text.encode() for text in some])
+            else:
+                engine.encode_batch(some)
 
     times = rounds(
         {"bare": bare, "build": _building(_options(source.parent / "built", source, tokenizer))}, 1 if smoke else 5
