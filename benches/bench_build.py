@@ -105,10 +105,11 @@ def _end_to_end(name: str, tokenizer: dict, reach: str, source: Path, texts: lis
 
     def bare() -> None:
         # An engine that caches words starts a build with an empty cache, so load it again; skip its checks, if any
-        engine = load() if hasattr(loaded, "reference") else loaded
+        is_fast = hasattr(loaded, "reference")
+        engine = load() if is_fast else loaded
         for first in range(0, len(texts), 32):
             some = texts[first : first + 32]
-            if hasattr(engine, "_run"):
+            if is_fast:
                 engine._run([text.encode() for text in some])
             else:
                 engine.encode_batch(some)

@@ -18,6 +18,8 @@ KERNELS = [
     planner.plan_spans,
     packing.place,
     packing._cut_classes,
+    packing.write_nodes,
+    packing.write_leaves,
     sorting.count_lengths,
     sorting.place_by_length,
     inverse._unpermute,

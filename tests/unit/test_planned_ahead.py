@@ -35,9 +35,12 @@ def test_rows_of_many_documents_after_rows_of_one_are_those_of_the_plan(
     documents = [*random_documents(1, 40, 500), *random_documents(2, 3000, 1), *random_documents(3, 40, 500)]
     path = make_store("a", documents, length_index=True)
     plan = Plan.of(path, sequence_length=64, global_batch_size=6, shuffle=False, packing=packing, num_steps=150)
-    for step, batch in enumerate(TokenLoader(plan)):
+    loader = TokenLoader(plan)
+    for step, batch in enumerate(loader):
         expected = plan.batch(step)
         assert all((batch[name].numpy() == expected[name]).all() for name in ("input_ids", "targets"))
+    assert loader._maker is not None
+    assert (loader._maker.sampler._spans_per_row > sampler._FIRST_SPANS) == (packing != "none")
 
 
 @pytest.mark.parametrize("balance", [None, "attention"])

@@ -188,7 +188,8 @@ def _read_bins(block: np.ndarray, rows: np.ndarray) -> None:
     """Find the leaves of all bins, and read all that `slots_of_bin` will read, so that it finds it in the cache.
 
     That is a walk through a tree of some MB, where each read depends on the one before it. Here all rows take a step in
-    turn, and prefetch what their next step reads, so that their waits overlap. It takes a tenth of the time.
+    turn, and prefetch what their next step reads, so that their waits overlap. Taking turns leaves a
+    quarter of the time, and prefetching half of that.
     """
     _find_leaves(block, rows)
     packings, work = packings_of(block), work_of(block)
